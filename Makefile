@@ -1,0 +1,45 @@
+# One command for each thing. ARGS goes to the command behind it:
+#   make test ARGS="tests/unit -k order"    make soak ARGS="--runs 100000"
+SHELL := /bin/bash
+bin := .venv/bin
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench soak lock clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo '  ARGS="..." is handed to the command behind a target'
+
+setup: ## make .venv with everything in it; a second run takes no time
+	@scripts/setup
+
+demo: setup ## start a domain, break its network, watch it go on
+	@$(bin)/holdfast demo $(ARGS)
+
+test: setup ## run the tests
+	@$(bin)/pytest $(ARGS)
+
+check: setup ## lint, format, types, direction of imports
+	@failed=; for step in "ruff check" "ruff format --check" "mypy" "lint-imports --no-logo"; do \
+	  echo "== $$step"; $(bin)/$$step || failed="$$failed $${step%% -*},"; \
+	done; if [ -n "$$failed" ]; then echo "check failed:$${failed%,}"; exit 1; fi
+
+format: setup ## put the code into its usual form
+	@$(bin)/ruff check --fix-only
+	@$(bin)/ruff format
+
+bench: setup ## measure this machine: links, then the simulator; one JSON object each
+	@$(bin)/holdfast bench links --json $(ARGS)
+	@$(bin)/holdfast bench sim --json $(ARGS)
+
+soak: setup ## a long campaign of simulated runs with new seeds; prints how to replay a failure
+	@$(bin)/holdfast sim campaign $(ARGS)
+
+lock: setup ## write requirements/*.txt again (ARGS=--upgrade for newer versions)
+	@scripts/lock $(ARGS)
+
+clean: ## remove .venv and everything that tools made
+	@rm -rf .venv .venv.old.* .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis \
+	  build dist spark-warehouse metastore_db derby.log
+	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

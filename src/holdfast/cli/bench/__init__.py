@@ -1,0 +1,44 @@
+"""`holdfast bench`: measures, so that users can repeat them. Every figure has a ratio to something known.
+
+`report` is the shape of the output, `raw` the opponent, `link_speed` and `sim_speed` are the benchmarks.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.bench.report import Report, show
+
+app = typer.Typer(help="Measure this machine; each figure with a ratio to something known.", no_args_is_help=True)
+
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
+
+
+def _finish(report: Report, as_json: bool) -> None:
+    show(report, as_json)
+
+
+@app.command()
+def links(
+    as_json: AsJson = False,
+    seconds: Annotated[float, typer.Option(help="How long each measurement sends.", min=0.2, max=60)] = 2.0,
+    rounds: Annotated[int, typer.Option(help="Rounds; the best of each is taken.", min=1, max=20)] = 3,
+) -> None:
+    """Messages per second between two processes on loopback: channels and datagrams against raw asyncio."""
+    from holdfast.cli.bench.link_speed import bench_links
+
+    _finish(bench_links(seconds, rounds), as_json)
+
+
+@app.command("sim")
+def simulator(
+    as_json: AsJson = False,
+    nodes: Annotated[int, typer.Option(min=9, max=2000)] = 100,
+    seconds: Annotated[float, typer.Option(help="Virtual seconds.", min=0.5, max=600)] = 5.0,
+) -> None:
+    """Events per second of the simulator: nodes with two subnets, each heartbeating to eight neighbours."""
+    from holdfast.cli.bench.sim_speed import bench_sim
+
+    _finish(bench_sim(nodes, seconds), as_json)

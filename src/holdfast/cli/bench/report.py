@@ -1,0 +1,72 @@
+"""The shape of every benchmark's output: figures, ratios to something measured in the same run, aims."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from holdfast import __version__
+
+
+class Aim(msgspec.Struct, frozen=True):
+    """What we wanted, and whether it was reached."""
+
+    value: float
+    target: float
+    met: bool
+
+
+class Report(msgspec.Struct):
+    """One benchmark's results; units are in the names of figures, the opponent is in the names of ratios."""
+
+    name: str
+    env: dict[str, Any]
+    figures: dict[str, float] = {}
+    ratios: dict[str, float] = {}
+    aims: dict[str, Aim] = {}
+
+    def aim(self, name: str, value: float, target: float) -> None:
+        """An aim that is met when the value is at least the target."""
+        self.aims[name] = Aim(value, target, value >= target)
+
+
+def new_report(name: str) -> Report:
+    versions = {"holdfast": __version__}
+    for package in ("msgspec", "cryptography", "uvloop"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return Report(
+        name,
+        {
+            "cores": os.cpu_count() or 1,
+            "python": platform.python_version(),
+            "kernel": platform.release(),
+            "versions": versions,
+            "load_1min": round(os.getloadavg()[0], 2),
+        },
+    )
+
+
+def show(report: Report, as_json: bool) -> None:
+    if as_json:
+        typer.echo(msgspec.json.encode(report).decode())
+        return
+    console = Console()
+    for title, rows in (("figure", report.figures), ("ratio", report.ratios)):
+        table = Table(title, "value")
+        for name, value in rows.items():
+            table.add_row(name, f"{value:,.2f}" if value < 1000 else f"{value:,.0f}")
+        console.print(table)
+    table = Table("aim", "value", "target", "met")
+    for name, aim in report.aims.items():
+        table.add_row(name, f"{aim.value:.2f}", f"{aim.target:.2f}", "yes" if aim.met else "NO")
+    console.print(table)

@@ -1,0 +1,131 @@
+"""How a group is set up, the names of its units, and which of them a frame is for."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from holdfast.errors import ConfigError
+from holdfast.types import MILLISECOND, SECOND, Nanos
+from holdfast.wire.frames import (
+    Append,
+    Appended,
+    AnyFrame,
+    Freed,
+    Idle,
+    Nack,
+    Payload,
+    StateChunk,
+    StateRequest,
+)
+
+VOTERS_MAX: Final = 9
+
+
+class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One group, the same on every node that has to do with it. Nodes are named by their names."""
+
+    name: str
+    voters: tuple[str, ...]
+    """Whose acknowledgements make a majority."""
+    leader: str
+    """The voter that leads: fixed, until elections choose it."""
+    learners: tuple[str, ...] = ()
+    """Replicas that deliver everything and never count in a majority."""
+
+    window_bytes: int = 16 << 20
+    """What a source keeps until every replica has it; a replica holds at most twice that for each stream."""
+    payload_bytes: int = 60_000
+    """About the size of a payload frame."""
+    entry_bytes: int = 1 << 20
+    """An entry of the order covers about this much, so that the application is handed bounded batches."""
+    log_entries: int = 1 << 16
+    """The leader orders nothing more while its log holds this many entries."""
+    streams: int = 256
+    """Streams that a replica holds payload of at the same time."""
+    state_bytes: int = 1 << 30
+    """The largest state that is taken in from another replica."""
+
+    append_period_ns: Nanos = 50 * MILLISECOND
+    """How often the leader is heard when there is nothing to say."""
+    nack_delay_ns: Nanos = 2 * MILLISECOND
+    """How long a gap may be a message that overtook another."""
+    nack_delay_max_ns: Nanos = SECOND
+    idle_first_ns: Nanos = 5 * MILLISECOND
+    """How soon a source that has nothing more to send says what its last number was."""
+    idle_max_ns: Nanos = SECOND
+    free_period_ns: Nanos = 5 * MILLISECOND
+    """The leader tells what may be freed at most this often, and a replica how far its application has come."""
+    query_period_ns: Nanos = 50 * MILLISECOND
+    """How often a replica without a state asks who has what."""
+    transfer_retry_ns: Nanos = 200 * MILLISECOND
+    patience_ns: Nanos = 10 * SECOND
+    """A connected replica whose application does not move for this long no longer holds the others back."""
+
+    def __post_init__(self) -> None:
+        replicas = self.voters + self.learners
+        if not self.name or not self.voters:
+            raise ConfigError(f"group {self.name!r} needs a name and at least one voter")
+        if len(self.voters) > VOTERS_MAX:
+            raise ConfigError(f"group {self.name}: {len(self.voters)} voters, at most {VOTERS_MAX}; make some learners")
+        if len(dict.fromkeys(replicas)) != len(replicas):
+            raise ConfigError(f"group {self.name}: a replica is listed twice in {', '.join(replicas)}")
+        if self.leader not in self.voters:
+            raise ConfigError(f"group {self.name}: leader {self.leader!r} is not one of its voters")
+        if self.payload_bytes < 1000 or self.window_bytes < 8 * self.payload_bytes:
+            raise ConfigError(
+                f"group {self.name}: window_bytes is {self.window_bytes}, at least 8 x payload_bytes "
+                f"({self.payload_bytes}, itself at least 1000) are needed"
+            )
+        for field in msgspec.structs.fields(self):
+            value = getattr(self, field.name)
+            if field.type is int and value <= 0:
+                raise ConfigError(f"group {self.name}: {field.name} is {value}, must be positive")
+
+    @property
+    def replicas(self) -> tuple[str, ...]:
+        return self.voters + self.learners
+
+    @property
+    def majority(self) -> int:
+        return len(self.voters) // 2 + 1
+
+    @property
+    def witnesses(self) -> int:
+        """How many *other* voters a leader without memory must hear: they meet every majority that it was part of.
+
+        A committed entry is on a majority of the voters, so on at least `majority - 1` of the others. Any
+        `n - majority + 1` of the `n - 1` others include one of those.
+        """
+        return min(len(self.voters) - 1, len(self.voters) - self.majority + 1)
+
+    @property
+    def message_bytes(self) -> int:
+        """The largest message that a source takes."""
+        return self.window_bytes // 4
+
+
+def source_unit(group: str) -> str:
+    return "source/" + group
+
+
+def replica_unit(group: str) -> str:
+    return "replica/" + group
+
+
+GROUP_FRAMES: Final = frozenset({Payload, Idle, Nack, Append, Appended, StateRequest, StateChunk, Freed})
+"""The frames that `units_for` knows."""
+
+
+def units_for(frame: AnyFrame) -> tuple[str, ...]:
+    """The units that a frame of a group is for; units that a node does not have are left out by the turn.
+
+    A source and a replica on the same node both hold messages and both free them, so `Nack` and `Freed` go to
+    both; each ignores what is not its own.
+    """
+    if isinstance(frame, Nack | Freed):
+        return (source_unit(frame.group), replica_unit(frame.group))
+    if isinstance(frame, Payload | Idle | Append | Appended | StateRequest | StateChunk):
+        return (replica_unit(frame.group),)
+    return ()

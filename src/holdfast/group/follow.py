@@ -1,0 +1,147 @@
+"""A follower's part in the order: entries of the leader wait until their messages are here, then they are appended.
+
+To append is to acknowledge, and to acknowledge is to claim in a later election. So an entry enters the log only when
+every message in it is held; until then it waits outside, and a new term discards what waits (DESIGN, Groups, rule 1).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from holdfast.group.log import Log, is_sound
+from holdfast.group.streams import Streams
+from holdfast.wire.frames import Append, Entry
+
+WAITING_MAX: Final = 8192
+"""Entries that may wait; the leader sends again what finds no room."""
+
+
+class Follower:
+    """Takes the leader's entries in."""
+
+    __slots__ = ("_log", "_streams", "broken", "hint", "leader_commit", "verified", "waiting")
+
+    def __init__(self, log: Log, streams: Streams) -> None:
+        self._log = log
+        self._streams = streams
+        self.waiting: deque[Entry] = deque()
+        """The entries that follow the log's last."""
+        self.verified = 0
+        """Up to this index our entries are the leader's. Above may be what an earlier leader left."""
+        self.leader_commit = 0
+        self.hint = 0
+        """Where the leader should go on, after `take` has said no."""
+        self.broken = 0
+        """Frames that no leader in its right mind sends."""
+
+    @property
+    def end(self) -> int:
+        return self._log.last + len(self.waiting)
+
+    @property
+    def match(self) -> int:
+        """What can be acknowledged."""
+        return min(self._log.last, self.verified)
+
+    def new_term(self) -> None:
+        """Another term: nothing is verified but what is committed, and what waits may never have been decided."""
+        self.waiting.clear()
+        self.verified = self._log.commit
+        self.leader_commit = self._log.commit
+
+    def restart(self) -> None:
+        """The log goes on from a state that was taken in."""
+        self.new_term()
+        self.verified = max(self.verified, self._log.ground.index)
+
+    def take(self, frame: Append) -> bool:
+        """Take entries in; False when they do not follow from what is here, then `hint` says from where they would."""
+        prev = frame.prev_index
+        if not self._is_sound(frame):
+            self.broken += 1
+            self.hint = self._log.commit
+            return False
+        if prev > self.end:
+            self.hint = self.end
+            return False
+        known = self._term_at(prev)
+        if known is not None and known != frame.prev_term:
+            self.broken += prev <= self._log.commit
+            self.hint = self._log.commit
+            return False
+        taken = prev
+        for entry in frame.entries:
+            if not self._take_one(entry):
+                break
+            taken = entry.index
+        self.verified = max(self.verified, taken)
+        self.leader_commit = max(self.leader_commit, frame.commit)
+        return True
+
+    def _is_sound(self, frame: Append) -> bool:
+        index, term = frame.prev_index, frame.prev_term
+        if index < 0 or term < 0:
+            return False
+        for entry in frame.entries:
+            index += 1
+            if entry.index != index or not term <= entry.term <= frame.term or not is_sound(entry):
+                return False
+            term = entry.term
+        return True
+
+    def _take_one(self, entry: Entry) -> bool:
+        index = entry.index
+        if index <= self._log.ground.index:
+            return True
+        known = self._term_at(index)
+        if known == entry.term:
+            return True
+        if known is not None:
+            if index <= self._log.commit:
+                self.broken += 1
+                return False
+            self._cut(index)
+        if len(self.waiting) >= WAITING_MAX:
+            return False
+        self.waiting.append(entry)
+        return True
+
+    def _term_at(self, index: int) -> int | None:
+        at = index - self._log.last - 1
+        if at >= 0:
+            return self.waiting[at].term if at < len(self.waiting) else None
+        return self._log.term_at(index)
+
+    def _cut(self, index: int) -> None:
+        """Our entries from `index` on are not the leader's."""
+        if index <= self._log.last:
+            self._log.truncate(index)
+            self.waiting.clear()
+        while self.waiting and self.waiting[-1].index >= index:
+            self.waiting.pop()
+        self.verified = min(self.verified, index - 1)
+
+    def expect(self, entries: tuple[Entry, ...]) -> None:
+        """Entries that came with a state: they are to be appended like the leader's."""
+        for entry in entries:
+            if entry.index == self.end + 1 and is_sound(entry) and len(self.waiting) < WAITING_MAX:
+                self.waiting.append(entry)
+        self.verified = self.end
+
+    def settle(self) -> None:
+        """Append what waits and is whole now, and commit as far as the leader says."""
+        waiting, log = self.waiting, self._log
+        while waiting:
+            entry = waiting[0]
+            if not log.tail.fits(entry):
+                self.broken += 1
+                waiting.clear()
+                self.verified = min(self.verified, log.last)
+                break
+            if entry.stream is not None and not self._streams.holds(
+                entry.stream, entry.first, entry.last
+            ):
+                break
+            log.append(waiting.popleft())
+        log.commit_to(min(self.leader_commit, self.match))

@@ -1,0 +1,169 @@
+"""What nobody needs any more. The leader finds it out and says it (`Tally`), every replica lets go of it (`Release`).
+
+An entry is needed while any replica's application has not processed it: until then that replica may ask for it and
+for its messages. A replica that cannot be reached holds the others back for half a window; then it is left behind,
+and will be given a state when it is back. A replica that can be reached and is slow slows the sources down; only when
+its application stands still for long is it left behind too.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.group.config import GroupConfig, source_unit
+from holdfast.group.delivery import Delivery
+from holdfast.group.log import Log
+from holdfast.group.peers import Peers, post
+from holdfast.group.progress import Progress
+from holdfast.group.streams import Streams
+from holdfast.links.ports import Received
+from holdfast.machine import Outbox
+from holdfast.telemetry.facts import GroupFact
+from holdfast.types import SECOND, Nanos, NodeId
+from holdfast.wire.frames import Freed, StreamId
+
+STREAMS_PER_FRAME: Final = 256
+REPEAT_NS: Final = SECOND
+"""Everything that is free is said again this often: frames get lost, replicas come late."""
+
+
+class Release:
+    """Lets go of messages and entries that every replica has applied."""
+
+    def __init__(self, log: Log, streams: Streams, delivery: Delivery) -> None:
+        self._log = log
+        self._streams = streams
+        self._delivery = delivery
+        self._upto: dict[StreamId, int] = {}
+
+    def take(self, frame: Freed) -> None:
+        """The leader says what is free. What was not delivered here is kept all the same."""
+        known = self._delivery.at.next
+        for stream, number in frame.upto[:STREAMS_PER_FRAME]:
+            if stream in known and number > self._upto.get(stream, 0):
+                self._upto[stream] = number
+                self._drop(stream)
+        self._trim()
+
+    def _drop(self, stream: StreamId) -> None:
+        found = self._streams.get(stream)
+        if found is not None:
+            found.drop_below(min(self._upto[stream] + 1, self._delivery.at.next[stream]))
+
+    def _trim(self) -> None:
+        """Forget entries from the oldest on, as long as they are free and were handed out here."""
+        log = self._log
+        free = log.ground.index
+        for index in range(free + 1, min(self._delivery.at.index, log.commit) + 1):
+            entry = log.entry(index)
+            if entry.stream is not None and entry.last > self._upto.get(entry.stream, 0):
+                break
+            free = index
+        log.trim(free)
+        if len(self._upto) > 2 * STREAMS_PER_FRAME:
+            known = log.ground.next
+            self._upto = {stream: number for stream, number in self._upto.items() if stream in known}
+
+
+class Tally:
+    """The leader's account of who has applied what."""
+
+    def __init__(
+        self,
+        config: GroupConfig,
+        node: NodeId,
+        log: Log,
+        streams: Streams,
+        delivery: Delivery,
+        peers: Peers,
+    ) -> None:
+        self._config = config
+        self._node = node
+        self._log = log
+        self._streams = streams
+        self._delivery = delivery
+        self._peers = peers
+        self._unsaid: dict[StreamId, int] = {}
+        self._said_ns = 0
+        self._repeat_ns = 0
+
+    def settle(self, progress: dict[str, Progress], now: Nanos, out: Outbox) -> None:
+        """Free what everybody has applied, and say so, not too often."""
+        free = self._applied_by_all(progress)
+        if free < self._lowest(progress) and self._is_tight():
+            self._leave_behind(progress, free, now, out)
+            free = self._applied_by_all(progress)
+        if free > self._log.ground.index:
+            self._free(free)
+        if now >= self._repeat_ns and free >= self._log.ground.index:
+            self._repeat_ns = now + REPEAT_NS
+            self._unsaid = {stream: number - 1 for stream, number in self._log.ground.next.items()}
+        if self._unsaid and now >= self._said_ns + self._config.free_period_ns:
+            self._say(now, out)
+
+    def _applied_by_all(self, progress: dict[str, Progress]) -> int:
+        applied = self._delivery.applied
+        for other in progress.values():
+            if other.counted and other.applied < applied:
+                applied = other.applied
+        return applied
+
+    def _lowest(self, progress: dict[str, Progress]) -> int:
+        """How far freeing could get if only this replica counted."""
+        return self._delivery.applied if progress else 0
+
+    def _is_tight(self) -> bool:
+        """Half of what may be held is held."""
+        return (
+            len(self._log) >= self._config.log_entries // 2
+            or self._streams.most_bytes() >= self._config.window_bytes // 2
+        )
+
+    def _leave_behind(
+        self, progress: dict[str, Progress], free: int, now: Nanos, out: Outbox
+    ) -> None:
+        for name, other in progress.items():
+            if not other.counted or other.applied > free:
+                continue
+            if self._peers.named(name) is None:
+                why = "it cannot be reached"
+            elif now - other.moved_ns >= self._config.patience_ns:
+                why = f"its application stands still since {(now - other.moved_ns) // SECOND} s"
+            else:
+                continue
+            other.counted = False
+            other.out_until_ns = now + self._config.patience_ns
+            detail = f"{name} left behind at entry {other.applied}: {why}; it will be given a state"
+            out.fact(GroupFact(now, self._config.name, "left behind", self._log.tail.term, free, detail))
+
+    def _free(self, upto: int) -> None:
+        log = self._log
+        for entry in log.entries(log.ground.index + 1, upto - log.ground.index):
+            if entry.stream is not None:
+                self._unsaid[entry.stream] = entry.last
+        log.trim(upto)
+        for stream, number in self._unsaid.items():
+            found = self._streams.get(stream)
+            if found is not None:
+                found.drop_below(number + 1)
+
+    def _say(self, now: Nanos, out: Outbox) -> None:
+        self._said_ns = now
+        upto = list(self._unsaid.items())
+        self._unsaid = {}
+        nodes = {peer.node: None for peer in self._peers.replicas}
+        for stream, _ in upto:
+            source = NodeId(stream.source)
+            if self._peers.at(source) is not None:
+                nodes[source] = None
+        own = any(stream.source == self._node for stream, _ in upto)
+        for start in range(0, len(upto), STREAMS_PER_FRAME):
+            frame = Freed(self._config.name, tuple(upto[start : start + STREAMS_PER_FRAME]))
+            post(out, nodes, frame)
+            if own:
+                out.up(source_unit(self._config.name), Received(self._node, [frame], now))
+
+    def deadline(self) -> Nanos:
+        if self._unsaid:
+            return self._said_ns + self._config.free_period_ns
+        return self._repeat_ns

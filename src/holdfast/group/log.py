@@ -1,0 +1,195 @@
+"""The log: entries of the order, and how far an order has come at any place of it.
+
+As in Raft: an entry is known by its index and term, two logs that agree on one entry agree on everything before it.
+The log begins after its *ground*, the place up to which entries are no longer needed by anybody. What the entries up
+to a place add up to (the next position, the next number of each stream) is a *cursor*: the ground is one, the tail
+is one, and the place that delivery has come to is one. So an entry can be checked against what it claims to follow.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+from holdfast.types import Nanos
+from holdfast.wire.blocks import MESSAGES_MAX
+from holdfast.wire.frames import Entry, StreamId
+
+NUMBER_MAX: Final = 1 << 60
+"""No stream, log or order gets this far; a number above it is nonsense."""
+LIVES_KEPT: Final = 8
+"""So many incarnations of a source are remembered; older ones are over, and what is left of them is not ordered."""
+
+
+class Kind(IntEnum):
+    """What an entry does."""
+
+    ORDER = 1
+    """Delivers a range of a stream."""
+    TERM = 2
+    """A term begins. It is what commits the entries of earlier terms."""
+    SKIP = 3
+    """Reserved: a range of a stream that nobody delivers."""
+    VIEW = 4
+    """Reserved: who is in the group."""
+
+
+def is_sound_stream(stream: StreamId) -> bool:
+    return len(stream.source) == 16 and 0 <= stream.incarnation and 0 <= stream.stream
+
+
+def is_sound(entry: Entry) -> bool:
+    """Whether an entry makes sense by itself. Kinds that are reserved do not, yet."""
+    if not (1 <= entry.term < NUMBER_MAX and 1 <= entry.index < NUMBER_MAX):
+        return False
+    if entry.kind == Kind.TERM:
+        return entry.stream is None
+    return (
+        entry.kind == Kind.ORDER
+        and entry.stream is not None
+        and is_sound_stream(entry.stream)
+        and 1 <= entry.first <= entry.last < NUMBER_MAX
+        and entry.last - entry.first < MESSAGES_MAX
+    )
+
+
+class Cursor:
+    """What the entries up to `index` add up to. The same log gives the same cursor on every replica."""
+
+    __slots__ = ("index", "log_ns", "next", "over", "position", "term")
+
+    def __init__(
+        self,
+        index: int = 0,
+        term: int = 0,
+        position: int = 1,
+        log_ns: Nanos = 0,
+        following: dict[StreamId, int] | None = None,
+        over: dict[tuple[bytes, int], int] | None = None,
+    ) -> None:
+        self.index = index
+        self.term = term
+        self.position = position
+        """Of the next message."""
+        self.log_ns = log_ns
+        self.next = following if following is not None else {}
+        """The number that each stream goes on with."""
+        self.over = over if over is not None else {}
+        """Of each (source, stream): incarnations up to this one have been forgotten."""
+
+    def copy(self) -> Cursor:
+        return Cursor(self.index, self.term, self.position, self.log_ns, dict(self.next), dict(self.over))
+
+    def is_over(self, stream: StreamId) -> bool:
+        return bool(self.over) and stream.incarnation <= self.over.get((stream.source, stream.stream), -1)
+
+    def fits(self, entry: Entry) -> bool:
+        """Whether a sound entry follows from here. The first entry of a stream may start at any number: a group that
+        begins again finds streams that are under way."""
+        if (
+            entry.index != self.index + 1
+            or entry.position != self.position
+            or entry.term < self.term
+            or entry.log_ns < self.log_ns
+        ):
+            return False
+        stream = entry.stream
+        if stream is None:
+            return True
+        return self.next.get(stream, entry.first) == entry.first and not self.is_over(stream)
+
+    def advance(self, entry: Entry) -> None:
+        self.index = entry.index
+        self.term = entry.term
+        self.log_ns = entry.log_ns
+        stream = entry.stream
+        if stream is not None:
+            self.position += entry.last - entry.first + 1
+            if stream not in self.next:
+                self._open(stream)
+            self.next[stream] = entry.last + 1
+
+    def _open(self, stream: StreamId) -> None:
+        """A new incarnation of a source ends the oldest one that is remembered."""
+        lives = [s for s in self.next if s.source == stream.source and s.stream == stream.stream]
+        if len(lives) >= LIVES_KEPT:
+            oldest = min(lives, key=lambda life: life.incarnation)
+            del self.next[oldest]
+            self.over[(stream.source, stream.stream)] = oldest.incarnation
+
+
+class Log:
+    """Entries from `ground.index + 1` to `tail.index`. What is committed is never cut off."""
+
+    __slots__ = ("_entries", "commit", "ground", "tail")
+
+    def __init__(self) -> None:
+        self._entries: list[Entry] = []
+        self.commit = 0
+        self.ground = Cursor()
+        self.tail = Cursor()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def last(self) -> int:
+        return self.tail.index
+
+    def term_at(self, index: int) -> int | None:
+        """The term of the entry at `index`; None outside of what this log knows."""
+        at = index - self.ground.index - 1
+        if at >= 0:
+            return self._entries[at].term if at < len(self._entries) else None
+        return self.ground.term if at == -1 else None
+
+    def entry(self, index: int) -> Entry:
+        at = index - self.ground.index - 1
+        assert at >= 0, "an entry below the ground is gone"
+        return self._entries[at]
+
+    def entries(self, first: int, count: int) -> tuple[Entry, ...]:
+        """Up to `count` entries from index `first` on."""
+        at = first - self.ground.index - 1
+        assert at >= 0, "an entry below the ground is gone"
+        return tuple(self._entries[at : at + count])
+
+    def append(self, entry: Entry) -> None:
+        assert self.tail.fits(entry), f"entry {entry.index} does not follow {self.tail.index}"
+        self._entries.append(entry)
+        self.tail.advance(entry)
+
+    def commit_to(self, index: int) -> None:
+        assert index <= self.last, "only what is in the log can be committed"
+        self.commit = max(self.commit, index)
+
+    def truncate(self, first: int) -> None:
+        """Cut off everything from index `first` on: another leader has decided otherwise."""
+        assert first > self.commit, f"entry {first} is committed (up to {self.commit})"
+        del self._entries[first - self.ground.index - 1 :]
+        self.tail = self.ground.copy()
+        for entry in self._entries:
+            self.tail.advance(entry)
+
+    def trim(self, upto: int) -> None:
+        """Forget entries up to index `upto`: nobody asks for them any more."""
+        assert upto <= self.commit, "only what is committed can be forgotten"
+        count = upto - self.ground.index
+        if count <= 0:
+            return
+        for entry in self._entries[:count]:
+            self.ground.advance(entry)
+        del self._entries[:count]
+
+    def restart(self, ground: Cursor) -> None:
+        """Go on from a state that came from another replica. Entries above it are kept if they follow from it."""
+        if self.term_at(ground.index) == ground.term:
+            del self._entries[: ground.index - self.ground.index]
+            self.commit = max(self.commit, ground.index)
+        else:
+            self._entries.clear()
+            self.commit = ground.index
+        self.ground = ground.copy()
+        self.tail = ground.copy()
+        for entry in self._entries:
+            self.tail.advance(entry)

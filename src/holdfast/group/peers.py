@@ -1,0 +1,84 @@
+"""Who can be reached, by name and by id, and how frames get there: encoded once, whoever they are for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from holdfast.group.config import GroupConfig
+from holdfast.links.ports import SendChannel, link_unit
+from holdfast.machine import Outbox
+from holdfast.types import BULK, DATA, SYNC, NodeId
+from holdfast.wire.codec import encode
+from holdfast.wire.frames import IMMEDIATE, Frame, MemberInfo, Payload, StateChunk
+
+CHANNELS: Final[dict[type[Frame], int]] = {Payload: DATA, StateChunk: BULK}
+"""Everything else is synchronisation."""
+
+
+class Peer(msgspec.Struct, frozen=True, gc=False):
+    """A node that a session is open with."""
+
+    node: NodeId
+    name: str
+    incarnation: int
+
+
+class Peers:
+    """The nodes that a session is open with, and which of them are replicas of the group."""
+
+    __slots__ = ("_by_name", "_by_node", "_replica_names", "replicas")
+
+    def __init__(self, config: GroupConfig, name: str) -> None:
+        self._replica_names = dict.fromkeys(other for other in config.replicas if other != name)
+        self._by_node: dict[NodeId, Peer] = {}
+        self._by_name: dict[str, Peer] = {}
+        self.replicas: tuple[Peer, ...] = ()
+        """The other replicas that can be reached now, in the order of the configuration."""
+
+    def up(self, node: NodeId, member: MemberInfo) -> Peer:
+        peer = Peer(node, member.name, member.incarnation)
+        self._by_node[node] = peer
+        self._by_name[peer.name] = peer
+        self._sort()
+        return peer
+
+    def down(self, node: NodeId) -> Peer | None:
+        peer = self._by_node.pop(node, None)
+        if peer is not None and self._by_name.get(peer.name) is peer:
+            del self._by_name[peer.name]
+        self._sort()
+        return peer
+
+    def _sort(self) -> None:
+        names = self._by_name
+        self.replicas = tuple(names[name] for name in self._replica_names if name in names)
+
+    def named(self, name: str) -> Peer | None:
+        return self._by_name.get(name)
+
+    def at(self, node: NodeId) -> Peer | None:
+        return self._by_node.get(node)
+
+    def replica_at(self, node: NodeId) -> Peer | None:
+        """The peer, if it is a replica of the group."""
+        peer = self._by_node.get(node)
+        if peer is None or self._by_name.get(peer.name) is not peer:
+            return None
+        return peer if peer.name in self._replica_names else None
+
+
+def post(out: Outbox, to: Iterable[NodeId], frame: Frame) -> None:
+    """Send one frame to some nodes."""
+    kind = type(frame)
+    post_bytes(out, to, [encode(frame)], kind)
+
+
+def post_bytes(out: Outbox, to: Iterable[NodeId], frames: list[bytes], kind: type[Frame]) -> None:
+    """Send frames of one kind that are encoded already; the same bytes to everybody."""
+    item = SendChannel(CHANNELS.get(kind, SYNC), frames)
+    immediate = kind in IMMEDIATE
+    for node in to:
+        out.down(link_unit(node), item, immediate)

@@ -1,0 +1,266 @@
+"""A source: numbers messages, sends them straight to every replica, and keeps them until every replica has them.
+
+All messages of a turn leave together, in payload frames that are encoded once. What was sent is kept, encoded as it
+was, until the leader says that every replica has delivered it (`Freed`). Loss is found by the receivers: by gaps,
+and at the end of a burst by `Idle`, which repeats the last number, quickly at first, then ever more slowly.
+
+The buffer is bounded by `window_bytes`. Above that messages wait here without a number, for as much again; whoever
+sends is told by `SourceRoom` and stops long before that. What exceeds even this is refused and recorded.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from itertools import accumulate
+from random import Random
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.group.config import GroupConfig, replica_unit, source_unit
+from holdfast.group.peers import Peers, post, post_bytes
+from holdfast.group.ports import Multicast, SourceRoom
+from holdfast.links.ports import PeerDown, PeerUp, Received
+from holdfast.machine import Machine, Outbox
+from holdfast.telemetry.facts import GroupFact
+from holdfast.types import Nanos, NodeId
+from holdfast.wire.blocks import HEAD, pack_block
+from holdfast.wire.codec import encode
+from holdfast.wire.frames import AnyFrame, Freed, Idle, Nack, Payload, StreamId
+
+ROOM_STEPS: Final = 8
+"""`SourceRoom` is said each time that another eighth of the window fills or empties."""
+PACKED_AT_ONCE: Final = 8192
+"""So many waiting messages are looked at in one go: a full buffer must not cost more than what leaves it."""
+RESEND_BYTES: Final = 1 << 20
+"""One request to send again is answered with about this much; the rest is asked for again."""
+
+
+class _Sent(msgspec.Struct, frozen=True, gc=False):
+    """A payload frame as it was sent."""
+
+    first: int
+    count: int
+    created_ns: Nanos
+    data: bytes
+    block_size: int
+
+    @property
+    def last(self) -> int:
+        return self.first + self.count - 1
+
+    def frame(self, group: str, stream: StreamId) -> Payload:
+        """The frame again; its block is a view of the bytes that are kept anyway."""
+        block = memoryview(self.data)[len(self.data) - self.block_size :]
+        return Payload(group, stream, self.first, self.count, self.created_ns, block)
+
+
+class SourceMachine(Machine):
+    """The unit `source/<group>` of a node. Each machine is one stream, from number 1 on."""
+
+    layer = 5
+
+    def __init__(
+        self,
+        *,
+        config: GroupConfig,
+        node: NodeId,
+        name: str,
+        incarnation: int,
+        rng: Random,
+        stream: int = 0,
+    ) -> None:
+        """`stream` must differ from that of any earlier machine of this incarnation: numbers begin again at 1."""
+        self._config = config
+        self._node = node
+        self._unit = source_unit(config.name)
+        self._replica = replica_unit(config.name) if name in config.replicas else ""
+        self._rng = rng
+        self._peers = Peers(config, name)
+        self.stream = StreamId(node, incarnation, stream)
+        self._sent: list[_Sent] = []
+        self._lasts: list[int] = []
+        """Last numbers of `_sent`, to search in."""
+        self._sent_bytes = 0
+        self._queue: list[bytes] = []
+        self._queue_bytes = 0
+        self._last = 0
+        self._freed = 0
+        self._idle_delay_ns = config.idle_first_ns
+        self._room_step = 0
+        self._refused = 0
+        self._ignored = 0
+        self._inputs: dict[type[Any], Callable[[Nanos, Any, Outbox], None]] = {
+            Multicast: self._multicast,
+            Received: self._received,
+            PeerUp: self._peer_up,
+            PeerDown: self._peer_down,
+        }
+
+    @property
+    def held(self) -> int:
+        """Bytes that are kept for replicas or wait to be sent."""
+        return self._sent_bytes + self._queue_bytes
+
+    # -- inputs --------------------------------------------------------------------------------------------------
+
+    def up(self, now: Nanos, inputs: list[Any], out: Outbox) -> None:
+        for item in inputs:
+            take = self._inputs.get(type(item))
+            if take is not None:
+                take(now, item, out)
+        if self._queue:
+            self._send(now, out)
+        self._say_room(out)
+
+    def wake(self, now: Nanos, out: Outbox) -> None:
+        """Nothing was sent for a while: say what the last number was."""
+        nodes = [peer.node for peer in self._peers.replicas]
+        self._say_idle(now, [*nodes, self._node] if self._replica else nodes, out)
+        delay_ns = min(2 * self._idle_delay_ns, self._config.idle_max_ns)
+        self._idle_delay_ns = delay_ns
+        # A little apart, or all sources of a quiet group would speak at the same moment for ever.
+        self.deadline = now + delay_ns + self._rng.randrange(delay_ns // 8 + 1)
+
+    def _multicast(self, now: Nanos, item: Multicast, out: Outbox) -> None:
+        messages = item.messages
+        if not messages:
+            return
+        size = sum(map(len, messages)) + 4 * len(messages)
+        too_long = max(map(len, messages)) > self._config.message_bytes
+        if too_long or self._queue_bytes + size > self._config.window_bytes:
+            why = "a message is too long" if too_long else "the buffer is full"
+            self._refused += len(messages)
+            detail = f"{len(messages)} messages refused: {why}; nothing of them was sent"
+            out.fact(GroupFact(now, self._config.name, "refused", 0, self._last, detail))
+            return
+        self._queue.extend(messages)
+        self._queue_bytes += size
+
+    def _peer_up(self, now: Nanos, item: PeerUp, out: Outbox) -> None:
+        self._peers.up(item.peer, item.member)
+        if self._last and self._peers.replica_at(item.peer):
+            self._say_idle(now, [item.peer], out)
+
+    def _peer_down(self, _now: Nanos, item: PeerDown, _out: Outbox) -> None:
+        self._peers.down(item.peer)
+
+    def _received(self, now: Nanos, item: Received, out: Outbox) -> None:
+        if item.peer != self._node and self._peers.replica_at(item.peer) is None:
+            self._ignored += len(item.frames)
+            return
+        for frame in item.frames:
+            self._frame(now, item.peer, frame, out)
+
+    def _frame(self, now: Nanos, peer: NodeId, frame: AnyFrame, out: Outbox) -> None:
+        if isinstance(frame, Nack) and frame.stream == self.stream:
+            self._resend(now, peer, frame.ranges, out)
+        elif isinstance(frame, Freed):
+            for stream, upto in frame.upto:
+                if stream == self.stream:
+                    self._free(upto)
+
+    # -- sending -------------------------------------------------------------------------------------------------
+
+    def _send(self, now: Nanos, out: Outbox) -> None:
+        """Number what waits and send it, as far as the window allows."""
+        sent: list[_Sent] = []
+        room = self._config.window_bytes - self._sent_bytes
+        while self._queue and room > 0:
+            for block, count in self._pack(room):
+                sent.append(self._number(now, count, block))
+                self._queue_bytes -= len(block) - HEAD
+                room -= len(block)
+        if not sent:
+            return
+        nodes = [peer.node for peer in self._peers.replicas]
+        post_bytes(out, nodes, [frame.data for frame in sent], Payload)
+        if self._replica:
+            frames: list[AnyFrame] = [item.frame(self._config.name, self.stream) for item in sent]
+            out.up(self._replica, Received(self._node, frames, now))
+        self._idle_delay_ns = self._config.idle_first_ns
+        self.deadline = now + self._idle_delay_ns
+
+    def _pack(self, room: int) -> list[tuple[bytes, int]]:
+        """Take some of what waits, of about `room` bytes, as blocks of the size of a frame."""
+        queue, limit = self._queue, self._config.payload_bytes
+        ends = list(accumulate(map(len, queue[:PACKED_AT_ONCE])))
+        blocks: list[tuple[bytes, int]] = []
+        done = begin = 0
+        while done < len(ends) and begin < room:
+            # The four bytes of each length are not worth a second pass: a frame may be a little larger.
+            stop = max(done + 1, bisect_right(ends, begin + limit, done))
+            blocks.append((pack_block(queue[done:stop]), stop - done))
+            begin = ends[stop - 1]
+            done = stop
+        del queue[:done]
+        return blocks
+
+    def _number(self, now: Nanos, count: int, block: bytes) -> _Sent:
+        first = self._last + 1
+        frame = Payload(self._config.name, self.stream, first, count, now, memoryview(block))
+        sent = _Sent(first, count, now, encode(frame), len(block))
+        self._last += count
+        self._sent.append(sent)
+        self._lasts.append(self._last)
+        self._sent_bytes += len(block)
+        return sent
+
+    def _resend(
+        self, now: Nanos, peer: NodeId, ranges: tuple[tuple[int, int], ...], out: Outbox
+    ) -> None:
+        """Answer a request from the buffer; what is gone from it is answered with how far it is gone."""
+        found: list[_Sent] = []
+        budget = RESEND_BYTES
+        reached = self._freed
+        for first, last in ranges:
+            at = bisect_left(self._lasts, max(first, reached + 1))
+            while at < len(self._sent) and self._sent[at].first <= last and budget > 0:
+                found.append(self._sent[at])
+                reached = self._sent[at].last
+                budget -= self._sent[at].block_size
+                at += 1
+        if found and peer == self._node:
+            frames: list[AnyFrame] = [item.frame(self._config.name, self.stream) for item in found]
+            out.up(self._replica, Received(self._node, frames, now))
+        elif found:
+            post_bytes(out, [peer], [item.data for item in found], Payload)
+        if any(first <= self._freed for first, _ in ranges):
+            self._say_idle(now, [peer], out)
+
+    def _say_idle(self, now: Nanos, nodes: list[NodeId], out: Outbox) -> None:
+        idle = Idle(self._config.name, self.stream, self._last, self._freed)
+        post(out, [node for node in nodes if node != self._node], idle)
+        if self._node in nodes:
+            out.up(self._replica, Received(self._node, [idle], now))
+
+    # -- freeing -------------------------------------------------------------------------------------------------
+
+    def _free(self, upto: int) -> None:
+        if not self._freed < upto <= self._last:
+            return
+        self._freed = upto
+        gone = bisect_right(self._lasts, upto)
+        self._sent_bytes -= sum(item.block_size for item in self._sent[:gone])
+        del self._sent[:gone], self._lasts[:gone]
+
+    def _say_room(self, out: Outbox) -> None:
+        step = self.held * ROOM_STEPS // self._config.window_bytes
+        if step != self._room_step:
+            self._room_step = step
+            out.effect(SourceRoom(self._unit, self.held), immediate=True)
+
+    def status(self) -> dict[str, object]:
+        return {
+            "group": self._config.name,
+            "stream": f"{self.stream.source.hex()}/{self.stream.incarnation}/{self.stream.stream}",
+            "last": self._last,
+            "freed": self._freed,
+            "held": self.held,
+            "queued": len(self._queue),
+            "window": self._config.window_bytes,
+            "refused": self._refused,
+            "ignored": self._ignored,
+            "replicas": [peer.name for peer in self._peers.replicas],
+        }

@@ -1,0 +1,237 @@
+"""What a replica holds of each stream: which numbers, and the blocks that they came in.
+
+Blocks are kept as they arrived, one per payload frame, and are taken apart only when they are delivered: the work
+is per block, and what is held costs its bytes and little more.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from struct import Struct
+from typing import Final
+from zlib import crc32
+
+import msgspec
+
+from holdfast.group.log import NUMBER_MAX, is_sound_stream
+from holdfast.machine import RangeSet
+from holdfast.wire.blocks import HEAD, MESSAGES_MAX, unpack_block
+from holdfast.wire.codec import Rejected
+from holdfast.wire.frames import Payload, StreamId
+
+PIECE_OVERHEAD: Final = 256
+"""Counted for each piece besides its bytes, so that many tiny ones are bounded too."""
+
+_HEAD: Final = Struct("<II")
+
+
+def is_sound_payload(frame: Payload) -> bool:
+    """Whether the block holds exactly the messages that the frame says: checked before anything relies on it."""
+    count, block = frame.count, frame.block
+    if not (1 <= frame.first < NUMBER_MAX and 1 <= count <= MESSAGES_MAX):
+        return False
+    if not is_sound_stream(frame.stream) or len(block) < HEAD + 4 * count:
+        return False
+    size, packed = _HEAD.unpack_from(block)
+    if packed != count or size + 4 != len(block):
+        return False
+    return sum(_lengths(block, count)) == len(block) - HEAD - 4 * count
+
+
+def _lengths(block: memoryview, count: int) -> tuple[int, ...]:
+    return Struct(f"<{count}I").unpack_from(block, HEAD)
+
+
+class Piece(msgspec.Struct, frozen=True, gc=False):
+    """Numbers `first` to `last`, in a block whose first message has the number `start`."""
+
+    first: int
+    last: int
+    start: int
+    count: int
+    """Of messages in the block."""
+    created_ns: int
+    block: memoryview
+
+    @property
+    def size(self) -> int:
+        return len(self.block) + PIECE_OVERHEAD
+
+    def is_whole(self, first: int, last: int) -> bool:
+        return first == self.start and last - first + 1 == self.count
+
+
+class Stream:
+    """One stream as far as this replica has it."""
+
+    __slots__ = ("_firsts", "_pieces", "bytes", "exists", "floor", "held", "id", "label", "origin")
+
+    def __init__(self, stream: StreamId) -> None:
+        self.id = stream
+        self.label = f"{stream.source.hex()}/{stream.incarnation}/{stream.stream}"
+        self.held = RangeSet()
+        self.bytes = 0
+        self.floor = 1
+        """Everything below was delivered here and is needed by nobody."""
+        self.exists = 0
+        """The highest number that is known to exist, here or elsewhere."""
+        self.origin = 1
+        """The source can send nothing below this again."""
+        self._firsts: list[int] = []
+        self._pieces: list[Piece] = []
+
+    @property
+    def top(self) -> int:
+        """The highest number held, 0 when nothing is."""
+        return self._pieces[-1].last if self._pieces else 0
+
+    def take(self, frame: Payload, limit: int, fixed: int) -> bool:
+        """Keep what is new in a sound payload; False when nothing is or there is no room.
+
+        When there is no room the lowest numbers win: higher pieces are let go, and asked for again later. What the
+        log has, everything below `fixed`, is never let go: it was acknowledged.
+        """
+        stop = frame.first + frame.count
+        self.exists = max(self.exists, stop - 1)
+        start = max(frame.first, self.floor)
+        new = list(self.held.missing(start, stop))
+        if not new:
+            return False
+        size = len(frame.block) + PIECE_OVERHEAD
+        while self.bytes + size > limit:
+            if not self._pieces or self._pieces[-1].first < max(stop, fixed):
+                return False
+            self._drop_top()
+        for first, end in new:
+            piece = Piece(first, end - 1, frame.first, frame.count, frame.created_ns, frame.block)
+            at = bisect_left(self._firsts, first)
+            self._firsts.insert(at, first)
+            self._pieces.insert(at, piece)
+            self.held.add(first, end)
+            self.bytes += piece.size
+        return True
+
+    def _drop_top(self) -> None:
+        piece = self._pieces.pop()
+        self._firsts.pop()
+        self.held.remove(piece.first, piece.last + 1)
+        self.bytes -= piece.size
+
+    def drop_below(self, number: int) -> None:
+        """Nothing below `number` is needed any more."""
+        if number <= self.floor:
+            return
+        self.floor = number
+        self.exists = max(self.exists, number - 1)
+        self.held.remove(0, number)
+        gone = bisect_left(self._firsts, number)
+        if gone and self._pieces[gone - 1].last >= number:
+            gone -= 1
+        for piece in self._pieces[:gone]:
+            self.bytes -= piece.size
+        del self._pieces[:gone], self._firsts[:gone]
+
+    def pieces(self, first: int, last: int) -> Iterator[Piece]:
+        """The pieces that hold any of `first` to `last`, in order."""
+        at = max(0, bisect_right(self._firsts, first) - 1)
+        while at < len(self._pieces) and self._pieces[at].first <= last:
+            if self._pieces[at].last >= first:
+                yield self._pieces[at]
+            at += 1
+
+    def cut(self, first: int, stop: int, limit: int) -> int:
+        """The last number of a range from `first`, below `stop`, of about `limit` bytes: whole pieces, at least one."""
+        last, size = first, 0
+        for piece in self.pieces(first, stop - 1):
+            size += len(piece.block)
+            if size > limit and piece.first > first:
+                break
+            last = min(piece.last, stop - 1)
+        return min(last, first + MESSAGES_MAX - 1)
+
+    def read(self, first: int, last: int, digest: int) -> tuple[list[memoryview], int, int]:
+        """Messages `first` to `last`, their size, and the digest chained over them. All of them must be held."""
+        messages: list[memoryview] = []
+        size = 0
+        for piece in self.pieces(first, last):
+            a, b = max(first, piece.first), min(last, piece.last)
+            unpacked = unpack_block(piece.block)
+            assert not isinstance(unpacked, Rejected), "a block is checked before it is kept"
+            if piece.is_whole(a, b):
+                body = piece.block[HEAD + 4 * piece.count :]
+                digest = crc32(body, digest)
+                size += len(body)
+            else:
+                unpacked = unpacked[a - piece.start : b - piece.start + 1]
+                for message in unpacked:
+                    digest = crc32(message, digest)
+                    size += len(message)
+            messages = messages + unpacked if messages else unpacked
+        assert len(messages) == last - first + 1, "only what is held is delivered"
+        return messages, size, digest
+
+
+class Streams:
+    """All streams that this replica holds anything of, or knows of."""
+
+    __slots__ = ("_limit", "_streams_max", "changed", "streams")
+
+    def __init__(self, limit: int, streams_max: int) -> None:
+        self._limit = limit
+        self._streams_max = streams_max
+        self.streams: dict[StreamId, Stream] = {}
+        self.changed: dict[StreamId, None] = {}
+        """Streams of which something new is held or known; whoever reads it clears it."""
+
+    def get(self, stream: StreamId) -> Stream | None:
+        return self.streams.get(stream)
+
+    def open(self, stream: StreamId, floor: int = 1) -> Stream | None:
+        """The stream, made if it is new; None when there are too many."""
+        found = self.streams.get(stream)
+        if found is None:
+            if len(self.streams) >= self._streams_max and not self._forget_one():
+                return None
+            found = self.streams[stream] = Stream(stream)
+            found.drop_below(floor)
+            found.origin = max(found.origin, floor)
+        return found
+
+    def _forget_one(self) -> bool:
+        """Forget a stream of an earlier incarnation that nothing is held of. The log still knows where it ended."""
+        newest: dict[tuple[bytes, int], int] = {}
+        for stream in self.streams:
+            key = (stream.source, stream.stream)
+            newest[key] = max(newest.get(key, 0), stream.incarnation)
+        for stream, found in self.streams.items():
+            if not found.bytes and stream.incarnation < newest[(stream.source, stream.stream)]:
+                del self.streams[stream]
+                return True
+        return False
+
+    def take(self, frame: Payload, fixed: int) -> bool | None:
+        """Keep a sound payload; False when it brings nothing new or finds no room, None when the stream finds none."""
+        stream = self.streams.get(frame.stream) or self.open(frame.stream, fixed)
+        if stream is None:
+            return None
+        before = stream.exists
+        taken = stream.take(frame, self._limit, fixed)
+        if taken or stream.exists > before:
+            self.changed[stream.id] = None
+        return taken
+
+    def know(self, stream: StreamId, number: int, floor: int) -> None:
+        """Number `number` of the stream exists somewhere: what is missing below it is a gap."""
+        found = self.open(stream, floor)
+        if found is not None and number > found.exists:
+            found.exists = number
+            self.changed[stream] = None
+
+    def holds(self, stream: StreamId, first: int, last: int) -> bool:
+        found = self.streams.get(stream)
+        return found is not None and found.held.covers(first, last + 1)
+
+    def most_bytes(self) -> int:
+        """The bytes held of the stream that most is held of."""
+        return max((stream.bytes for stream in self.streams.values()), default=0)

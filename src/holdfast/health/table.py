@@ -1,0 +1,45 @@
+"""The table: for every path, what its listener says of it. Everybody holds the same one after quiet.
+
+A row belongs to its listener, who alone changes it and counts its versions; the newest version wins.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.wire.frames import PathRow
+
+ROWS_MAX: Final = 200_000
+
+RowKey = tuple[bytes, str, bytes, str, str]
+
+
+def key_of(row: PathRow) -> RowKey:
+    return row.sender, row.sender_adapter, row.listener, row.listener_adapter, row.transport
+
+
+class PathTable:
+    """Rows by path, in the order in which they were first heard of."""
+
+    def __init__(self) -> None:
+        self.rows: dict[RowKey, PathRow] = {}
+
+    def put(self, row: PathRow) -> bool:
+        """Take a row if it is newer than ours; True when it was."""
+        key = key_of(row)
+        known = self.rows.get(key)
+        if known is not None and (row.incarnation, row.n) <= (known.incarnation, known.n):
+            return False
+        if known is None and len(self.rows) >= ROWS_MAX:
+            return False
+        self.rows[key] = row
+        return True
+
+    def forget(self, listener: bytes, before_incarnation: int) -> None:
+        """Drop the rows of an earlier life of a listener."""
+        for key in [
+            k
+            for k, row in self.rows.items()
+            if row.listener == listener and row.incarnation < before_incarnation
+        ]:
+            del self.rows[key]

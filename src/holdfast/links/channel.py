@@ -1,0 +1,348 @@
+"""One channel: a byte stream of blocks, with offsets of its own, above all flows of a link.
+
+Because the stream is cut into pieces by offset, any piece fits into any packet on any flow: sending again, moving
+to another path and using smaller packets are the same operation. `ChannelOut` is the sending half, `ChannelIn` the
+receiving half; the link decides which flow is used and when.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from typing import Final
+
+from holdfast.machine.rangeset import RangeSet
+from holdfast.types import MILLISECOND, FlowId, Nanos
+from holdfast.wire.blocks import HEAD, block_size, pack_block, unpack_block
+from holdfast.wire.codec import Part, Rejected, chunk_part
+from holdfast.wire.frames import Chunk, ChunkAck
+
+WINDOW: Final = 4 << 20
+"""How far beyond what it has in order a receiver takes bytes."""
+BLOCK_MAX: Final = 64 << 10
+MESSAGE_MAX: Final = 64 << 20
+REORDER: Final = 3
+"""A piece is lost when this many that were sent later on the same flow have arrived."""
+RANGES_MAX: Final = 32
+CONGESTION_MIN: Final = 8 << 10
+CONGESTION_START: Final = 64 << 10
+CONGESTION_MAX: Final = 1 << 20
+RTO_MIN: Final = 20 * MILLISECOND
+RTO_MAX: Final = 2000 * MILLISECOND
+
+
+class _Sent:
+    """A piece on its way."""
+
+    __slots__ = ("again", "at", "flow", "order", "start", "stop")
+
+    def __init__(
+        self, start: int, stop: int, at: Nanos, flow: FlowId, order: int, again: bool
+    ) -> None:
+        self.start = start
+        self.stop = stop
+        self.at = at
+        self.flow = flow
+        self.order = order
+        self.again = again
+
+
+class ChannelOut:
+    """The sending half. Keeps every block until it is acknowledged."""
+
+    def __init__(self, channel: int) -> None:
+        self.channel = channel
+        self.flow: FlowId | None = None
+        self.moves = 0
+        self.waiting_bytes = 0
+        self.messages = 0
+        self.acked = 0
+        """Everything below this offset has arrived."""
+        self.limit = WINDOW
+        self.rtt_ns = 0
+        self.backoff = 0
+        self._waiting: list[bytes] = []
+        self._taken = 0
+        self._blocks: deque[tuple[int, bytes]] = deque()
+        self._packed = 0
+        self._sent = 0
+        self._order = 0
+        self._flight: deque[_Sent] = deque()
+        self._flight_bytes = 0
+        self._again_flight = 0
+        self._lost = RangeSet()
+        self._sacked = RangeSet()
+        self._congestion = CONGESTION_START
+        self._reduced_order = 0
+
+    # -- what is waiting -----------------------------------------------------------------------------------------
+
+    def write(self, messages: list[bytes]) -> None:
+        self._waiting.extend(messages)
+        self.waiting_bytes += sum(map(len, messages))
+        self.messages += len(messages)
+
+    @property
+    def unacked(self) -> int:
+        return self._packed - self.acked
+
+    @property
+    def wants(self) -> bool:
+        """Whether there is anything that could be sent now."""
+        if self._lost:
+            return True
+        new = self._sent < self._packed or self._taken < len(self._waiting)
+        return new and self._sent < self.limit
+
+    def oldest(self) -> Nanos | None:
+        """When the oldest piece that is still on its way was sent."""
+        return self._flight[0].at if self._flight else None
+
+    def rto(self) -> Nanos:
+        """How long to wait for an acknowledgement of a datagram."""
+        base = 3 * self.rtt_ns if self.rtt_ns else 100 * MILLISECOND
+        return min(RTO_MAX, max(RTO_MIN, base) << min(self.backoff, 6))
+
+    # -- sending -------------------------------------------------------------------------------------------------
+
+    def pump(
+        self, now: Nanos, flow: FlowId, budget: int, piece_max: int, datagrams: bool
+    ) -> list[Part]:
+        """`Chunk` frames to send on `flow` now, of about `budget` bytes together."""
+        if datagrams:
+            budget = min(budget, self._congestion - self._flight_bytes)
+        frames: list[Part] = []
+        while budget > 0 and self._lost:
+            start, stop = next(iter(self._lost))
+            budget -= self._emit(start, stop, piece_max, now, flow, frames, again=True)
+        while budget > 0 and self._sent < self.limit:
+            if self._sent == self._packed and not self._pack(min(piece_max, BLOCK_MAX)):
+                break
+            stop = min(self._packed, self.limit)
+            size = self._emit(self._sent, stop, piece_max, now, flow, frames, again=False)
+            self._sent += size
+            budget -= size
+        return frames
+
+    def _pack(self, block_max: int) -> bool:
+        """Make the next block out of waiting messages; False when none wait."""
+        waiting, first = self._waiting, self._taken
+        count = len(waiting) - first
+        if not count:
+            return False
+        if self.waiting_bytes + 4 * count + HEAD <= block_max:
+            taken = waiting[first:] if first else waiting
+            self._waiting, self._taken, self.waiting_bytes = [], 0, 0
+        else:
+            room = block_max - HEAD
+            last = first
+            while last < len(waiting) and (room := room - 4 - len(waiting[last])) >= 0:
+                last += 1
+            last = max(last, first + 1)
+            taken = waiting[first:last]
+            self.waiting_bytes -= sum(map(len, taken))
+            self._taken = last
+            if last == len(waiting):
+                self._waiting, self._taken = [], 0
+            elif last > 8192:
+                del waiting[:last]
+                self._taken = 0
+        block = pack_block(taken)
+        self._blocks.append((self._packed, block))
+        self._packed += len(block)
+        return True
+
+    def _emit(
+        self,
+        start: int,
+        stop: int,
+        piece_max: int,
+        now: Nanos,
+        flow: FlowId,
+        frames: list[Part],
+        again: bool,
+    ) -> int:
+        begin, block = self._find(start)
+        stop = min(stop, start + piece_max, begin + len(block))
+        piece = memoryview(block)[start - begin : stop - begin]
+        frames.append(chunk_part(self.channel, start, piece))
+        self._order += 1
+        self._flight.append(_Sent(start, stop, now, flow, self._order, again))
+        self._flight_bytes += stop - start
+        if again:
+            self._again_flight += 1
+            self._lost.remove(start, stop)
+        return stop - start
+
+    def _find(self, offset: int) -> tuple[int, bytes]:
+        blocks = self._blocks
+        if offset >= blocks[-1][0]:
+            return blocks[-1]
+        for begin, block in blocks:
+            if offset < begin + len(block):
+                return begin, block
+        raise AssertionError(f"offset {offset} is not held")
+
+    # -- acknowledgement and loss --------------------------------------------------------------------------------
+
+    def ack(self, now: Nanos, frame: ChunkAck, datagram_flows: dict[FlowId, bool]) -> bool:
+        """Take an acknowledgement; False when it speaks of bytes that were never sent."""
+        if frame.upto > self._sent or len(frame.ranges) > RANGES_MAX:
+            return False
+        self.limit = max(self.limit, min(frame.limit, frame.upto + 4 * WINDOW))
+        if frame.upto > self.acked:
+            self.acked = frame.upto
+            self.backoff = 0
+            self._lost.remove(0, frame.upto)
+            blocks = self._blocks
+            while blocks and blocks[0][0] + len(blocks[0][1]) <= frame.upto:
+                blocks.popleft()
+        if frame.ranges:
+            for start, stop in frame.ranges:
+                if self.acked < start < stop <= self._sent:
+                    self._sacked.add(start, stop)
+                    self._lost.remove(start, stop)
+        self._sacked.remove(0, self.acked)
+        self._settle(now, datagram_flows)
+        return True
+
+    def _settle(self, now: Nanos, datagram_flows: dict[FlowId, bool]) -> None:
+        """Take what arrived out of the flight, and find what must have been lost on the way."""
+        flight, acked, sacked = self._flight, self.acked, self._sacked
+        if not sacked:
+            while flight and flight[0].stop <= acked:
+                self._arrived(flight.popleft(), now)
+            if not self._again_flight:  # then the flight is in the order of offsets
+                return
+        newest: dict[FlowId, int] = {}
+        still: deque[_Sent] = deque()
+        for piece in flight:
+            if piece.stop <= acked or sacked.covers(max(piece.start, acked), piece.stop):
+                self._arrived(piece, now)
+                newest[piece.flow] = piece.order
+            else:
+                still.append(piece)
+        self._flight = deque()
+        for piece in still:
+            if datagram_flows.get(piece.flow) and newest.get(piece.flow, 0) >= piece.order + REORDER:
+                self._give_up(piece)
+            else:
+                self._flight.append(piece)
+
+    def _arrived(self, piece: _Sent, now: Nanos) -> None:
+        size = piece.stop - piece.start
+        self._flight_bytes -= size
+        self._congestion = min(CONGESTION_MAX, self._congestion + size)
+        if piece.again:
+            self._again_flight -= 1
+        else:
+            sample = now - piece.at
+            self.rtt_ns = (7 * self.rtt_ns + sample) // 8 if self.rtt_ns else sample
+
+    def _give_up(self, piece: _Sent) -> None:
+        """The piece will not arrive: send it again, and send less for a while (once per flight)."""
+        self._flight_bytes -= piece.stop - piece.start
+        self._again_flight -= piece.again
+        for start, stop in self._sacked.missing(max(piece.start, self.acked), piece.stop):
+            self._lost.add(start, stop)
+        if piece.order > self._reduced_order:
+            self._reduced_order = self._order
+            self._congestion = max(CONGESTION_MIN, self._congestion // 2)
+
+    def expire(self, now: Nanos, flow: FlowId) -> bool:
+        """Give up what was sent as datagrams on `flow` longer than the time-out ago; True if there was any."""
+        rto = self.rto()
+        late = [p for p in self._flight if p.flow == flow and now - p.at >= rto]
+        if not late:
+            return False
+        self._flight = deque(p for p in self._flight if not (p.flow == flow and now - p.at >= rto))
+        for piece in late:
+            self._give_up(piece)
+        self.backoff += 1
+        return True
+
+    def abandon(self, flow: FlowId) -> None:
+        """Nothing that is on its way on `flow` counts any more: the flow closed, or the channel moves off it."""
+        kept: deque[_Sent] = deque()
+        for piece in self._flight:
+            if piece.flow == flow:
+                self._give_up(piece)
+            else:
+                kept.append(piece)
+        self._flight = kept
+        if self.flow == flow:
+            self.flow = None
+
+
+class ChannelIn:
+    """The receiving half. Takes pieces in any order, any number of times; gives messages once, in order."""
+
+    def __init__(self, channel: int) -> None:
+        self.channel = channel
+        self.upto = 0
+        self.duplicates = 0
+        self._early: list[tuple[int, int, memoryview]] = []
+        self._early_bytes = 0
+        self._have = RangeSet()
+        self._partial = bytearray()
+        self._need = 0
+
+    def take(self, frame: Chunk, messages: list[memoryview]) -> Rejected | None:
+        """Add a piece; messages that are complete now go to `messages`."""
+        start, data = frame.offset, frame.data
+        stop = start + len(data)
+        if stop <= self.upto:
+            self.duplicates += 1
+            return None
+        if stop > self.upto + 2 * WINDOW:
+            return Rejected("window", f"{stop - self.upto} bytes ahead")
+        if start > self.upto:
+            self._keep_early(start, stop, data)
+            return None
+        problem = self._feed(data[self.upto - start :] if start < self.upto else data, messages)
+        while problem is None and self._early and self._early[0][0] <= self.upto:
+            begin, end, early = self._early.pop(0)
+            self._early_bytes -= end - begin
+            if end > self.upto:
+                problem = self._feed(early[self.upto - begin :], messages)
+        self._have.remove(0, self.upto)
+        return problem
+
+    def _keep_early(self, start: int, stop: int, data: memoryview) -> None:
+        if self._have.covers(start, stop) or self._early_bytes > 2 * WINDOW:
+            self.duplicates += 1
+            return
+        self._have.add(start, stop)
+        # A view would pin the whole packet for as long as the hole is open.
+        insort(self._early, (start, stop, memoryview(bytes(data))), key=lambda piece: piece[:2])
+        self._early_bytes += stop - start
+
+    def _feed(self, data: memoryview, messages: list[memoryview]) -> Rejected | None:
+        self.upto += len(data)
+        at = 0
+        if self._partial:
+            self._partial += data
+            if self._need and len(self._partial) < self._need:
+                return None
+            # The list of messages pins the old buffer, so the rest goes into a new one.
+            data, self._partial = memoryview(bytes(self._partial)), bytearray()
+        end = len(data)
+        while at < end:
+            size = block_size(data, at)
+            if size > MESSAGE_MAX + BLOCK_MAX:
+                return Rejected("block", f"{size} bytes")
+            if not size or at + size > end:
+                self._partial = bytearray(data[at:])
+                self._need = size
+                return None
+            block = unpack_block(data, at)
+            if isinstance(block, Rejected):
+                return block
+            messages.extend(block)
+            at += size
+        self._need = 0
+        return None
+
+    def ack(self) -> ChunkAck:
+        ranges = tuple(self._have)[:RANGES_MAX] if self._have else ()
+        return ChunkAck(self.channel, self.upto, self.upto + WINDOW, ranges)

@@ -1,0 +1,116 @@
+"""How packets of one link are opened and closed: session numbers, keys, replay windows.
+
+On a stream, TLS (or loopback) does the protecting. Datagrams are sealed with two keys, one for each direction: each
+side makes the key for what it wants to receive and sends it over TLS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from holdfast.links.flow import FlowState
+from holdfast.machine import ReplayWindow
+from holdfast.wire.codec import Part, Rejected
+from holdfast.wire.frames import AnyFrame, Key
+from holdfast.wire.packet import (
+    SEALED,
+    Packet,
+    read_head,
+    read_plain,
+    read_sealed,
+    write_plain,
+    write_sealed,
+)
+from holdfast.wire.seal import KEY, Seal
+
+WINDOWS_MAX: Final = 1024
+"""Flows of one session that the peer may number; beyond that the oldest window goes, with its key's session soon."""
+
+
+class Cipher:
+    """The keys of one session. `renew` begins another: nothing of the old one can be read any more."""
+
+    def __init__(self, sealed: bool, entropy: Callable[[int], bytes]) -> None:
+        self.sealed = sealed
+        self.session = 0
+        """The number that the peer puts into packets to us."""
+        self.peer_session = 0
+        self._entropy = entropy
+        self._key = b""
+        self._opener: Seal | None = None
+        self._closer: Seal | None = None
+        self._windows: dict[int, ReplayWindow] = {}
+
+    def renew(self, session: int) -> None:
+        self.session = session
+        self._windows.clear()
+        self._closer = None
+        if self.sealed:
+            self._key = self._entropy(KEY)
+            self._opener = Seal(self._key)
+
+    def forget_peer(self) -> None:
+        """The peer began anew: its key is void until it sends another."""
+        self._closer = None
+        self._windows.clear()
+
+    def key_frame(self) -> Key:
+        return Key(self.session, self._key)
+
+    def take_key(self, frame: Key) -> bool:
+        """Use the peer's key; False when it does not belong to this session."""
+        if len(frame.key) != KEY or frame.session != self.peer_session:
+            return False
+        self._closer = Seal(frame.key)
+        return True
+
+    def usable(self, flow: FlowState) -> bool:
+        """Whether anything can be sent on this flow now."""
+        return flow.stream or not self.sealed or self._closer is not None
+
+    @property
+    def has_key(self) -> bool:
+        return not self.sealed or self._closer is not None
+
+    def read(self, flow: FlowState, data: memoryview) -> list[AnyFrame] | Rejected:
+        """The frames of a packet that may be read on this flow."""
+        packet = read_head(data)
+        if isinstance(packet, Rejected):
+            return packet
+        if packet.session not in (0, self.session):
+            return Rejected("session", "of an earlier session")
+        if flow.stream:
+            return read_plain(packet, flow.authenticated)
+        if not self.sealed:
+            frames = read_plain(packet)
+            # After the checksum: a damaged number must not move the window.
+            if packet.session and not isinstance(frames, Rejected):
+                return frames if self._window(packet).accept(packet.number) else Rejected("replay")
+            return frames
+        if not packet.flags & SEALED or not packet.session or self._opener is None:
+            return Rejected("seal", "a plain datagram on a sealed link")
+        window = self._window(packet)
+        if not window.fresh(packet.number):
+            return Rejected("replay")
+        frames = read_sealed(packet, self._opener)
+        if not isinstance(frames, Rejected):
+            window.accept(packet.number)
+        return frames
+
+    def write(self, flow: FlowState, parts: Sequence[Part], clear: bool = False) -> bytes:
+        """A packet for this flow; the caller has asked `usable`."""
+        if flow.stream or not self.sealed:
+            session = self.peer_session if flow.ready else 0
+            return write_plain(session, flow.number(), parts, flow.authenticated)
+        assert self._closer is not None
+        return write_sealed(self.peer_session, flow.number(), parts, self._closer, clear)
+
+    def _window(self, packet: Packet) -> ReplayWindow:
+        tag = packet.number >> 48
+        window = self._windows.get(tag)
+        if window is None:
+            if len(self._windows) >= WINDOWS_MAX:
+                del self._windows[next(iter(self._windows))]
+            window = self._windows[tag] = ReplayWindow()
+        return window

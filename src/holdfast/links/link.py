@@ -1,0 +1,535 @@
+"""The link to one peer: its flows, its session, datagrams and channels over whichever path works.
+
+A session is the pair of both nodes' (incarnation, epoch). It begins on the first flow on which both have echoed
+each other, more flows join it, and it ends when the peer shows a newer pair or when nothing was heard on any flow
+for `dead_ns`. Channels live in a session; flows come and go below them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any, ClassVar, Final
+
+from holdfast.links.channel import ChannelIn, ChannelOut
+from holdfast.links.cipher import Cipher
+from holdfast.links.config import Self
+from holdfast.links.flow import FlowState
+from holdfast.links.handshake import check_hello, refusal, version_of
+from holdfast.links.outlet import Outlet
+from holdfast.links.ports import (
+    PORT_MIN,
+    Arrived,
+    CloseFlow,
+    Credit,
+    FlowClosed,
+    FlowLost,
+    FlowOpened,
+    FlowReady,
+    FlowVerdict,
+    MemberUpdate,
+    OpenFailed,
+    PeerDown,
+    PeerUp,
+    PortReady,
+    Reannounce,
+    Received,
+    SendChannel,
+    SendFrame,
+    SendRaw,
+    Transmit,
+    link_unit,
+)
+from holdfast.links.sessions import Sessions
+from holdfast.links.wanted import WantedFlows
+from holdfast.machine import Machine, Outbox
+from holdfast.telemetry.facts import LinkFact, NodeFact
+from holdfast.types import NEVER, FlowId, Nanos, NodeId
+from holdfast.wire.blocks import unpack_block
+from holdfast.wire.codec import Rejected, decode_frame, encode
+from holdfast.wire.frames import (
+    AnyFrame,
+    Chunk,
+    ChunkAck,
+    Hello,
+    Key,
+    MemberInfo,
+    Probe,
+    RawBatch,
+    Refuse,
+)
+
+CHANNELS_MAX: Final = 64
+_FLUSH: Final = object()
+_DAMAGED: Final = ("checksum", "body", "short", "format", "flags")
+
+Route = Callable[[Any], str]
+
+
+class LinkMachine(Machine):
+    """Unit `link/<peer>`, layer 1."""
+
+    layer: ClassVar[int] = 1
+
+    def __init__(
+        self,
+        me: Self,
+        member: MemberInfo,
+        sessions: Sessions,
+        routes: Mapping[type, Route],
+        listeners: list[str],
+        rng: Random,
+        entropy: Callable[[int], bytes],
+        now: Nanos,
+    ) -> None:
+        self.me = me
+        self.peer = NodeId(member.node)
+        self.member = member
+        self.unit = link_unit(member.node)
+        self.up_since: Nanos | None = None
+        self.epoch = sessions.next_epoch(member.node)
+        self.peer_incarnation = 0
+        self.peer_epoch = 0
+        self.version = me.low
+        self.flows: dict[FlowId, FlowState] = {}
+        self.rejected: dict[str, int] = {}
+        self.last_refusal = ""
+        self._sessions = sessions
+        self._routes = routes
+        self._listeners = listeners
+        self._tags = 0
+        self._heard_at = now
+        self._cipher = Cipher(me.sealed, entropy)
+        self._cipher.renew(sessions.open(self.unit))
+        self._outlet = Outlet(self.peer, self.flows, self._cipher, me.timing, self._moved)
+        self._ins: dict[int, ChannelIn] = {}
+        self._received: dict[int, int] = {}
+        self._acks: dict[int, ChannelIn] = {}
+        self._shout = False
+        self._wanted = WantedFlows(me, member.node, self.unit, rng)
+        self._wanted.update(member, now)
+        self.deadline = self._wanted.deadline
+
+    # -- inputs --------------------------------------------------------------------------------------------------
+
+    def up(self, now: Nanos, inputs: list[Any], out: Outbox) -> None:
+        for item in inputs:
+            kind = type(item)
+            if kind is Arrived:
+                self._arrived(now, item, out)
+            elif kind is SendChannel or kind is SendRaw:
+                self._send(now, item)
+            elif kind is FlowOpened:
+                self._opened(now, item)
+            elif kind is FlowClosed:
+                self._closed(now, item, out)
+            elif kind is Credit:
+                flow = self.flows.get(item.flow)
+                if flow is not None:
+                    flow.credit = item.open
+            elif kind is OpenFailed:
+                self.last_refusal = item.reason
+                self._wanted.failed(item, now)
+            elif kind is Reannounce:
+                self._reannounce(item.unit, out)
+        # One call of `down` packs what this brought about together with what the layers above add.
+        out.down(self.unit, _FLUSH)
+
+    def down(self, now: Nanos, inputs: list[Any], out: Outbox) -> None:
+        for item in inputs:
+            kind = type(item)
+            if kind is SendFrame:
+                self._send_frame(item, out)
+            elif kind is SendChannel or kind is SendRaw:
+                self._send(now, item)
+            elif kind is FlowVerdict:
+                self._verdict(now, item, out)
+            elif kind is MemberUpdate:
+                self.member = item.member
+                self._wanted.update(item.member, now)
+        if self.up_since is not None:
+            acks = [channel.ack() for channel in self._acks.values()]
+            self._acks.clear()
+            self._outlet.flush(now, acks, self._shout, out)
+            self._shout = False
+        for flow in self.flows.values():
+            if flow.parts:
+                self._outlet.transmit(flow, out)
+        self._wake_at(self._outlet.deadline)
+        self._wake_at(self._wanted.deadline)
+
+    def wake(self, now: Nanos, out: Outbox) -> None:
+        self.deadline = NEVER
+        for flow in list(self.flows.values()):
+            if not flow.ready and not flow.closing:
+                if flow.hello_at <= now:
+                    self._hello(now, flow)
+                self._wake_at(flow.hello_at)
+        for request in self._wanted.due(now, self.flows, self._cipher.has_key):
+            out.effect(request)
+        if self.up_since is not None:
+            if now - self._heard_at >= self.me.timing.dead_ns:
+                self._end_session(now, "nothing heard on any path", out, restart=True)
+            else:
+                self._wake_at(self._heard_at + self.me.timing.dead_ns)
+                self._outlet.check(now, out)
+        out.down(self.unit, _FLUSH)
+
+    def _wake_at(self, deadline: Nanos) -> None:
+        if deadline < self.deadline:
+            self.deadline = deadline
+
+    def _send(self, now: Nanos, item: SendChannel | SendRaw) -> None:
+        if self.up_since is None:
+            return  # whoever sends has been told that the peer is down
+        if isinstance(item, SendChannel):
+            self._outlet.channel(item.channel).write(item.messages)
+        else:
+            self._outlet.raw(item, now)
+
+    def _send_frame(self, item: SendFrame, out: Outbox) -> None:
+        if item.flow is None:
+            if self.up_since is not None:
+                self._outlet.datagram(item.cls, encode(item.frame))
+            return
+        flow = self.flows.get(item.flow)
+        if flow is None or not flow.ready or flow.closing or not self._cipher.usable(flow):
+            return
+        if item.wire_size and isinstance(item.frame, Probe):
+            self._outlet.probe(flow, item.frame, item.wire_size, out)
+        else:
+            flow.parts.append(encode(item.frame))
+
+    # -- flows ---------------------------------------------------------------------------------------------------
+
+    def _opened(self, now: Nanos, info: FlowOpened) -> None:
+        if info.flow in self.flows:
+            return  # a datagram flow that both ends asked for
+        self._tags = (self._tags + 1) & 0xFFFF
+        flow = self.flows[info.flow] = FlowState(info, self._tags)
+        flow.heard_at = now
+        flow.remote_adapter = self._wanted.opened(info)
+        self._hello(now, flow)
+
+    def _closed(self, now: Nanos, closed: FlowClosed, out: Outbox) -> None:
+        flow = self.flows.pop(closed.flow, None)
+        if flow is None:
+            return
+        self._wanted.closed(closed.flow, now)
+        if flow.ready:
+            self._outlet.lost(flow)
+            out.fact(self._fact(now, "flow_lost", path=flow.path, reason=closed.reason))
+            self._announce(out, FlowLost(self.peer, flow.flow, closed.reason))
+
+    def _close(self, flow: FlowState, reason: str, out: Outbox) -> None:
+        if not flow.closing:
+            flow.closing = True
+            out.effect(CloseFlow(flow.flow, reason))
+
+    def _verdict(self, now: Nanos, verdict: FlowVerdict, out: Outbox) -> None:
+        """Health has learnt something about sending on a flow."""
+        flow = self.flows.get(verdict.flow)
+        if flow is None:
+            return
+        worse = (
+            (flow.alive and not verdict.alive)
+            or (verdict.degraded and not flow.degraded)
+            or (0 < verdict.size < flow.size)
+        )
+        flow.alive = verdict.alive
+        flow.degraded = verdict.degraded
+        flow.rank = verdict.rank
+        if verdict.size:
+            flow.size = verdict.size
+        self._outlet.judged(now, flow, worse, out)
+
+    # -- the session ---------------------------------------------------------------------------------------------
+
+    def _hello(self, now: Nanos, flow: FlowState, ask: bool = True) -> None:
+        """Queue a `Hello` on a flow, and when it will be repeated if nothing comes back."""
+        me = self.me
+        hello = Hello(
+            low=me.low,
+            high=me.high,
+            domain=me.domain,
+            sealed=me.sealed,
+            member=me.member,
+            adapter=flow.adapter,
+            epoch=self.epoch,
+            session=self._cipher.session,
+            echo_incarnation=self.peer_incarnation,
+            echo_epoch=self.peer_epoch,
+            ask=ask,
+        )
+        flow.parts.append(encode(hello))
+        wait = min(me.timing.hello_ns << min(flow.hellos, 10), me.timing.hello_ns_max)
+        flow.hellos += 1
+        flow.hello_at = now + wait
+        self._wake_at(flow.hello_at)
+
+    def _on_hello(self, now: Nanos, flow: FlowState, hello: Hello, out: Outbox) -> None:
+        refuse = check_hello(self.me, hello, flow.info.identity, flow.stream)
+        if refuse is None and hello.member.node != self.peer:
+            refuse = Refuse("identity", f"this flow belongs to {self.member.name}")
+        if refuse is not None:
+            out.effect(Transmit(flow.flow, [refusal(refuse)]))
+            self._close(flow, refuse.text, out)
+            out.fact(NodeFact(now, "refused", refuse.text))
+            return
+        flow.remote_adapter = hello.adapter
+        known = (self.peer_incarnation, self.peer_epoch)
+        shown = (hello.member.incarnation, hello.epoch)
+        if hello.epoch == 0 or shown < known:
+            # Somebody who does not know us yet, or a packet from the past: only say who we are.
+            if hello.ask:
+                self._hello(now, flow)
+            return
+        if shown > known:
+            self._adopt(now, hello, out)
+        self._cipher.peer_session = hello.session
+        heard_us = (hello.echo_incarnation, hello.echo_epoch) == (self.me.incarnation, self.epoch)
+        if heard_us and not flow.ready:
+            self._ready(now, flow, out)
+        if hello.ask or not heard_us:
+            self._hello(now, flow, ask=not flow.ready)
+
+    def _adopt(self, now: Nanos, hello: Hello, out: Outbox) -> None:
+        """The peer shows a new session: a restart, or it gave up on us."""
+        restarted = hello.member.incarnation > self.peer_incarnation
+        if self.up_since is not None:
+            reason = "the peer restarted" if restarted else "the peer gave up"
+            self._end_session(now, reason, out, restart=False)
+        self.member = hello.member
+        self.peer_incarnation = hello.member.incarnation
+        self.peer_epoch = hello.epoch
+        self.version = version_of(self.me, hello)
+        self._cipher.forget_peer()
+        self._wanted.update(hello.member, now)
+
+    def _ready(self, now: Nanos, flow: FlowState, out: Outbox) -> None:
+        flow.ready = True
+        flow.hello_at = NEVER
+        flow.hellos = 0
+        self._wanted.settled(flow.flow)
+        self._heard_at = max(self._heard_at, now)
+        if self.up_since is None:
+            self.up_since = now
+            self._wake_at(now + self.me.timing.dead_ns)
+            out.fact(self._fact(now, "up", path=flow.path))
+            self._announce(out, PeerUp(self.peer, self.member))
+        if self.me.sealed and flow.stream:
+            flow.parts.append(encode(self._cipher.key_frame()))
+        out.fact(self._fact(now, "flow_ready", path=flow.path))
+        self._announce(out, self._flow_ready(flow))
+        self._drop_twins(flow, out)
+
+    def _drop_twins(self, flow: FlowState, out: Outbox) -> None:
+        """One stream for each pair of adapters: the one that the node with the smaller id opened, and its newest."""
+        if not flow.stream or flow.inbound != (self.me.node > self.peer):
+            return
+        for twin in list(self.flows.values()):
+            pair = (twin.adapter, twin.remote_adapter)
+            if twin is not flow and twin.stream and pair == (flow.adapter, flow.remote_adapter):
+                self._close(twin, "replaced by a newer connection", out)
+
+    def _end_session(self, now: Nanos, reason: str, out: Outbox, restart: bool) -> None:
+        """End every channel, loudly. `restart`: we gave up, so the peer must learn of a new epoch."""
+        self.up_since = None
+        unsent = self._outlet.clear()
+        self._ins.clear()
+        self._acks.clear()
+        self._sessions.close(self._cipher.session)
+        self._cipher.renew(self._sessions.open(self.unit))
+        if restart:
+            self.epoch = self._sessions.next_epoch(self.peer)
+        for flow in list(self.flows.values()):
+            flow.parts.clear()
+            if flow.ready:
+                flow.ready = False
+                self._announce(out, FlowLost(self.peer, flow.flow, reason))
+            if flow.stream and restart:
+                self._close(flow, reason, out)
+            elif not flow.closing:
+                flow.hellos = 0
+                self._hello(now, flow)
+        out.fact(self._fact(now, "down", reason=f"{reason}; {unsent} bytes not acknowledged"))
+        self._announce(out, PeerDown(self.peer, reason))
+
+    def _flow_ready(self, flow: FlowState) -> FlowReady:
+        mine = self.me.adapter(flow.adapter)
+        return FlowReady(
+            self.peer,
+            flow.flow,
+            flow.adapter,
+            flow.remote_adapter,
+            mine.subnet if mine else "",
+            flow.info.transport,
+        )
+
+    def _announce(self, out: Outbox, item: Any) -> None:
+        for unit in self._listeners:
+            out.up(unit, item)
+
+    def _reannounce(self, unit: str, out: Outbox) -> None:
+        """A unit above was rebuilt and knows nothing: tell it what there is."""
+        if self.up_since is None:
+            return
+        out.up(unit, PeerUp(self.peer, self.member))
+        for flow in self.flows.values():
+            if flow.ready:
+                out.up(unit, self._flow_ready(flow))
+
+    # -- packets in ----------------------------------------------------------------------------------------------
+
+    def _arrived(self, now: Nanos, item: Arrived, out: Outbox) -> None:
+        flow = self.flows.get(item.flow)
+        if flow is None or flow.closing:
+            return
+        by_unit: dict[str, list[AnyFrame]] = {}
+        by_channel: dict[int, list[memoryview]] = {}
+        routes = self._routes
+        for data in item.packets:
+            frames = self._cipher.read(flow, data)
+            if isinstance(frames, Rejected):
+                self._reject(now, flow, frames, out)
+                continue
+            flow.heard_at = self._heard_at = now
+            for frame in frames:
+                kind = type(frame)
+                if kind in routes:
+                    if flow.ready:
+                        by_unit.setdefault(routes[kind](frame), []).append(frame)
+                else:
+                    self._own(now, flow, frame, by_channel, out)
+        for channel, messages in by_channel.items():
+            self._hand_on(channel, messages, item.at, out)
+        for unit, group in by_unit.items():
+            out.up(unit, Received(self.peer, group, item.at, item.flow))
+
+    def _reject(self, now: Nanos, flow: FlowState, rejected: Rejected, out: Outbox) -> None:
+        count = self.rejected.get(rejected.reason, 0) + 1
+        self.rejected[rejected.reason] = count
+        if count & (count - 1) == 0:  # the 1st, 2nd, 4th, 8th ...: a flood does not become a flood of facts
+            detail = f"{self.member.name} {flow.path}: {rejected.reason} {rejected.detail}"
+            out.fact(NodeFact(now, "rejected", detail, count))
+        if flow.stream and rejected.reason in _DAMAGED:
+            # A stream that is damaged once cannot be trusted to be in step; what was lost is sent again.
+            self._close(flow, f"damaged packet: {rejected.reason} {rejected.detail}", out)
+
+    def _own(
+        self,
+        now: Nanos,
+        flow: FlowState,
+        frame: AnyFrame,
+        by_channel: dict[int, list[memoryview]],
+        out: Outbox,
+    ) -> None:
+        """A frame that is for the link itself."""
+        match frame:
+            case Hello():
+                self._on_hello(now, flow, frame, out)
+            case Refuse():
+                self.last_refusal = frame.text[:200]
+                out.fact(NodeFact(now, "refused", f"by {self.member.name}: {self.last_refusal}"))
+                self._close(flow, f"refused: {self.last_refusal}", out)
+            case _ if not flow.ready:
+                return
+            case Chunk():
+                self._chunk(now, flow, frame, by_channel, out)
+            case ChunkAck():
+                self._ack(now, frame)
+            case Key() if flow.stream and self.me.sealed:
+                if self._cipher.take_key(frame):
+                    self._wake_at(now + 1)  # datagram flows can be opened now
+            case RawBatch():
+                messages = unpack_block(frame.block)
+                if not isinstance(messages, Rejected):
+                    out.effect(PortReady(self.peer, frame.port, False, messages))
+            case _:
+                self.rejected["unexpected"] = self.rejected.get("unexpected", 0) + 1
+
+    def _chunk(
+        self,
+        now: Nanos,
+        flow: FlowState,
+        frame: Chunk,
+        by_channel: dict[int, list[memoryview]],
+        out: Outbox,
+    ) -> None:
+        channel = self._ins.get(frame.channel)
+        if channel is None:
+            if len(self._ins) >= CHANNELS_MAX or frame.channel < 0:
+                self._reject(now, flow, Rejected("channel", "too many channels"), out)
+                return
+            channel = self._ins[frame.channel] = ChannelIn(frame.channel)
+        before = channel.duplicates
+        problem = channel.take(frame, by_channel.setdefault(frame.channel, []))
+        if problem is not None and problem.reason != "window":
+            # The stream of this channel cannot be read on: only a new session can mend it.
+            reason = f"channel {frame.channel} damaged: {problem.detail}"
+            self._end_session(now, reason, out, restart=True)
+            return
+        self._shout = self._shout or channel.duplicates > before
+        self._acks[frame.channel] = channel
+
+    def _ack(self, now: Nanos, frame: ChunkAck) -> None:
+        channel = self._outlet.channels.get(frame.channel)
+        if channel is None:
+            return
+        datagrams = {f.flow: not f.stream for f in self.flows.values()}
+        if not channel.ack(now, frame, datagrams):
+            self.rejected["ack"] = self.rejected.get("ack", 0) + 1
+
+    def _hand_on(self, channel: int, messages: list[memoryview], at: Nanos, out: Outbox) -> None:
+        """Messages that are complete and in order, to whom they are for."""
+        if not messages or channel not in self._ins:
+            return
+        self._received[channel] = self._received.get(channel, 0) + len(messages)
+        if channel >= PORT_MIN:
+            out.effect(PortReady(self.peer, channel, True, messages))
+            return
+        by_unit: dict[str, list[AnyFrame]] = {}
+        for message in messages:
+            frame = decode_frame(message)
+            route = self._routes.get(type(frame))
+            if route is None or isinstance(frame, Rejected):
+                self.rejected["frame"] = self.rejected.get("frame", 0) + 1
+                continue
+            by_unit.setdefault(route(frame), []).append(frame)
+        for unit, frames in by_unit.items():
+            out.up(unit, Received(self.peer, frames, at))
+
+    # -- for people ----------------------------------------------------------------------------------------------
+
+    def _moved(
+        self,
+        now: Nanos,
+        channel: ChannelOut,
+        flow: FlowState,
+        before: FlowState | None,
+        out: Outbox,
+    ) -> None:
+        was = before.path if before else ""
+        reason = f"channel {channel.channel}"
+        out.fact(self._fact(now, "moved", path=flow.path, path_before=was, reason=reason))
+
+    def _fact(
+        self, now: Nanos, event: str, path: str = "", path_before: str = "", reason: str = ""
+    ) -> LinkFact:
+        return LinkFact(now, event, self.peer.hex(), self.member.name, path, path_before, reason)
+
+    def status(self) -> dict[str, Any]:
+        """The link as the page and `holdfast status` show it."""
+        return {
+            "peer": self.member.name,
+            "state": "up" if self.up_since is not None else "down",
+            "session": self._cipher.session,
+            "refused": self.last_refusal,
+            "flows": [
+                {"path": f.path, "ready": f.ready, "alive": f.alive, "size": f.size}
+                for f in self.flows.values()
+            ],
+            "channels": self._outlet.status(self._received),
+            "rejected": dict(self.rejected),
+            "datagrams_dropped": self._outlet.datagrams_dropped,
+        }

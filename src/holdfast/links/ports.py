@@ -1,0 +1,220 @@
+"""What crosses the border of the link layer: to and from the driver below it, the machines above it.
+
+Below lies the driver (sockets or the simulator). A *flow* is one 5-tuple: a TCP connection, or a UDP socket with one
+remote address. The driver numbers flows; it never looks into a packet.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.types import DATA, FlowId, Nanos, NodeId
+from holdfast.wire.frames import AnyFrame, MemberInfo
+
+DOOR = "door"
+"""The unit that all driver inputs about flows go to."""
+
+
+def link_unit(peer: bytes) -> str:
+    """The unit that holds the link to `peer`."""
+    return "link/" + peer.hex()
+
+
+# -- inputs from the driver, to the unit DOOR --------------------------------------------------------------------
+
+
+class Identity(msgspec.Struct, frozen=True, gc=False):
+    """Who the peer's certificate says it is."""
+
+    node: bytes
+    name: str
+    domain: str
+
+
+class FlowOpened(msgspec.Struct, frozen=True, gc=False):
+    """A TCP connection is up (accepted or made), or a UDP flow exists (asked for, or first heard from)."""
+
+    flow: FlowId
+    adapter: str
+    transport: str
+    host: str
+    port: int
+    inbound: bool
+    unit: str = ""
+    """Who asked for it with `OpenFlow`; empty when inbound."""
+    identity: Identity | None = None
+    """From TLS; None on UDP and on plain TCP."""
+
+
+class OpenFailed(msgspec.Struct, frozen=True, gc=False):
+    """A flow that was asked for could not be opened."""
+
+    adapter: str
+    transport: str
+    host: str
+    port: int
+    unit: str
+    reason: str
+
+
+class FlowClosed(msgspec.Struct, frozen=True, gc=False):
+    """The flow is gone. Nothing more arrives on it, and nothing sent on it now will."""
+
+    flow: FlowId
+    reason: str
+
+
+class Arrived(msgspec.Struct, frozen=True, gc=False):
+    """Packets that came in on a flow, in order, and when (kernel time where there is one)."""
+
+    flow: FlowId
+    packets: list[memoryview]
+    at: Nanos
+
+
+class Credit(msgspec.Struct, frozen=True, gc=False):
+    """Whether the flow takes more: False from when its buffer is full until it has drained."""
+
+    flow: FlowId
+    open: bool
+
+
+# -- effects for the driver --------------------------------------------------------------------------------------
+
+
+class OpenFlow(msgspec.Struct, frozen=True, gc=False):
+    """Open a flow from an adapter to an address; answered by `FlowOpened` or `OpenFailed`."""
+
+    adapter: str
+    transport: str
+    host: str
+    port: int
+    unit: str
+
+
+class Transmit(msgspec.Struct, frozen=True, gc=False):
+    """Send packets on a flow. A stream transport puts a length in front of each."""
+
+    flow: FlowId
+    packets: list[bytes]
+
+
+class CloseFlow(msgspec.Struct, frozen=True, gc=False):
+    flow: FlowId
+    reason: str
+
+
+# -- requests from above, to a link unit, on the pass down -------------------------------------------------------
+
+
+class SendFrame(msgspec.Struct, frozen=True, gc=False):
+    """A datagram: may be lost. Takes any good flow, or just the given one (a probe)."""
+
+    frame: AnyFrame
+    cls: int = DATA
+    flow: FlowId | None = None
+    wire_size: int = 0
+    """Fill up the packet to this size on the wire, alone in its packet; 0: pack it with others."""
+
+
+class SendChannel(msgspec.Struct, frozen=True, gc=False):
+    """Messages on a channel: reliable, in order, whatever path. Channel `cls` carries encoded frames; channels from
+    `PORT_MIN` on carry what applications send."""
+
+    channel: int
+    messages: list[bytes]
+
+
+PORT_MIN = 16
+
+
+class SendRaw(msgspec.Struct, frozen=True, gc=False):
+    """Datagrams of an application: packed together, may be lost."""
+
+    port: int
+    messages: list[bytes]
+
+
+class MemberUpdate(msgspec.Struct, frozen=True, gc=False):
+    """The peer is reachable at these addresses now."""
+
+    member: MemberInfo
+
+
+class FlowVerdict(msgspec.Struct, frozen=True, gc=False):
+    """What health knows of sending on a flow: whether the peer hears it, and the largest packet that passes."""
+
+    flow: FlowId
+    alive: bool
+    size: int
+    """0 leaves the size as it is."""
+    degraded: bool = False
+    """The path has a soft error that could hurt what uses this flow."""
+    rank: int = 0
+    """Lower is better among flows that are equally able."""
+
+
+class Reannounce(msgspec.Struct, frozen=True, gc=False):
+    """A unit above was rebuilt: tell it again about the session and its flows."""
+
+    unit: str
+
+
+# -- inputs to the units above -----------------------------------------------------------------------------------
+
+
+class Received(msgspec.Struct, frozen=True, gc=False):
+    """Frames of one packet or one channel batch, for one unit, in order. `flow` is None when they came by channel."""
+
+    peer: NodeId
+    frames: list[AnyFrame]
+    at: Nanos
+    flow: FlowId | None = None
+
+
+class PeerUp(msgspec.Struct, frozen=True, gc=False):
+    """A session with a peer begins: channels are empty and open."""
+
+    peer: NodeId
+    member: MemberInfo
+
+
+class PeerDown(msgspec.Struct, frozen=True, gc=False):
+    """A session ended: the peer is a new incarnation, or every path is dead. What was not acknowledged may be lost."""
+
+    peer: NodeId
+    reason: str
+
+
+class FlowReady(msgspec.Struct, frozen=True, gc=False):
+    """Both ends have agreed on the session on this flow: it can be measured and used."""
+
+    peer: NodeId
+    flow: FlowId
+    adapter: str
+    remote_adapter: str
+    subnet: str
+    transport: str
+
+
+class FlowLost(msgspec.Struct, frozen=True, gc=False):
+    peer: NodeId
+    flow: FlowId
+    reason: str
+
+
+class PortReady(msgspec.Struct, frozen=True, gc=False):
+    """Effect for the driver: messages that came for an application's port. `channel` tells which service."""
+
+    peer: NodeId
+    port: int
+    channel: bool
+    messages: list[memoryview]
+
+
+class PortRoom(msgspec.Struct, frozen=True, gc=False):
+    """Effect for the driver: bytes that a channel's queue has room for, after it was full or has drained."""
+
+    peer: NodeId
+    port: int
+    queued: int

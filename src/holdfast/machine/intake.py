@@ -1,0 +1,57 @@
+"""The bounded queue in front of a node: inputs wait here for their turn, synchronisation first."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from holdfast.types import CLASSES, SYNC
+
+
+class Intake:
+    """Inputs that wait for a turn, one queue per class, each bounded in bytes.
+
+    `offer` refuses what does not fit, and the caller then waits or says so: a transport stops reading, an
+    application's `try_send` returns False. `take` gives a batch that is bounded in bytes, `SYNC` first.
+    """
+
+    __slots__ = ("_queues", "_waiting", "bound", "waiting")
+
+    def __init__(self, bound: int = 16 << 20, reserve: int = 4 << 20) -> None:
+        self.bound = {cls: bound for cls in CLASSES}
+        self.bound[SYNC] = bound + reserve
+        self._queues: dict[int, deque[tuple[str, Any, int]]] = {cls: deque() for cls in CLASSES}
+        self._waiting = {cls: 0 for cls in CLASSES}
+        self.waiting = 0
+
+    def offer(self, cls: int, unit: str, item: Any, size: int) -> bool:
+        """Queue an input of `size` bytes for `unit`; False when its class is full."""
+        if self._waiting[cls] and self._waiting[cls] + size > self.bound[cls]:
+            return False
+        self._queues[cls].append((unit, item, size))
+        self._waiting[cls] += size
+        self.waiting += 1
+        return True
+
+    def force(self, cls: int, unit: str, item: Any, size: int) -> None:
+        """Queue what has happened already and cannot be refused; whoever calls this then stops its source."""
+        self._queues[cls].append((unit, item, size))
+        self._waiting[cls] += size
+        self.waiting += 1
+
+    def take(self, limit: int = 1 << 20) -> list[tuple[str, Any]]:
+        """A batch of about `limit` bytes; at least one input when any waits."""
+        batch: list[tuple[str, Any]] = []
+        for cls in CLASSES:
+            queue = self._queues[cls]
+            while queue and limit > 0:
+                unit, item, size = queue.popleft()
+                self._waiting[cls] -= size
+                limit -= size
+                batch.append((unit, item))
+        self.waiting -= len(batch)
+        return batch
+
+    def room(self, cls: int) -> int:
+        """Bytes that class `cls` can still take."""
+        return max(0, self.bound[cls] - self._waiting[cls])

@@ -1,0 +1,238 @@
+"""What a node is told: one TOML file, checked whole before anything starts.
+
+Unknown keys are refused with the nearest known one. Nothing reads the environment.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from difflib import get_close_matches
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.errors import ConfigError
+from holdfast.group.config import GroupConfig
+from holdfast.health.config import LAN as HEALTH_LAN
+from holdfast.health.config import WAN as HEALTH_WAN
+from holdfast.health.config import HealthConfig
+from holdfast.links.config import LAN as LINK_LAN
+from holdfast.links.config import WAN as LINK_WAN
+from holdfast.links.config import LinkTiming
+from holdfast.wire.frames import AdapterInfo
+
+LOOPBACK = ("127.", "::1", "localhost")
+
+
+class AdapterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One way to reach others: a local address, and the transports used on it."""
+
+    name: str
+    address: str
+    """`host:port`; other nodes reach this node here, so the host is not 0.0.0.0."""
+    subnet: str = ""
+    """Adapters of one subnet reach each other. The adapter's name when left out."""
+    transports: tuple[Literal["tcp", "udp"], ...] = ("tcp", "udp")
+    mtu: int = 1500
+    """The largest packet that this adapter is meant to carry; sizes are probed up to it."""
+
+
+class SecurityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`tls`: nodes authenticate each other and encrypt. `plain`: neither, and on loopback only."""
+
+    mode: Literal["tls", "plain"] = "tls"
+    authority: str = ""
+    certificate: str = ""
+    key: str = ""
+
+
+class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The page of this node."""
+
+    address: str = ""
+    """`host:port`; no page when left out."""
+    token: str = ""
+    """Needed off loopback."""
+
+
+class TelemetryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the node records for the pipeline."""
+
+    enabled: bool = True
+    directory: str = ""
+    """`<data>/telemetry` when left out."""
+    max_mb: int = 512
+    seal_s: float = 30.0
+
+
+class GroupSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One replicated group."""
+
+    name: str
+    voters: tuple[str, ...]
+    leader: str
+    application: str = ""
+    """`package.module:Class` of a `holdfast.Replica`; the code that starts the node may give it instead."""
+    window_mb: int = 16
+
+
+class LabConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """For demonstrations: lets `holdfast fault` break this node's own packets on their way out."""
+
+    faults: bool = False
+
+
+class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole file."""
+
+    domain: str
+    name: str
+    data: str = ""
+    """Directory for everything that the node keeps; in memory when left out."""
+    preset: Literal["lan", "wan"] = "lan"
+    join: tuple[str, ...] = ()
+    """Addresses of members, any of which will do."""
+    mesh: Literal["all", "join"] = "all"
+    """Link to every member, or only to those joined (and who join us)."""
+    adapter: tuple[AdapterConfig, ...] = ()
+    security: SecurityConfig = SecurityConfig()
+    web: WebConfig = WebConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
+    group: tuple[GroupSection, ...] = ()
+    lab: LabConfig = LabConfig()
+
+    @property
+    def timing(self) -> LinkTiming:
+        return LINK_LAN if self.preset == "lan" else LINK_WAN
+
+    @property
+    def health(self) -> HealthConfig:
+        return HEALTH_LAN if self.preset == "lan" else HEALTH_WAN
+
+    def adapters(self) -> tuple[AdapterInfo, ...]:
+        infos = []
+        for adapter in self.adapter:
+            host, port = split_address(adapter.address, f"adapter {adapter.name!r}")
+            infos.append(
+                AdapterInfo(adapter.name, adapter.subnet or adapter.name, host, port, adapter.transports)
+            )
+        return tuple(infos)
+
+    def groups(self) -> tuple[GroupConfig, ...]:
+        return tuple(
+            GroupConfig(
+                name=group.name,
+                voters=group.voters,
+                leader=group.leader,
+                window_bytes=group.window_mb << 20,
+            )
+            for group in self.group
+        )
+
+
+def split_address(address: str, where: str) -> tuple[str, int]:
+    """`host:port`, or a `ConfigError` that says where it stands."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"{where}: {address!r} is not an address; write host:port, as 10.0.0.1:7400")
+    return host.strip("[]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    return host.startswith(LOOPBACK)
+
+
+def parse_config(text: str, source: str = "configuration") -> NodeConfig:
+    """A checked configuration from TOML text. Every complaint names the file, the key and what to write."""
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source}: not valid TOML: {error}") from None
+    _check_keys(raw, NodeConfig, source, "")
+    try:
+        config = msgspec.convert(raw, NodeConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{source}: {error}") from None
+    check(config, source)
+    return config
+
+
+def check(config: NodeConfig, source: str) -> None:
+    """What types cannot say."""
+    if not config.adapter:
+        raise ConfigError(f"{source}: no [[adapter]]: a node needs at least one way to reach others")
+    names = [adapter.name for adapter in config.adapter]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"{source}: two adapters are called {name!r}")
+    for info, adapter in zip(config.adapters(), config.adapter, strict=True):
+        if info.host in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
+            raise ConfigError(
+                f"{source}: adapter {info.name!r}: others cannot reach {info.host}; write the address they use"
+            )
+        if not info.transports:
+            raise ConfigError(f"{source}: adapter {info.name!r} has no transports")
+        if not 576 <= adapter.mtu <= 65_535:
+            raise ConfigError(f"{source}: adapter {info.name!r}: mtu is from 576 to 65535")
+        if config.security.mode == "plain" and not is_loopback(info.host):
+            raise ConfigError(
+                f"{source}: adapter {info.name!r}: plain mode is for loopback only, {info.host} is not; "
+                "make certificates with `holdfast ca` and set [security] mode = \"tls\""
+            )
+    if config.security.mode == "tls":
+        _check_tls(config, source)
+    for join in config.join:
+        split_address(join, f"{source}: join")
+    for group in config.group:
+        _check_group(group, source)
+    if config.web.address:
+        host, _ = split_address(config.web.address, f"{source}: [web] address")
+        if not is_loopback(host) and not config.web.token:
+            raise ConfigError(f"{source}: [web]: off loopback the page needs a token")
+
+
+def _check_tls(config: NodeConfig, source: str) -> None:
+    for key in ("authority", "certificate", "key"):
+        if not getattr(config.security, key):
+            raise ConfigError(
+                f"{source}: [security] {key} is missing; `holdfast ca init` and `holdfast ca issue "
+                f"{config.name}` make it, or use mode = \"plain\" on loopback"
+            )
+    if not any("tcp" in adapter.transports for adapter in config.adapter):
+        raise ConfigError(f"{source}: keys for datagrams are agreed over TLS: give an adapter \"tcp\"")
+
+
+def _check_group(group: GroupSection, source: str) -> None:
+    if not 1 <= len(group.voters) <= 9:
+        raise ConfigError(f"{source}: group {group.name!r} needs one to nine voters")
+    if len(set(group.voters)) != len(group.voters):
+        raise ConfigError(f"{source}: group {group.name!r} names a voter twice")
+    if group.leader not in group.voters:
+        raise ConfigError(f"{source}: group {group.name!r}: leader {group.leader!r} is not a voter")
+
+
+def _check_keys(raw: Any, kind: type[msgspec.Struct], source: str, where: str) -> None:
+    """Refuse unknown keys, at any depth, with the nearest known one."""
+    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    for key, value in raw.items():
+        if key not in fields:
+            near = get_close_matches(key, fields, n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; known keys: {', '.join(fields)}"
+            place = f"[{where}] " if where else ""
+            raise ConfigError(f"{source}: {place}unknown key {key!r}{hint}")
+        inner = _struct_of(fields[key].type)
+        if inner is None:
+            continue
+        path = f"{where}.{key}" if where else key
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, dict):
+                _check_keys(item, inner, source, path)
+
+
+def _struct_of(annotation: Any) -> type[msgspec.Struct] | None:
+    if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
+        return annotation
+    for argument in getattr(annotation, "__args__", ()):
+        if isinstance(argument, type) and issubclass(argument, msgspec.Struct):
+            return argument
+    return None

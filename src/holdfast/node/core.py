@@ -1,0 +1,256 @@
+"""The stack as a picture: which machines make a node, and what they may see of each other.
+
+    source/<g>  replica/<g>      layers 5, 6   groups
+    directory                    layer 3       who is in the domain
+    health                       layer 2       what each path carries
+    link/<peer> ...              layer 1       datagrams and channels
+    door                         layer 0       flows that belong to nobody yet
+
+A driver (sockets or simulator) feeds `turn` and does what the result says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from random import Random
+from typing import Any
+from zlib import crc32
+
+from holdfast.group.replica import ReplicaMachine
+from holdfast.group.source import SourceMachine
+from holdfast.health.monitor import HEALTH, HealthMachine
+from holdfast.links.config import Self
+from holdfast.links.directory import DIRECTORY, DirectoryMachine
+from holdfast.links.door import DoorMachine
+from holdfast.links.link import LinkMachine, Route
+from holdfast.links.ports import DOOR, CloseFlow, FlowLost, PeerDown, Reannounce, link_unit
+from holdfast.links.sessions import Sessions
+from holdfast.machine import Machine, Result, Turns
+from holdfast.node.config import NodeConfig, split_address
+from holdfast.telemetry.facts import NodeFact
+from holdfast.types import Nanos, NodeId
+from holdfast.wire import frames as f
+from holdfast.wire.frames import MemberInfo
+
+LINKS_MAX = 2_000
+
+Rows = list[tuple[bytes, bytes]]
+
+
+def _to_replica(frame: Any) -> str:
+    return f"replica/{frame.group}"
+
+
+def _to_source(frame: Any) -> str:
+    return f"source/{frame.group}"
+
+
+ROUTES: Mapping[type, Route] = {
+    f.Basic: lambda _: HEALTH,
+    f.Probe: lambda _: HEALTH,
+    f.PathRows: lambda _: HEALTH,
+    f.Members: lambda _: DIRECTORY,
+    f.Payload: _to_replica,
+    f.Idle: _to_replica,
+    f.Append: _to_replica,
+    f.Appended: _to_replica,
+    f.StateRequest: _to_replica,
+    f.StateChunk: _to_replica,
+    f.Nack: _to_source,
+    f.Freed: _to_source,
+}
+
+
+class NodeCore:
+    """One node without IO."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        node: NodeId,
+        incarnation: int,
+        seed: int,
+        entropy: Callable[[int], bytes],
+        stored: Mapping[str, Rows] | None = None,
+        now: Nanos = 0,
+    ) -> None:
+        self.config = config
+        self.me = Self(
+            node=node,
+            name=config.name,
+            domain=config.domain,
+            incarnation=incarnation,
+            adapters=config.adapters(),
+            sealed=config.security.mode == "tls",
+            timing=config.timing,
+        )
+        self._seed = seed
+        self._entropy = entropy
+        self._stored = stored or {}
+        self._now = now
+        self._listeners: list[str] = []
+        self._orphans: list[LinkMachine] = []
+        self.sessions = Sessions(self._rng("sessions"))
+        self.turns = Turns(self._build)
+        self.groups = {group.name: group for group in config.groups()}
+        for unit in self._fixed_units():
+            self._listeners.append(unit)
+            machine = self._build(unit)
+            assert machine is not None
+            self.turns.add(unit, machine)
+        self._listeners.remove(DOOR)
+
+    @staticmethod
+    def tables(config: NodeConfig) -> list[str]:
+        """The tables of the store that must be loaded before a core can be made."""
+        return []
+
+    def _fixed_units(self) -> Iterable[str]:
+        yield DOOR
+        yield HEALTH
+        yield DIRECTORY
+        for group in self.groups.values():
+            yield f"source/{group.name}"
+            if self.config.name in (*group.voters, *group.learners):
+                yield f"replica/{group.name}"
+
+    def _rng(self, unit: str) -> Random:
+        """Chance for one unit: the same for the same seed, node and unit, and nothing else."""
+        text = f"{self._seed}/{self.me.node.hex()}/{self.me.incarnation}/{unit}".encode()
+        return Random(crc32(text) << 32 | crc32(text[::-1]))
+
+    def _build(self, unit: str) -> Machine | None:
+        """A fresh machine for a unit: at the start, and when it failed."""
+        me, rng = self.me, self._rng(unit)
+        kind, _, name = unit.partition("/")
+        if kind == DOOR:
+            join = tuple(split_address(address, "join") for address in self.config.join)
+            return DoorMachine(me, join, self.sessions, self._spawn, rng, self._now)
+        if kind == HEALTH:
+            mtus = {adapter.name: adapter.mtu for adapter in self.config.adapter}
+            return HealthMachine(me, self.config.health, mtus)
+        if kind == DIRECTORY:
+            spawn = self._spawn if self.config.mesh == "all" else _spawn_nothing
+            return DirectoryMachine(me, spawn)
+        if kind == "source":
+            return SourceMachine(
+                config=self.groups[name], node=me.node, name=me.name, incarnation=me.incarnation, rng=rng
+            )
+        if kind == "replica":
+            return ReplicaMachine(
+                config=self.groups[name], node=me.node, name=me.name, incarnation=me.incarnation, rng=rng
+            )
+        if kind == "link":
+            old = self.turns.machine(unit)
+            assert isinstance(old, LinkMachine)
+            self._orphans.append(old)
+            return self._link(unit, old.member)
+        return None
+
+    def _link(self, unit: str, member: MemberInfo) -> LinkMachine:
+        return LinkMachine(
+            self.me,
+            member,
+            self.sessions,
+            ROUTES,
+            self._listeners,
+            self._rng(unit),
+            self._entropy,
+            self._now,
+        )
+
+    def _spawn(self, now: Nanos, member: MemberInfo) -> bool:
+        """Make sure that there is a link to a member; False when there cannot be one."""
+        unit = link_unit(member.node)
+        if self.turns.machine(unit) is not None:
+            return True
+        if unit in self.turns.stopped or len(self.turns.units()) >= LINKS_MAX:
+            return False
+        self._now = now
+        self.turns.add(unit, self._link(unit, member))
+        return True
+
+    # -- the driver's side ---------------------------------------------------------------------------------------
+
+    def start(self, now: Nanos) -> Result:
+        """The first turn."""
+        self._now = now
+        result = self.turns.run(now, [])
+        result.facts.append(NodeFact(now, "start", f"incarnation {self.me.incarnation}"))
+        return result
+
+    def turn(self, now: Nanos, inputs: Iterable[tuple[str, Any]]) -> Result:
+        self._now = now
+        result = self.turns.run(now, inputs)
+        if result.failures:
+            self._mend(now, result)
+        return result
+
+    def _mend(self, now: Nanos, result: Result) -> None:
+        """A unit failed: to its neighbours it is as if it had restarted."""
+        for failure in result.failures:
+            event = "unit_stopped" if failure.stopped else "unit_failed"
+            result.facts.append(NodeFact(now, event, f"{failure.unit}: {failure.error!r}"))
+            if failure.unit in self._listeners and not failure.stopped:
+                for unit in self.turns.units():
+                    if unit.startswith("link/"):
+                        self.turns.post(unit, Reannounce(failure.unit))
+        orphans, self._orphans = self._orphans, []
+        for link in orphans:
+            for flow in link.flows.values():
+                result.effects.append(CloseFlow(flow.flow, "its link failed"))
+            for unit in self._listeners:
+                for flow in link.flows.values():
+                    self.turns.post(unit, FlowLost(link.peer, flow.flow, "its link failed"))
+                if link.up_since is not None:
+                    self.turns.post(unit, PeerDown(link.peer, "its link failed"))
+        result.more = True
+
+    def written(self, turn: int) -> bool:
+        return self.turns.written(turn)
+
+    def next_deadline(self) -> Nanos:
+        return self.turns.next_deadline()
+
+    # -- for people ----------------------------------------------------------------------------------------------
+
+    @property
+    def directory(self) -> DirectoryMachine:
+        machine = self.turns.machine(DIRECTORY)
+        assert isinstance(machine, DirectoryMachine)
+        return machine
+
+    @property
+    def health(self) -> HealthMachine:
+        machine = self.turns.machine(HEALTH)
+        assert isinstance(machine, HealthMachine)
+        return machine
+
+    def link(self, peer: bytes) -> LinkMachine | None:
+        machine = self.turns.machine(link_unit(peer))
+        return machine if isinstance(machine, LinkMachine) else None
+
+    def status(self, now: Nanos) -> dict[str, Any]:
+        """Everything that the page and `holdfast status` show of the core."""
+        links = [m for m in map(self.turns.machine, self.turns.units()) if isinstance(m, LinkMachine)]
+        subnets = {
+            (member.node, adapter.name): adapter.subnet
+            for member in (self.me.member, *self.directory.members.values())
+            for adapter in member.adapters
+        }
+        groups = []
+        for name in self.groups:
+            replica = self.turns.machine(f"replica/{name}")
+            if isinstance(replica, ReplicaMachine):
+                groups.append({"name": name, **replica.status()})
+        return {
+            "members": self.directory.status(now),
+            "paths": self.health.status(now, subnets),
+            "links": [link.status() for link in links],
+            "groups": groups,
+            "stopped_units": list(self.turns.stopped),
+        }
+
+
+def _spawn_nothing(now: Nanos, member: MemberInfo) -> bool:
+    return False

@@ -1,0 +1,180 @@
+"""The Spark session that a run uses. One setting names the engine:
+
+    local[*], local[4], local    Spark inside this process, on that many cores (the default is all of them)
+    spark://host:port            a stand-alone cluster; its workers must see the same files
+    sc://host:port               a Spark Connect server; it must see the same files
+
+What the engine's Java prints goes into a log file, so that a terminal shows the run and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+from holdfast.errors import MisuseError, SetupError
+from holdfast.pipeline.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEFAULT_ENGINE: Final = "local[*]"
+SHUFFLE_PARTITIONS: Final = 8
+"""Telemetry of a domain is small for Spark; its own default of 200 costs more than the work."""
+
+_ENGINES = re.compile(r"local(\[(\*|[1-9]\d*)\])?|spark://\S+|sc://\S+")
+_SESSION_SETTINGS: Final = {
+    # Times are UTC everywhere; a local zone would shift days.
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+_LAST_WORDS_MAX: Final = 2_000
+
+
+class SparkMissing(SetupError):
+    """The Python packages of the pipeline are not installed; says how to install them."""
+
+
+class EngineFailed(SetupError):
+    """The engine did not start or cannot be reached; says what it printed last."""
+
+
+def check_engine(engine: str) -> None:
+    """Raise `MisuseError` unless `engine` is one of the forms above."""
+    if not _ENGINES.fullmatch(engine):
+        raise MisuseError(
+            f"unknown engine {engine!r}; nothing was started. Engines are local[*], local[N], "
+            "spark://host:port and sc://host:port"
+        )
+
+
+def check_packages() -> None:
+    """Raise `SparkMissing` unless the packages that a run needs are there."""
+    missing = [name for name in ("pyspark", "matplotlib") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise SparkMissing(
+            f"the pipeline needs {' and '.join(missing)}, not installed here; nothing was started. "
+            "Install with: pip install 'holdfast[pipeline]'"
+        )
+
+
+@contextlib.contextmanager
+def open_engine(
+    engine: str = DEFAULT_ENGINE,
+    log: Path | None = None,
+    shuffle_partitions: int = SHUFFLE_PARTITIONS,
+) -> Iterator[SparkSession]:
+    """A session on `engine`, stopped at the end. `log` takes what Java prints; without it, it is thrown away."""
+    check_engine(engine)
+    check_packages()
+    settings = _SESSION_SETTINGS | {"spark.sql.shuffle.partitions": str(shuffle_partitions)}
+    if engine.startswith("sc://"):
+        session = _connect(engine, settings)
+    else:
+        session = _launch(engine, settings, log)
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def _connect(engine: str, settings: dict[str, str]) -> SparkSession:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    try:
+        session = SparkSession.builder.remote(engine).create()
+        for name, value in settings.items():
+            session.conf.set(name, value)
+    except (PySparkException, ImportError, OSError) as failure:
+        raise EngineFailed(
+            f"the engine {engine} cannot be used; nothing was run. {_short(str(failure))}"
+        ) from failure
+    return session
+
+
+def _launch(engine: str, settings: dict[str, str], log: Path | None) -> SparkSession:
+    from py4j.protocol import Py4JError
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    if SparkContext._active_spark_context is not None:
+        raise MisuseError("this process already runs a Spark session; pass it, or stop it first")
+    conf = SparkConf(loadDefaults=False).setAll(list((settings | _launch_settings(engine)).items()))
+    conf.setMaster(engine).setAppName("holdfast")
+    with _environment(engine), _log_file(log) as words:
+        try:
+            gateway = launch_gateway(conf, {"stdout": words, "stderr": words})
+            context = SparkContext(conf=conf, gateway=gateway)
+        except (PySparkException, Py4JError, OSError) as failure:
+            said = _last_words(Path(words.name)) or str(failure)
+            raise EngineFailed(
+                f"the engine {engine} did not start; nothing was run. {said}"
+            ) from failure
+    return SparkSession(context)
+
+
+def _launch_settings(engine: str) -> dict[str, str]:
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "holdfast-warehouse"),
+    }
+    if engine.startswith("local"):
+        # Nobody else takes part, so nobody else may connect.
+        settings |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.memory": "2g",
+        }
+    return settings
+
+
+@contextlib.contextmanager
+def _environment(engine: str) -> Iterator[None]:
+    """What Spark reads from the environment while it starts; `JAVA_HOME` is as before afterwards."""
+    java_before = os.environ.get("JAVA_HOME")
+    os.environ["JAVA_HOME"] = str(find_java().path)
+    if engine.startswith("local"):
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    else:
+        # Workers may keep their Python elsewhere: then the operator has said where.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    try:
+        yield
+    finally:
+        if java_before is None:
+            del os.environ["JAVA_HOME"]
+        else:
+            os.environ["JAVA_HOME"] = java_before
+
+
+@contextlib.contextmanager
+def _log_file(log: Path | None) -> Iterator[BinaryIO]:
+    """The open log. Java keeps a handle of its own, so closing ours once it runs is right."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-") as scratch:
+        path = log or Path(scratch) / "spark.log"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as words:
+            yield words
+
+
+def _last_words(log: Path) -> str:
+    said = log.read_text(errors="replace").strip()
+    return f"Its last words:\n{said[-_LAST_WORDS_MAX:]}" if said else ""
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LAST_WORDS_MAX else text[:_LAST_WORDS_MAX] + " ..."

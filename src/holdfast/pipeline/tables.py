@@ -1,0 +1,92 @@
+"""The tables that a run makes: from which kinds of facts, by which transform, sorted by what.
+
+Transforms are imported when a table is built, so that a run without news starts no Spark.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from holdfast.pipeline.schemas import COLUMNS, LOST
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Facts = Mapping[str, "DataFrame"]
+"""Kind to its facts."""
+
+
+class Table(msgspec.Struct, frozen=True):
+    """One table. `version` grows whenever its transform gives other rows for the same facts."""
+
+    name: str
+    kinds: tuple[str, ...]
+    sort: tuple[str, ...]
+    build: Callable[[Facts], DataFrame]
+    version: int = 1
+
+    def run_id(self, day: str, contents: Iterable[tuple[str, str]]) -> str:
+        """Names the run that makes this table of these `(kind, digest)`: the same facts, the same name."""
+        inputs = sorted({item for item in contents if item[0] in self.kinds})
+        digest = hashlib.sha256(msgspec.json.encode((self.name, self.version, inputs)))
+        return f"{day}-{digest.hexdigest()[:16]}"
+
+
+def _recording(facts: Facts) -> DataFrame:
+    from holdfast.pipeline.transforms.recording import recording
+
+    return recording({kind: facts[kind] for kind in COLUMNS if kind != LOST}, facts[LOST])
+
+
+def _path_health(facts: Facts) -> DataFrame:
+    from holdfast.pipeline.transforms.path_health import path_health
+
+    return path_health(facts["path"])
+
+
+def _path_troubles(facts: Facts) -> DataFrame:
+    from holdfast.pipeline.transforms.path_health import path_troubles
+
+    return path_troubles(facts["path"])
+
+
+def _deliveries(facts: Facts) -> DataFrame:
+    from holdfast.pipeline.transforms.delivery_audit import deliveries
+
+    return deliveries(facts["delivery"])
+
+
+def _delivery_audit(facts: Facts) -> DataFrame:
+    from holdfast.pipeline.transforms.delivery_audit import delivery_audit
+
+    return delivery_audit(facts["delivery"], facts["group"])
+
+
+def _delivery_violations(facts: Facts) -> DataFrame:
+    from holdfast.pipeline.transforms.delivery_audit import delivery_violations
+
+    return delivery_violations(facts["delivery"], facts["group"])
+
+
+_PATH_SORT: Final = (
+    *("subnet", "transport", "sender_name", "sender", "sender_adapter"),
+    *("listener_name", "listener", "listener_adapter"),
+)
+
+TABLES: Final = (
+    Table("recording", tuple(COLUMNS), ("kind", "node"), _recording),
+    Table("path_health", ("path",), _PATH_SORT, _path_health),
+    Table("path_troubles", ("path",), (*_PATH_SORT, "incarnation", "start_ns"), _path_troubles),
+    Table("deliveries", ("delivery",), ("group", "replica"), _deliveries),
+    Table("delivery_audit", ("delivery", "group"), ("group",), _delivery_audit),
+    Table(
+        "delivery_violations",
+        ("delivery", "group"),
+        ("group", "index", "claim", "position"),
+        _delivery_violations,
+    ),
+)

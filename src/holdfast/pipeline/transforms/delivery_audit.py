@@ -1,0 +1,283 @@
+"""Do all replicas of a group deliver the same messages in the same order?
+
+Deliveries are recorded per entry of the group's log, and all replicas have the same log. So rows of one group and
+index must say the same on every replica, in every incarnation: position, stream, first, last, digest. What a replica
+did not record (a crashed tail, a restored state) is no evidence against it. A verdict is one of
+
+- `holds`: two replicas or more were compared, and nothing speaks against the claims below;
+- `violated`: the offending rows are named;
+- `not provable`: there was nothing to compare, or facts were lost where the answer would be.
+
+Nothing here uses time across nodes: entries are ordered by index, the facts of one node by `now_ns` and `n`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as sf
+
+from holdfast.pipeline.transforms import conform
+
+AGREEMENT: Final = "agreement"
+"""Replicas deliver the same at the same index."""
+ONE_PLACE: Final = "one place"
+"""No two entries claim the same position."""
+ONCE: Final = "once"
+"""No message of a stream is in two entries, and a stream's numbers grow with the index."""
+IN_ORDER: Final = "in order"
+"""A replica never goes back, unless its state was restored."""
+NO_HOLE: Final = "no hole"
+"""A replica skips no position, unless its state was restored."""
+
+HOLDS: Final = "holds"
+VIOLATED: Final = "violated"
+NOT_PROVABLE: Final = "not provable"
+
+NAMED_MAX: Final = 20
+"""How many offences a group's verdict names; the table of violations has all of them."""
+
+DELIVERIES: Final = """`group` string, replica string, replica_name string, incarnations bigint, entries bigint,
+    messages bigint, first_position bigint, last_position bigint, positions bigint"""
+
+DELIVERY_VIOLATIONS: Final = """`group` string, claim string, index bigint, position bigint,
+    rows array<string>"""
+
+DELIVERY_AUDIT: Final = """`group` string, verdict string, why string, replicas bigint, entries bigint,
+    entries_compared bigint, messages bigint, first_position bigint, last_position bigint, positions bigint,
+    holes_unexplained bigint, violations bigint, named array<string>"""
+
+_SAME: Final = ("position", "stream", "first", "last", "digest")
+"""What must be the same on every replica for one group and index."""
+
+
+def deliveries(delivery_facts: DataFrame) -> DataFrame:
+    """One row per group and replica. `messages` counts every delivery; `positions` counts each position once."""
+    rows = _rows(delivery_facts)
+    once = (
+        rows.groupBy("group", "node", "index", "position")
+        .agg(sf.max("messages").alias("messages"))
+        .groupBy("group", "node")
+        .agg(sf.sum("messages").alias("positions"))
+    )
+    counts = rows.groupBy("group", "node").agg(
+        sf.max_by("name", "incarnation").alias("replica_name"),
+        sf.count_distinct("incarnation").alias("incarnations"),
+        sf.count("*").alias("entries"),
+        sf.sum("messages").alias("messages"),
+        sf.min("position").alias("first_position"),
+        (sf.max("end") - 1).alias("last_position"),
+    )
+    return conform(
+        counts.join(once, ["group", "node"]).withColumnRenamed("node", "replica"), DELIVERIES
+    )
+
+
+def delivery_violations(
+    delivery_facts: DataFrame, group_facts: DataFrame | None = None
+) -> DataFrame:
+    """One row per offence, with the rows that make it one. `group_facts` tell when a replica's state was restored."""
+    rows = _rows(delivery_facts)
+    entries = _entries(rows)
+    agreed = entries.where("low = high")
+    steps = _steps(rows, group_facts)
+    went_back = sf.col("index") <= sf.col("index_before")
+    found = (
+        _disagreements(rows, entries)
+        .unionByName(_overlaps(agreed, ONE_PLACE, ["group"], "position", "end", "<"))
+        .unionByName(_overlaps(agreed, ONCE, ["group", "stream"], "first", "last", "<="))
+        .unionByName(_offences(steps.where(went_back & ~sf.col("restored")), IN_ORDER))
+    )
+    if group_facts is not None:
+        skipped = _skips() & ~sf.col("restored") & (sf.col("lost") == 0)
+        found = found.unionByName(_offences(steps.where(skipped), NO_HOLE))
+    return conform(found, DELIVERY_VIOLATIONS)
+
+
+def delivery_audit(delivery_facts: DataFrame, group_facts: DataFrame | None = None) -> DataFrame:
+    """One row per group: the verdict, why, and what it rests on."""
+    rows = _rows(delivery_facts)
+    entries = _entries(rows)
+    covered = entries.groupBy("group").agg(
+        sf.count("*").alias("entries"),
+        sf.count_if(sf.col("replicas") > 1).alias("entries_compared"),
+        sf.sum("messages").alias("positions"),
+    )
+    totals = rows.groupBy("group").agg(
+        sf.count_distinct("node").alias("replicas"),
+        sf.sum("messages").alias("messages"),
+        sf.min("position").alias("first_position"),
+        (sf.max("end") - 1).alias("last_position"),
+    )
+    unexplained = _skips() & ~sf.col("restored")
+    if group_facts is not None:
+        unexplained &= sf.col("lost") > 0
+    holes = _steps(rows, group_facts).groupBy("group").agg(sf.count_if(unexplained).alias("holes"))
+    offences = _named(delivery_violations(delivery_facts, group_facts))
+    joined = (
+        totals.join(covered, "group")
+        .join(holes, "group", "left")
+        .join(offences, "group", "left")
+        .withColumn("violations", sf.coalesce("violations", sf.lit(0)))
+        .withColumn("holes_unexplained", sf.coalesce("holes", sf.lit(0)))
+        .withColumn("named", sf.coalesce("named", sf.array().cast("array<string>")))
+        .withColumn("verdict", _verdict())
+    )
+    return conform(joined.withColumn("why", _why()), DELIVERY_AUDIT)
+
+
+def _rows(delivery_facts: DataFrame) -> DataFrame:
+    """Distinct facts with the number of messages, the position after the last one, and how people read the row."""
+    messages = sf.col("last") - sf.col("first") + 1
+    return (
+        delivery_facts.distinct()
+        .withColumn("messages", messages)
+        .withColumn("end", sf.col("position") + messages)
+        .withColumn(
+            "said",
+            sf.format_string(
+                "%s (%s, incarnation %d, fact %d): index %d, position %d, stream %s, %d to %d, digest %08x",
+                *("name", sf.substring("node", 1, 8), "incarnation", "n", "index"),
+                *_SAME,
+            ),
+        )
+    )
+
+
+def _entries(rows: DataFrame) -> DataFrame:
+    """One row per entry of the log; `low` and `high` differ if its deliveries contradict each other."""
+    content = sf.struct(*_SAME)
+    return (
+        rows.groupBy("group", "index")
+        .agg(
+            sf.min(content).alias("low"),
+            sf.max(content).alias("high"),
+            sf.max("messages").alias("messages"),
+            sf.count_distinct("node").alias("replicas"),
+            sf.min("said").alias("said"),
+        )
+        .select("*", "low.position", "low.stream", "low.first", "low.last")
+        .withColumn("end", sf.col("position") + sf.col("messages"))
+    )
+
+
+def _disagreements(rows: DataFrame, entries: DataFrame) -> DataFrame:
+    broken = entries.where("low != high").select("group", "index")
+    return (
+        rows.join(broken, ["group", "index"])
+        .groupBy("group", "index")
+        .agg(
+            sf.min("position").alias("position"),
+            sf.sort_array(sf.collect_set("said")).alias("rows"),
+        )
+        .withColumn("claim", sf.lit(AGREEMENT))
+    )
+
+
+def _overlaps(
+    entries: DataFrame, claim: str, within: list[str], start: str, stop: str, sign: str
+) -> DataFrame:
+    """Entries that begin before (`<`) or at (`<=`) the furthest end of all earlier ones."""
+    earlier = (
+        Window.partitionBy(*within).orderBy("index").rowsBetween(Window.unboundedPreceding, -1)
+    )
+    furthest = sf.max(sf.struct(sf.col(stop).alias("stop"), "said")).over(earlier)
+    return (
+        entries.withColumn("furthest", furthest)
+        .where(f"`{start}` {sign} furthest.stop")
+        .select(
+            *("group", "index", "position"),
+            sf.array("furthest.said", "said").alias("rows"),
+            sf.lit(claim).alias("claim"),
+        )
+    )
+
+
+def _steps(rows: DataFrame, group_facts: DataFrame | None) -> DataFrame:
+    """Each delivery beside the one before it on the same replica: whether a restore or lost facts lie between."""
+    by_number = Window.partitionBy("node", "incarnation").orderBy("n")
+    of_replica = Window.partitionBy("node", "incarnation", "group").orderBy("now_ns", "n")
+    missing = sf.coalesce(sf.col("n") - sf.lag("n").over(by_number) - 1, sf.lit(0))
+    steps = (
+        rows.withColumn("missing", missing)
+        .withColumn("missing_so_far", sf.sum("missing").over(by_number))
+        .withColumns(
+            {
+                "index_before": sf.lag("index").over(of_replica),
+                "end_before": sf.lag("end").over(of_replica),
+                "ns_before": sf.lag("now_ns").over(of_replica),
+                "said_before": sf.lag("said").over(of_replica),
+                "lost": sf.col("missing_so_far") - sf.lag("missing_so_far").over(of_replica),
+            }
+        )
+        .where("index_before IS NOT NULL")
+    )
+    if group_facts is None:
+        return steps.withColumn("restored", sf.lit(False))
+    # A replica is restored rarely, so the times are a short list per replica.
+    restores = (
+        group_facts.where(sf.col("event") == "restored")
+        .groupBy("node", "incarnation", "group")
+        .agg(sf.collect_set("now_ns").alias("restores"))
+    )
+    between = sf.exists("restores", lambda at: at.between(sf.col("ns_before"), sf.col("now_ns")))
+    return steps.join(sf.broadcast(restores), ["node", "incarnation", "group"], "left").withColumn(
+        "restored", sf.coalesce(between, sf.lit(False))
+    )
+
+
+def _skips() -> Column:
+    return sf.col("position") > sf.col("end_before")
+
+
+def _offences(steps: DataFrame, claim: str) -> DataFrame:
+    return steps.select(
+        *("group", "index", "position"),
+        sf.array("said_before", "said").alias("rows"),
+        sf.lit(claim).alias("claim"),
+    )
+
+
+def _named(violations: DataFrame) -> DataFrame:
+    """How many offences each group has, and the first ones by index, one line each."""
+    by_index = Window.partitionBy("group").orderBy("index", "claim")
+    line = sf.concat_ws(": ", "claim", sf.concat_ws(" | ", "rows"))
+    among_first = sf.when(sf.col("rank") <= NAMED_MAX, sf.struct("rank", line.alias("line")))
+    return (
+        violations.withColumn("rank", sf.row_number().over(by_index))
+        .groupBy("group")
+        .agg(
+            sf.count("*").alias("violations"),
+            sf.sort_array(sf.collect_list(among_first)).alias("first"),
+        )
+        .withColumn("named", sf.col("first.line"))
+    )
+
+
+def _verdict() -> Column:
+    provable = (sf.col("entries_compared") > 0) & (sf.col("holes_unexplained") == 0)
+    return sf.when(sf.col("violations") > 0, VIOLATED).when(provable, HOLDS).otherwise(NOT_PROVABLE)
+
+
+def _why() -> Column:
+    return (
+        sf.when(
+            sf.col("verdict") == VIOLATED,
+            sf.format_string("%d offences, the first ones are named", "violations"),
+        )
+        .when(sf.col("replicas") < 2, sf.lit("only one replica recorded deliveries"))
+        .when(sf.col("entries_compared") == 0, sf.lit("no entry was recorded by two replicas"))
+        .when(
+            sf.col("holes_unexplained") > 0,
+            sf.format_string(
+                "%d holes in what replicas recorded cannot be explained", "holes_unexplained"
+            ),
+        )
+        .otherwise(
+            sf.format_string(
+                "%d of %d entries compared between %d replicas, all the same",
+                *("entries_compared", "entries", "replicas"),
+            )
+        )
+    )

@@ -1,0 +1,264 @@
+"""The asyncio driver: sockets, disk and application on one side, the node's core on the other.
+
+It queues what happens, runs a turn when there is something to do or a deadline has come, and does what the turn
+asks for. It knows no protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from time import monotonic_ns
+from typing import Any, Final
+
+from holdfast.errors import NodeStopped, StoreError
+from holdfast.group.ports import Apply, RestoreState, SourceRoom, TakeSnapshot
+from holdfast.links.ports import (
+    DOOR,
+    Arrived,
+    CloseFlow,
+    Credit,
+    FlowClosed,
+    FlowOpened,
+    OpenFailed,
+    OpenFlow,
+    PortReady,
+    PortRoom,
+    Transmit,
+)
+from holdfast.machine import Intake, Result
+from holdfast.node.core import NodeCore
+from holdfast.runtime.worker import AppWorker
+from holdfast.stores.writer import StoreWriter
+from holdfast.transports.port import Transport
+from holdfast.types import DATA, NEVER, SYNC, FlowId, Nanos
+
+BATCH_BYTES: Final = 1 << 20
+"""What one turn takes from the network at most."""
+ITEM_BYTES: Final = 64
+"""What an input counts for that carries no payload."""
+
+Record = Callable[[list[Any]], None]
+Deliver = Callable[[PortReady], None]
+
+
+class Driver:
+    """Runs one core. Everything but the application and the disk happens on the event loop's thread."""
+
+    def __init__(
+        self,
+        core: NodeCore,
+        record: Record,
+        deliver: Deliver,
+        room: Callable[[PortRoom | SourceRoom], None],
+        failed: Callable[[BaseException], None],
+        on_failure: Callable[[Any], None],
+    ) -> None:
+        self.core = core
+        self.intake = Intake()
+        self.transports: dict[tuple[str, str], Transport] = {}
+        self.workers: dict[str, AppWorker] = {}
+        self.turns = 0
+        self.lag_ns_max = 0
+        self._loop = asyncio.get_running_loop()
+        self._writer: StoreWriter | None = None
+        self._record = record
+        self._deliver = deliver
+        self._room = room
+        self._failed = failed
+        self._on_failure = on_failure
+        self._flows: dict[FlowId, Transport] = {}
+        self._paused: dict[FlowId, Transport] = {}
+        self._scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at: Nanos = NEVER
+        self._last_flow = 0
+        self._stopped = False
+        self.before_turn: Callable[[], None] | None = None
+        """Called before each turn: the API hands over what applications have sent since the last one."""
+        self._effects: Mapping[type, Callable[[Any], None]] = {
+            Transmit: self._transmit,
+            PortReady: deliver,
+            PortRoom: room,
+            SourceRoom: room,
+            OpenFlow: self._open,
+            CloseFlow: self._close,
+            Apply: self._apply,
+            TakeSnapshot: self._apply,
+            RestoreState: self._apply,
+        }
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    def next_flow(self) -> FlowId:
+        self._last_flow += 1
+        return FlowId(self._last_flow)
+
+    def start(self) -> None:
+        """The first turn; transports are listening by now."""
+        self._do(self.core.start(monotonic_ns()))
+        self._arm()
+
+    def use_writer(self, writer: StoreWriter) -> None:
+        self._writer = writer
+
+    def halt(self) -> None:
+        """No more turns: the node cannot keep its promises any more."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def stop(self) -> None:
+        self.halt()
+        for transport in self.transports.values():
+            await transport.stop()
+        for worker in self.workers.values():
+            await asyncio.to_thread(worker.close)
+
+    # -- inputs --------------------------------------------------------------------------------------------------
+
+    def offer(self, unit: str, item: Any, size: int = ITEM_BYTES, cls: int = SYNC) -> bool:
+        """Queue an input; False when its class is full."""
+        if self._stopped:
+            raise NodeStopped("the node has stopped; nothing was sent")
+        if not self.intake.offer(cls, unit, item, size):
+            return False
+        self.wake()
+        return True
+
+    def wake(self) -> None:
+        """Run a turn soon."""
+        if not self._scheduled and not self._stopped:
+            self._scheduled = True
+            self._loop.call_soon(self._run)
+
+    def offer_from_thread(self, unit: str, item: Any) -> None:
+        def take() -> None:
+            if not self._stopped:
+                self.offer(unit, item)
+
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(take)
+
+    def written(self, turn: int) -> None:
+        """From the writer's thread: writes up to `turn` are durable."""
+
+        def take() -> None:
+            if self.core.written(turn):
+                self.wake()
+
+        self._loop.call_soon_threadsafe(take)
+
+    def write_failed(self, error: StoreError) -> None:
+        self._loop.call_soon_threadsafe(self._failed, error)
+
+    # Events of the transports: they may come from within a call of ours, so they only queue.
+
+    def opened(self, event: FlowOpened) -> None:
+        self._flows[event.flow] = self.transports[(event.adapter, event.transport)]
+        self._offer_always(event)
+
+    def open_failed(self, event: OpenFailed) -> None:
+        self._offer_always(event)
+
+    def closed(self, event: FlowClosed) -> None:
+        self._flows.pop(event.flow, None)
+        self._paused.pop(event.flow, None)
+        self._offer_always(event)
+
+    def arrived(self, flow: FlowId, packets: list[memoryview], at: Nanos) -> None:
+        size = sum(map(len, packets))
+        # What has been read cannot be put back, so it is taken; beyond the bound its flow is not read any more.
+        self._offer_always(Arrived(flow, packets, at), size, DATA)
+        if self.intake.room(DATA) == 0 and flow in self._flows:
+            self._paused[flow] = self._flows[flow]
+            self._flows[flow].pause(flow)
+
+    def credit(self, flow: FlowId, is_open: bool) -> None:
+        self._offer_always(Credit(flow, is_open))
+
+    def _offer_always(self, item: Any, size: int = 0, cls: int = DATA) -> None:
+        # All events of flows share one class: their order matters.
+        self.intake.force(cls, DOOR, item, size)
+        self.wake()
+
+    # -- turns ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        self._scheduled = False
+        if self._stopped:
+            return
+        if self.before_turn is not None:
+            self.before_turn()
+        batch = self.intake.take(BATCH_BYTES)
+        if self._paused and not self.intake.waiting:
+            for flow, transport in self._paused.items():
+                transport.resume(flow)
+            self._paused.clear()
+        result = self.core.turn(monotonic_ns(), batch)
+        self._do(result)
+        if result.more or self.intake.waiting:
+            self.wake()
+        else:
+            self._arm()
+
+    def _do(self, result: Result) -> None:
+        self.turns += 1
+        if result.writes:
+            assert self._writer is not None
+            self._writer.submit(result.number, result.writes)
+        effects = self._effects
+        for effect in result.effects:
+            effects[type(effect)](effect)
+        if result.facts:
+            self._record(result.facts)
+        for failure in result.failures:
+            self._on_failure(failure)
+
+    def _arm(self) -> None:
+        deadline = self.core.next_deadline()
+        if deadline == self._timer_at and self._timer is not None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_at = deadline
+        if deadline < NEVER:
+            delay = max(0, deadline - monotonic_ns()) / 1e9
+            self._timer = self._loop.call_later(delay, self._due)
+
+    def _due(self) -> None:
+        late = monotonic_ns() - self._timer_at
+        self.lag_ns_max = max(self.lag_ns_max, late)
+        self._timer = None
+        self._timer_at = NEVER
+        self.wake()
+
+    # -- effects -------------------------------------------------------------------------------------------------
+
+    def _transmit(self, effect: Transmit) -> None:
+        transport = self._flows.get(effect.flow)
+        if transport is not None:
+            transport.transmit(effect.flow, effect.packets)
+
+    def _open(self, effect: OpenFlow) -> None:
+        transport = self.transports.get((effect.adapter, effect.transport))
+        if transport is None:
+            reason = f"adapter {effect.adapter} has no {effect.transport}"
+            self.open_failed(
+                OpenFailed(
+                    effect.adapter, effect.transport, effect.host, effect.port, effect.unit, reason
+                )
+            )
+            return
+        transport.open(effect)
+
+    def _close(self, effect: CloseFlow) -> None:
+        transport = self._flows.get(effect.flow)
+        if transport is not None:
+            transport.close_flow(effect.flow, effect.reason)
+
+    def _apply(self, effect: Apply | TakeSnapshot | RestoreState) -> None:
+        worker = self.workers.get(effect.unit)
+        if worker is not None:
+            worker.submit(effect)

@@ -1,0 +1,42 @@
+"""Facts in plain words, for the page and the log; None for those that only the pipeline cares about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.telemetry.facts import GroupFact, LinkFact, NodeFact, PathFact
+
+
+def event_of(fact: Any) -> str | None:
+    """One sentence, or None."""
+    if isinstance(fact, PathFact):
+        return _path(fact) if fact.event == "change" else None
+    if isinstance(fact, LinkFact):
+        return _link(fact)
+    if isinstance(fact, GroupFact):
+        return f"group {fact.group}: {fact.event} (term {fact.term}, index {fact.index}) {fact.detail}".strip()
+    if isinstance(fact, NodeFact):
+        return f"{fact.event.replace('_', ' ')}: {fact.detail}"
+    return None
+
+
+def _path(fact: PathFact) -> str:
+    where = f"from {fact.sender_name} on {fact.subnet} ({fact.transport})"
+    if not fact.alive:
+        return f"{where}: nothing is heard"
+    if fact.size_max and fact.size < fact.size_max:
+        return f"{where}: packets over {fact.size} bytes do not pass (probed up to {fact.size_max})"
+    if fact.size_max:
+        return f"{where}: all sizes up to {fact.size_max} bytes pass"
+    return f"{where}: alive"
+
+
+def _link(fact: LinkFact) -> str | None:
+    if fact.event == "up":
+        return f"link to {fact.peer_name} is up"
+    if fact.event == "down":
+        return f"link to {fact.peer_name} is down: {fact.reason}"
+    if fact.event == "moved":
+        before = f" from {fact.path_before}" if fact.path_before else ""
+        return f"{fact.reason} to {fact.peer_name} moved{before} to {fact.path}"
+    return None

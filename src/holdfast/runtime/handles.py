@@ -1,0 +1,130 @@
+"""What an application holds in its hand to send with. Sends gather here until the next turn takes them all.
+
+A handle is bounded: `try_send` says False, `send` waits. What was accepted is counted until the node reports that it
+has left the queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from holdfast.errors import HoldfastError, MisuseError
+from holdfast.group.ports import Multicast
+from holdfast.links.channel import MESSAGE_MAX
+from holdfast.links.ports import SendChannel, SendRaw, link_unit
+from holdfast.runtime.driver import Driver
+from holdfast.types import DATA, NodeId
+
+QUEUE_BYTES: Final = 8 << 20
+
+
+class _Handle:
+    """Messages that wait for the next turn, and senders that wait for room."""
+
+    def __init__(self, driver: Driver, unit: str, bound: int) -> None:
+        self._driver = driver
+        self._unit = unit
+        self._bound = bound
+        self._messages: list[bytes] = []
+        self._bytes = 0
+        self._queued = 0
+        self._waiters: list[asyncio.Future[None]] = []
+        self._ended: HoldfastError | None = None
+
+    def try_send(self, message: bytes) -> bool:
+        """Queue a message; False when the queue is full, and then nothing was sent."""
+        size = len(message)
+        if self._bytes + self._queued + size > self._bound and self._bytes + self._queued:
+            if self._ended is not None:
+                raise self._ended
+            return False
+        if not self._bytes:
+            self._first(size)
+        self._messages.append(message)
+        self._bytes += size or 1
+        return True
+
+    async def send(self, message: bytes) -> None:
+        """Queue a message; waits while the queue is full."""
+        while not self.try_send(message):
+            await self.writable()
+
+    async def writable(self) -> None:
+        """Wait until the queue has room."""
+        if self._ended is not None:
+            raise self._ended
+        if self._bytes + self._queued >= self._bound // 2:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+    def queued(self, size: int) -> None:
+        """The node says how many bytes it still holds."""
+        self._queued = size
+        if self._waiters and self._bytes + size < self._bound // 2:
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    def end(self, error: HoldfastError) -> None:
+        """The node has stopped: whoever waits is told."""
+        self._ended = error
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+
+    def hand_over(self) -> None:
+        """Before a turn: what was sent since the last one becomes one input."""
+        if self._messages:
+            messages, self._messages = self._messages, []
+            size, self._bytes = self._bytes, 0
+            self._queued += size
+            self._driver.intake.force(DATA, self._unit, self._request(messages), size)
+
+    def _first(self, size: int) -> None:
+        if self._ended is not None:
+            raise self._ended
+        if size > MESSAGE_MAX:
+            raise MisuseError(f"a message has at most {MESSAGE_MAX} bytes, this one {size}; nothing was sent")
+        self._driver.wake()
+
+    def _request(self, messages: list[bytes]) -> object:
+        raise AssertionError("a handle is one of the kinds below")
+
+
+class Channel(_Handle):
+    """Reliable and in order, over whichever path works, until the peer restarts or every path is dead."""
+
+    def __init__(self, driver: Driver, peer: NodeId, port: int) -> None:
+        super().__init__(driver, link_unit(peer), QUEUE_BYTES)
+        self.peer = peer
+        self.port = port
+
+    def _request(self, messages: list[bytes]) -> object:
+        return SendChannel(self.port, messages)
+
+
+class Datagrams(_Handle):
+    """Messages that may be lost, doubled or overtaken: packed into as few packets as fit."""
+
+    def __init__(self, driver: Driver, peer: NodeId, port: int) -> None:
+        super().__init__(driver, link_unit(peer), QUEUE_BYTES)
+        self.peer = peer
+        self.port = port
+
+    def hand_over(self) -> None:
+        super().hand_over()
+        self.queued(0)
+
+    def _request(self, messages: list[bytes]) -> object:
+        return SendRaw(self.port, messages)
+
+
+class Group(_Handle):
+    """Messages to all replicas of a group, in one order for all. The bound is the group's window."""
+
+    def _request(self, messages: list[bytes]) -> object:
+        return Multicast(messages)

@@ -1,0 +1,436 @@
+"""`holdfast.Node`: a running node, as applications meet it."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+import secrets
+from collections import deque
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic_ns, time_ns
+from typing import Any, Final
+
+from holdfast import __version__
+from holdfast.errors import ConfigError, MisuseError, NodeStopped, PeerUnknown
+from holdfast.group.ports import Replica, SourceRoom
+from holdfast.links.ports import PORT_MIN, PortReady, PortRoom
+from holdfast.machine import Failure
+from holdfast.node.config import NodeConfig, parse_config
+from holdfast.node.core import NodeCore
+from holdfast.runtime.control import ControlServer
+from holdfast.runtime.driver import Driver
+from holdfast.runtime.events import event_of
+from holdfast.runtime.handles import Channel, Datagrams, Group
+from holdfast.runtime.worker import AppWorker
+from holdfast.stores.identity import open_identity
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.port import Store
+from holdfast.stores.archive import SegmentBounds
+from holdfast.stores.segments import SegmentWriter
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.writer import StoreWriter
+from holdfast.transports import Credentials, Faults, Rule, TcpTransport, Tls, Transport, UdpTransport, load_tls
+from holdfast.types import SECOND, NodeId
+
+EVENTS_KEPT: Final = 200
+
+log = logging.getLogger("holdfast")
+
+Callback = Callable[[NodeId, list[memoryview]], None]
+
+
+class Node:
+    """A node of a domain. Use it as an async context manager, or call `start` and `stop`."""
+
+    def __init__(
+        self,
+        config: NodeConfig | str | Path,
+        applications: Mapping[str, Replica] | None = None,
+    ) -> None:
+        """`config` is a checked configuration or the path of a TOML file; `applications` maps groups to replicas."""
+        self.config = config if isinstance(config, NodeConfig) else load_config(config)
+        self._applications = dict(applications or {})
+        self._driver: Driver | None = None
+        self._core: NodeCore | None = None
+        self._store: Store | None = None
+        self._writer: StoreWriter | None = None
+        self._segments: SegmentWriter | None = None
+        self._control: ControlServer | None = None
+        self._faults = Faults() if self.config.lab.faults else None
+        self._handles: list[Channel | Datagrams | Group] = []
+        self._channels: dict[tuple[NodeId, int], Channel] = {}
+        self._groups: dict[str, Group] = {}
+        self._callbacks: dict[tuple[int, bool], Callback] = {}
+        self._events: deque[dict[str, str]] = deque(maxlen=EVENTS_KEPT)
+        self._stopped: asyncio.Future[BaseException | None] | None = None
+        self._started_ns = 0
+        self._wall_offset_ns = 0
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open the store, listen on every adapter, join the domain. Raises `SetupError`; then nothing is running."""
+        self._stopped = asyncio.get_running_loop().create_future()
+        try:
+            await self._start()
+        except BaseException:
+            await self._tear_down()
+            raise
+
+    async def _start(self) -> None:
+        config = self.config
+        tls = self._tls()
+        if tls is None:
+            log.warning(
+                "PLAIN MODE: node %s neither authenticates nor encrypts; for loopback only", config.name
+            )
+        self._store = await asyncio.to_thread(self._open_store)
+        identity = await asyncio.to_thread(open_identity, self._store, lambda: secrets.token_bytes(16))
+        self._started_ns = monotonic_ns()
+        self._wall_offset_ns = time_ns() - self._started_ns
+        stored = {table: self._store.load(table) for table in NodeCore.tables(config)}
+        self._core = NodeCore(
+            config,
+            identity.node,
+            identity.incarnation,
+            secrets.randbits(64),
+            os.urandom,
+            stored,
+            self._started_ns,
+        )
+        self._segments = self._open_segments(identity.node.hex(), identity.incarnation)
+        driver = self._driver = Driver(
+            self._core,
+            self._record,
+            self._deliver,
+            self._room,
+            self._fail,
+            self._unit_failed,
+        )
+        self._writer = StoreWriter(self._store, driver.written, driver.write_failed)
+        driver.use_writer(self._writer)
+        driver.before_turn = self._hand_over
+        for group in self._core.groups.values():
+            if config.name in (*group.voters, *group.learners):
+                unit = f"replica/{group.name}"
+                driver.workers[unit] = AppWorker(
+                    group.name, self._application(group.name), _answers(driver, unit)
+                )
+        for transport in self._make_transports(driver, tls):
+            await transport.start()
+        if config.data:
+            self._control = ControlServer(Path(config.data) / "control.sock", self._handlers())
+            await self._control.start()
+        driver.start()
+
+    async def stop(self) -> None:
+        """Stop listening, close everything. Nothing that was reported durable is lost."""
+        await self._tear_down()
+
+    async def _tear_down(self) -> None:
+        if self._control is not None:
+            await self._control.close()
+            self._control = None
+        if self._driver is not None:
+            await self._driver.stop()
+        if self._writer is not None:
+            await asyncio.to_thread(self._writer.close)
+            self._writer = None
+        if self._segments is not None:
+            await asyncio.to_thread(self._segments.close)
+            self._segments = None
+        if self._store is not None:
+            await asyncio.to_thread(self._store.close)
+            self._store = None
+        if self._stopped is not None and not self._stopped.done():
+            self._stopped.set_result(None)
+        for handle in self._handles:
+            handle.end(NodeStopped(f"node {self.config.name} has stopped; nothing was sent"))
+
+    async def __aenter__(self) -> Node:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def wait_stopped(self) -> None:
+        """Wait until the node stops; raises what stopped it (a store that cannot write, for one)."""
+        assert self._stopped is not None, "not started"
+        error = await asyncio.shield(self._stopped)
+        if error is not None:
+            raise error
+
+    def _fail(self, error: BaseException) -> None:
+        """Something that a node cannot go on after: above all a write that failed."""
+        log.error("node %s stops: %s", self.config.name, error)
+        if self._driver is not None:
+            self._driver.halt()
+        if self._stopped is not None and not self._stopped.done():
+            self._stopped.set_result(error)
+
+    # -- parts ---------------------------------------------------------------------------------------------------
+
+    def _tls(self) -> Tls | None:
+        security = self.config.security
+        if security.mode == "plain":
+            return None
+        files = Credentials(security.authority, security.certificate, security.key)
+        return load_tls(files, self.config.domain, self.config.name)
+
+    def _open_store(self) -> Store:
+        if not self.config.data:
+            return MemoryStore()
+        directory = Path(self.config.data)
+        directory.mkdir(parents=True, exist_ok=True)
+        return SqliteStore(directory / "node.sqlite")
+
+    def _open_segments(self, node: str, incarnation: int) -> SegmentWriter | None:
+        telemetry = self.config.telemetry
+        directory = telemetry.directory or (
+            str(Path(self.config.data) / "telemetry") if self.config.data else ""
+        )
+        if not telemetry.enabled or not directory:
+            return None
+        return SegmentWriter(
+            Path(directory),
+            node,
+            self.config.name,
+            incarnation,
+            self._wall_offset_ns,
+            monotonic_ns,
+            SegmentBounds(
+                max_bytes=telemetry.max_mb << 20, segment_age_ns=int(telemetry.seal_s * SECOND)
+            ),
+        )
+
+    def _make_transports(self, driver: Driver, tls: Tls | None) -> list[Transport]:
+        assert self._core is not None
+        made: list[Transport] = []
+        for adapter in self._core.me.adapters:
+            for kind in adapter.transports:
+                transport: Transport
+                if kind == "tcp":
+                    transport = TcpTransport(
+                        adapter.name,
+                        adapter.host,
+                        adapter.port,
+                        driver,
+                        driver.next_flow,
+                        tls=tls,
+                        faults=self._faults,
+                    )
+                else:
+                    transport = UdpTransport(
+                        adapter.name,
+                        adapter.host,
+                        adapter.port,
+                        driver,
+                        driver.next_flow,
+                        faults=self._faults,
+                    )
+                driver.transports[(adapter.name, kind)] = transport
+                made.append(transport)
+        return made
+
+    def _application(self, group: str) -> Replica:
+        if group in self._applications:
+            return self._applications[group]
+        for section in self.config.group:
+            if section.name == group and section.application:
+                return load_application(section.application)
+        raise ConfigError(
+            f"group {group!r} has no application: set application = \"package.module:Class\" or give one to Node()"
+        )
+
+    # -- the driver's callbacks ----------------------------------------------------------------------------------
+
+    def _record(self, facts: list[Any]) -> None:
+        if self._segments is not None:
+            self._segments.record(facts)
+        for fact in facts:
+            text = event_of(fact)
+            if text:
+                at = datetime.fromtimestamp((fact.now_ns + self._wall_offset_ns) / 1e9, UTC)
+                self._events.appendleft(
+                    {"at": at.isoformat(timespec="milliseconds"), "kind": fact.kind, "text": text}
+                )
+                log.info("%s: %s", self.config.name, text)
+
+    def _unit_failed(self, failure: Failure) -> None:
+        log.error(
+            "unit %s failed%s: %r", failure.unit, " and is stopped" if failure.stopped else "", failure.error
+        )
+        if not self.config.data:
+            return
+        directory = Path(self.config.data) / "failures"
+        directory.mkdir(exist_ok=True)
+        name = f"{time_ns()}-{failure.unit.replace('/', '_')}.txt"
+        lines = [f"{failure.error!r} at {failure.at}", *(repr(item) for item in failure.inputs)]
+        (directory / name).write_text("\n".join(lines) + "\n")
+
+    def _deliver(self, ready: PortReady) -> None:
+        callback = self._callbacks.get((ready.port, ready.channel))
+        if callback is not None:
+            callback(ready.peer, ready.messages)
+
+    def _room(self, room: PortRoom | SourceRoom) -> None:
+        if isinstance(room, PortRoom):
+            channel = self._channels.get((room.peer, room.port))
+            if channel is not None:
+                channel.queued(room.queued)
+        else:
+            group = self._groups.get(room.unit)
+            if group is not None:
+                group.queued(room.held)
+
+    def _hand_over(self) -> None:
+        for handle in self._handles:
+            handle.hand_over()
+
+    # -- what applications use -----------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> NodeId:
+        return self._running().me.node
+
+    @property
+    def incarnation(self) -> int:
+        return self._running().me.incarnation
+
+    def peer(self, name: str) -> NodeId:
+        """The id of the member called `name`."""
+        for node, member in self._running().directory.members.items():
+            if member.name == name:
+                return node
+        raise PeerUnknown(f"no member of domain {self.config.domain!r} is called {name!r}; nothing was sent")
+
+    def channel(self, peer: NodeId | str, port: int = PORT_MIN) -> Channel:
+        """A reliable, ordered stream of messages to a port of `peer`."""
+        if port < PORT_MIN:
+            raise MisuseError(f"ports below {PORT_MIN} are Holdfast's own")
+        node = self.peer(peer) if isinstance(peer, str) else peer
+        key = (node, port)
+        if key not in self._channels:
+            channel = self._channels[key] = Channel(self._drive(), node, port)
+            self._handles.append(channel)
+        return self._channels[key]
+
+    def datagrams(self, peer: NodeId | str, port: int = PORT_MIN) -> Datagrams:
+        """Messages to a port of `peer` that may be lost."""
+        node = self.peer(peer) if isinstance(peer, str) else peer
+        datagrams = Datagrams(self._drive(), node, port)
+        self._handles.append(datagrams)
+        return datagrams
+
+    def listen(self, port: int, callback: Callback, channel: bool = True) -> None:
+        """Call `callback(peer, messages)` with what arrives at `port`, on the event loop."""
+        self._callbacks[(port, channel)] = callback
+
+    def group(self, name: str) -> Group:
+        """A source of messages to the group `name`."""
+        if name not in self._running().groups:
+            raise MisuseError(f"this node's configuration has no group {name!r}")
+        unit = f"source/{name}"
+        if unit not in self._groups:
+            bound = self._running().groups[name].window_bytes
+            group = self._groups[unit] = Group(self._drive(), unit, bound)
+            self._handles.append(group)
+        return self._groups[unit]
+
+    def status(self) -> dict[str, Any]:
+        """Everything there is to see, as plain values."""
+        core, now = self._running(), monotonic_ns()
+        started = datetime.fromtimestamp((self._started_ns + self._wall_offset_ns) / 1e9, UTC)
+        body = core.status(now)
+        stopped_units = body.pop("stopped_units")
+        return {
+            "schema": 1,
+            "node": {
+                "id": core.me.node.hex(),
+                "name": core.me.name,
+                "domain": core.me.domain,
+                "incarnation": core.me.incarnation,
+                "started_at": started.isoformat(timespec="seconds"),
+                "uptime_s": round((now - self._started_ns) / 1e9, 1),
+                "security": self.config.security.mode,
+                "version": __version__,
+                "stopped_units": stopped_units,
+            },
+            **body,
+            "events": list(self._events),
+            "queues": {"intake": self._drive().intake.waiting},
+        }
+
+    # -- control -------------------------------------------------------------------------------------------------
+
+    def _handlers(self) -> dict[str, Callable[[dict[str, Any]], dict[str, Any]]]:
+        return {
+            "status": lambda _: self.status(),
+            "fault": self._add_fault,
+            "heal": self._remove_faults,
+        }
+
+    def _add_fault(self, request: dict[str, Any]) -> dict[str, Any]:
+        faults = self._lab()
+        fields = {key: value for key, value in request.items() if key != "do"}
+        try:
+            rule = Rule(**fields)
+        except TypeError as error:
+            raise MisuseError(f"not a fault: {error}; nothing was changed") from None
+        return {"id": faults.add(rule), "faults": faults.describe()}
+
+    def _remove_faults(self, request: dict[str, Any]) -> dict[str, Any]:
+        faults = self._lab()
+        if "id" in request:
+            faults.remove(int(request["id"]))
+        else:
+            faults.clear()
+        return {"faults": faults.describe()}
+
+    def _lab(self) -> Faults:
+        if self._faults is None:
+            raise MisuseError("this node does not take faults; set [lab] faults = true; nothing was changed")
+        return self._faults
+
+    def _running(self) -> NodeCore:
+        if self._core is None:
+            raise NodeStopped("the node is not running; nothing was sent")
+        return self._core
+
+    def _drive(self) -> Driver:
+        self._running()
+        assert self._driver is not None
+        return self._driver
+
+
+def load_config(path: str | Path) -> NodeConfig:
+    """Read and check a configuration file. Paths in it are relative to it."""
+    file = Path(path)
+    try:
+        text = file.read_text()
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{file}: is not UTF-8 text") from None
+    return parse_config(text, str(file))
+
+
+def load_application(name: str) -> Replica:
+    """Import `package.module:Class` and make one."""
+    module, _, attribute = name.partition(":")
+    try:
+        made = getattr(importlib.import_module(module), attribute)()
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"application {name!r} cannot be loaded: {error}") from None
+    if not isinstance(made, Replica):
+        raise ConfigError(f"application {name!r} is not a holdfast.Replica")
+    return made
+
+
+def _answers(driver: Driver, unit: str) -> Callable[[Any], None]:
+    return lambda item: driver.offer_from_thread(unit, item)

@@ -1,0 +1,117 @@
+"""The worker that runs a replica's application: one job at a time, in order, each taking its time."""
+
+from __future__ import annotations
+
+from collections import deque
+from random import Random
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from holdfast.group.ports import (
+    AppFailed,
+    Applied,
+    Apply,
+    Context,
+    Replica,
+    Restored,
+    RestoreState,
+    SnapshotTaken,
+    TakeSnapshot,
+)
+from holdfast.types import Nanos
+
+if TYPE_CHECKING:
+    from holdfast.sim.host import Host
+
+Job = Apply | TakeSnapshot | RestoreState
+
+
+class Worker:
+    """Runs the application of one unit off the turn. It ends with the process; its state is gone then."""
+
+    def __init__(
+        self, host: Host, unit: str, replica: Replica, random: Random, delay_ns: Nanos
+    ) -> None:
+        self._host = host
+        self._boots = host.boots
+        self._unit = unit
+        self.replica = replica
+        self._draw = random.getrandbits
+        self._delay_ns = delay_ns
+        self._jobs: deque[Job] = deque()
+        self._failed = False
+        self._stuck = False
+        """The job is done but the process is paused: it is finished when the process goes on."""
+        self.outstanding_bytes = 0
+        """Of batches that were handed over and not answered; the replica bounds it by `APPLY_MAX`."""
+
+    def give(self, job: Job) -> None:
+        if self._failed:
+            return
+        self._jobs.append(job)
+        if isinstance(job, Apply):
+            self.outstanding_bytes += job.size
+        if len(self._jobs) == 1:
+            self._begin()
+
+    def _begin(self) -> None:
+        world = self._host.world
+        delay_ns = (self._delay_ns >> 1) + (self._draw(16) * self._delay_ns >> 16)
+        world.at(world.now + delay_ns, self._done, self._boots)
+
+    def resume(self) -> None:
+        if self._stuck:
+            self._stuck = False
+            self._done(self._boots)
+
+    def _done(self, boots: int) -> None:
+        """Some of the jobs that wait are done; batches that were applied one after the other are reported as one."""
+        host = self._host
+        if host.boots != boots or not host.alive:
+            return
+        if host.paused:
+            self._stuck = True
+            return
+        applied: Applied | None = None
+        for _ in range(1 + self._draw(2)):
+            if not self._jobs or self._failed:
+                break
+            answer = self._run(self._jobs.popleft())
+            if isinstance(answer, Applied):
+                applied = Applied(answer.index, answer.size + (applied.size if applied else 0))
+                continue
+            self._report(applied, answer)
+            applied = None
+        self._report(applied)
+        if self._jobs and not self._failed:
+            self._begin()
+
+    def _report(self, *answers: Any) -> None:
+        for answer in answers:
+            if answer is None:
+                continue
+            if isinstance(answer, Applied):
+                self.outstanding_bytes -= answer.size
+            self._host.give(self._unit, answer)
+
+    def _run(self, job: Job) -> Any:
+        try:
+            return self._answer(job)
+        except Exception as error:  # noqa: BLE001  # an application may raise anything
+            self._failed = True
+            self._jobs.clear()
+            return AppFailed(job.index, f"{type(error).__name__}: {error}")
+
+    def _answer(self, job: Job) -> Any:
+        match job:
+            case Apply(index=index, log_ns=log_ns, batch=batch, size=size):
+                group = self._unit.partition("/")[2]
+                # Seeded by the place in the order and nothing else: every replica draws the same.
+                random = Random(crc32(f"{group}/{batch.position}".encode()))
+                self.replica.apply(batch, Context(group, log_ns, random))
+                return Applied(index, size)
+            case TakeSnapshot(request=request, index=index):
+                return SnapshotTaken(request, index, self.replica.snapshot())
+            case RestoreState(index=index, data=data):
+                self.replica.restore(data)
+                return Restored(index)

@@ -1,0 +1,216 @@
+"""Adapters with addresses on named subnets, the paths between them, and the faults that are switched on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from holdfast.errors import MisuseError
+from holdfast.links.ports import FlowOpened, OpenFailed, OpenFlow
+from holdfast.sim.connect import Connecting
+from holdfast.sim.faults import ANY, Blackout, Fault, Where
+from holdfast.sim.path import ActiveFault, Fate, Path, Subnet
+from holdfast.sim.seeds import chance
+from holdfast.sim.tcp import TcpSettings
+from holdfast.sim.udp import Address, UdpEnd
+
+if TYPE_CHECKING:
+    from holdfast.sim.host import Host
+    from holdfast.sim.world import World
+
+FIRST_PORT: Final = 32_768
+OFF: Final = Fault(Where(), Blackout())
+
+
+class Adapter:
+    """One address of one host on one subnet."""
+
+    __slots__ = ("_port", "address", "host", "name", "subnet", "transports", "udp")
+
+    def __init__(
+        self,
+        host: Host,
+        name: str,
+        subnet: Subnet,
+        address: Address,
+        transports: tuple[str, ...],
+    ) -> None:
+        self.host = host
+        self.name = name
+        self.subnet = subnet
+        self.address = address
+        self.transports = transports
+        self.udp: dict[Address, UdpEnd] = {}
+        """Datagram flows by remote address; gone when the process is."""
+        self._port = FIRST_PORT
+
+    @property
+    def end(self) -> tuple[str, str]:
+        return self.host.name, self.name
+
+    def next_port(self) -> int:
+        """A local port for a connection: every connection is another flow to the network."""
+        self._port += 1
+        return self._port
+
+
+class Network:
+    """Joins the hosts of a world. Faults are added and removed at any time and act on what is sent from then on."""
+
+    def __init__(self, world: World, tcp: TcpSettings | None = None) -> None:
+        self._world = world
+        self.tcp = tcp or TcpSettings()
+        self.fate = Fate()
+        self.subnets: dict[str, Subnet] = {}
+        self.adapters: dict[Address, Adapter] = {}
+        self.faults: dict[int, ActiveFault] = {}
+        self._paths: dict[tuple[Address, Address], Path] = {}
+        self._next_id = 1
+
+    # -- building ------------------------------------------------------------------------------------------------
+
+    def subnet(self, name: str, **settings: int) -> Subnet:
+        """The subnet of this name, made with `settings` (`delay_ns`, `jitter_ns`, `mtu`) if it is new."""
+        if name not in self.subnets:
+            self.subnets[name] = Subnet(name, **settings)
+        elif settings:
+            raise MisuseError(f"subnet {name} exists already; give its settings the first time")
+        return self.subnets[name]
+
+    def attach(
+        self,
+        host: Host,
+        name: str,
+        subnet: str,
+        address: Address,
+        transports: tuple[str, ...] = ("tcp", "udp"),
+    ) -> Adapter:
+        """Give `host` an adapter. It listens whenever the host's process runs."""
+        if address in self.adapters:
+            owner = self.adapters[address].host.name
+            raise MisuseError(f"address {address[0]}:{address[1]} belongs to {owner} already")
+        if name in host.adapters:
+            raise MisuseError(f"host {host.name} has an adapter {name} already")
+        adapter = Adapter(host, name, self.subnet(subnet), address, transports)
+        self.adapters[address] = host.adapters[name] = adapter
+        return adapter
+
+    # -- paths and faults ----------------------------------------------------------------------------------------
+
+    def path(self, sender: Adapter, listener: Adapter) -> Path:
+        key = (sender.address, listener.address)
+        path = self._paths.get(key)
+        if path is None:
+            names = (*sender.end, *listener.end)
+            random = chance(self._world.seed, "path", *names)
+            path = Path(sender.subnet, sender.end, listener.end, random)
+            path.faults = self._faults_of(path)
+            self._paths[key] = path
+        return path
+
+    def paths(self) -> list[Path]:
+        """Every path that was used so far."""
+        return list(self._paths.values())
+
+    def add(self, fault: Fault) -> int:
+        """Switch a fault on; the number is for `remove`."""
+        number = self._next_id
+        self._next_id += 1
+        self.faults[number] = ActiveFault(number, fault, self._world.now)
+        self._refresh()
+        return number
+
+    def remove(self, number: int) -> bool:
+        """Switch a fault off; False when it is off already."""
+        if self.faults.pop(number, None) is None:
+            return False
+        self._refresh()
+        return True
+
+    def clear(self) -> None:
+        """Switch all faults off."""
+        self.faults.clear()
+        self._refresh()
+
+    def _refresh(self) -> None:
+        for path in self._paths.values():
+            path.faults = self._faults_of(path)
+
+    def _faults_of(self, path: Path) -> list[ActiveFault]:
+        """The faults of one path, each with a state of its own; those that stay keep it."""
+        before = {active.id: active for active in path.faults}
+        found = []
+        for active in self.faults.values():
+            if active.fault.where.covers(path.subnet.name, path.sender, path.listener):
+                own = before.get(active.id)
+                found.append(own or ActiveFault(active.id, active.fault, active.since_ns))
+        if not (self._powered(path.sender[0]) and self._powered(path.listener[0])):
+            found.append(ActiveFault(0, OFF, 0))
+        return found
+
+    def _powered(self, host: str) -> bool:
+        return host == ANY or self._world.hosts[host].powered
+
+    def power_changed(self) -> None:
+        """A machine went off or on: nothing passes from or to one that is off."""
+        self._refresh()
+
+    # -- flows ---------------------------------------------------------------------------------------------------
+
+    def reach(self, adapter: Adapter, address: Address) -> Adapter | None:
+        """Who has this address on the adapter's own subnet."""
+        found = self.adapters.get(address)
+        return found if found is not None and found.subnet is adapter.subnet else None
+
+    def open(self, host: Host, effect: OpenFlow) -> None:
+        adapter = host.adapters.get(effect.adapter)
+        if adapter is None or effect.transport not in adapter.transports:
+            reason = f"adapter {effect.adapter} has no {effect.transport}"
+            host.tell(
+                OpenFailed(
+                    effect.adapter,
+                    effect.transport,
+                    effect.host,
+                    effect.port,
+                    effect.unit,
+                    reason,
+                )
+            )
+            return
+        if effect.transport == "tcp":
+            Connecting(self._world, host, adapter, effect)
+            return
+        remote = (effect.host, effect.port)
+        end = adapter.udp.get(remote) or self._udp_end(adapter, remote)
+        host.tell(
+            FlowOpened(end.flow, adapter.name, "udp", *remote, inbound=False, unit=effect.unit)
+        )
+
+    def _udp_end(self, adapter: Adapter, remote: Address) -> UdpEnd:
+        target = self.reach(adapter, remote)
+        if target is None:
+            path = self._nowhere(adapter)
+        else:
+            path = self.path(adapter, target)
+        host = adapter.host
+        end = UdpEnd(self._world, host, adapter, remote, path, host.next_flow())
+        adapter.udp[remote] = host.flows[end.flow] = end
+        return end
+
+    def _nowhere(self, adapter: Adapter) -> Path:
+        """The path to an address that nobody has: everything is lost."""
+        random = chance(self._world.seed, "nowhere")
+        path = Path(adapter.subnet, adapter.end, (ANY, ANY), random)
+        path.faults = [ActiveFault(0, OFF, 0)]
+        return path
+
+    def udp_peer(self, end: UdpEnd) -> UdpEnd | None:
+        """The other side of a datagram flow, made if this is the first packet; None when nobody listens."""
+        target = self.reach(end.adapter, end.remote)
+        if target is None or not target.host.alive or "udp" not in target.transports:
+            return None
+        peer = target.udp.get(end.adapter.address)
+        if peer is None:
+            peer = self._udp_end(target, end.adapter.address)
+            host, port = end.adapter.address
+            target.host.tell(FlowOpened(peer.flow, target.name, "udp", host, port, inbound=True))
+        return peer

@@ -1,0 +1,194 @@
+"""One path: from one adapter to another, in one direction, and what becomes of each packet on it."""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+
+from holdfast.sim.amounts import MILLION
+from holdfast.sim.faults import (
+    Blackout,
+    Corrupt,
+    Duplicate,
+    Fault,
+    Filter,
+    Loss,
+    Over,
+    Pattern,
+    Rate,
+    Reorder,
+    Slow,
+    What,
+)
+from holdfast.types import MICROSECOND, SECOND, Nanos
+
+
+class Subnet(msgspec.Struct, frozen=True):
+    """A named set of adapters that reach each other, and how long that takes when nothing is wrong."""
+
+    name: str
+    delay_ns: Nanos = 100 * MICROSECOND
+    jitter_ns: Nanos = 50 * MICROSECOND
+    mtu: int = 65_535
+    """A larger datagram does not leave the sender; a larger packet on TCP is cut into segments of this size."""
+
+
+class Fate:
+    """What the faults of a path do to one packet. Used over and over: one packet at a time has a fate."""
+
+    __slots__ = ("copies", "corrupted", "late_ns", "lost", "overtaken", "packet")
+
+    def __init__(self) -> None:
+        self.begin(b"")
+
+    def begin(self, packet: bytes) -> None:
+        self.packet = packet
+        self.lost = False
+        self.late_ns = 0
+        self.copies = 1
+        self.overtaken = False
+        """It may arrive after packets that were sent later."""
+        self.corrupted = False
+
+
+class ActiveFault:
+    """A fault that was switched on, on one path."""
+
+    __slots__ = ("busy_until_ns", "fault", "flows", "id", "since_ns")
+
+    def __init__(self, number: int, fault: Fault, since_ns: Nanos) -> None:
+        self.id = number
+        self.fault = fault
+        self.since_ns = since_ns
+        self.busy_until_ns = 0
+        """When the narrow place of a `Rate` has sent all that it was given."""
+        self.flows: dict[bytes, bool] = {}
+        """Which flows suffer, remembered: the choice is a hash of the flow's ends and ports."""
+
+    def bites(self, now: Nanos, transport: str, flow_key: bytes) -> bool:
+        fault = self.fault
+        if fault.only and fault.only != transport:
+            return False
+        if fault.off_ns and not fault.active(now - self.since_ns):
+            return False
+        if fault.share_ppm >= MILLION:
+            return True
+        picked = self.flows.get(flow_key)
+        if picked is None:
+            picked = self.flows[flow_key] = fault.picks(flow_key)
+        return picked
+
+
+class Path:
+    """Delay, order and faults from one adapter to another. Without faults nothing is lost or overtaken."""
+
+    __slots__ = (
+        "delay_ns",
+        "draw",
+        "faults",
+        "jitter_ns",
+        "last_ns",
+        "listener",
+        "lost",
+        "mtu",
+        "random",
+        "sender",
+        "sent",
+        "subnet",
+    )
+
+    def __init__(
+        self,
+        subnet: Subnet,
+        sender: tuple[str, str],
+        listener: tuple[str, str],
+        random: Random,
+    ) -> None:
+        self.subnet = subnet
+        self.sender = sender
+        """(host, adapter)"""
+        self.listener = listener
+        self.delay_ns = subnet.delay_ns
+        self.jitter_ns = subnet.jitter_ns
+        self.mtu = subnet.mtu
+        self.random = random
+        self.draw = random.getrandbits
+        self.faults: list[ActiveFault] = []
+        self.last_ns = 0
+        """When the datagram that was sent last arrives: nothing overtakes it unless a fault says so."""
+        self.sent = 0
+        self.lost = 0
+
+    def base_ns(self) -> Nanos:
+        """How long one packet takes without faults."""
+        return self.delay_ns + (self.draw(16) * self.jitter_ns >> 16)
+
+    def judge(
+        self, now: Nanos, transport: str, flow_key: bytes, packet: bytes, size: int, fate: Fate
+    ) -> None:
+        """Fill `fate` for a packet that is `size` bytes long on the wire."""
+        fate.begin(packet)
+        for active in self.faults:
+            if not active.bites(now, transport, flow_key):
+                continue
+            what = active.fault.what
+            if self._kills(what, transport, packet, size):
+                fate.lost = True
+            else:
+                self._bends(active, now, transport, size, fate)
+            if fate.lost:
+                self.lost += 1
+                return
+
+    def _hit(self, ppm: int) -> bool:
+        return self.draw(32) * MILLION >> 32 < ppm
+
+    def _kills(self, what: What, transport: str, packet: bytes, size: int) -> bool:
+        """The faults that a packet does not survive."""
+        match what:
+            case Blackout():
+                return True
+            case Loss(ppm):
+                return self._hit(ppm)
+            case Over(limit):
+                return size > limit
+            case Filter(filtered):
+                return transport == filtered
+            case Pattern(octets):
+                return octets in packet
+        return False
+
+    def _bends(
+        self, active: ActiveFault, now: Nanos, transport: str, size: int, fate: Fate
+    ) -> None:
+        """The faults that change a packet or its time."""
+        match active.fault.what:
+            case Slow(delay_ns, jitter_ns):
+                fate.late_ns += delay_ns + (self.draw(32) * jitter_ns >> 32)
+            case Rate(bytes_per_s, queue_bytes):
+                begin = max(now, active.busy_until_ns)
+                # A full queue loses datagrams. A TCP flow slows down instead, and is bounded by its own buffer.
+                if transport == "udp" and (begin - now) * bytes_per_s > queue_bytes * SECOND:
+                    fate.lost = True
+                    return
+                active.busy_until_ns = begin + size * SECOND // bytes_per_s
+                fate.late_ns += active.busy_until_ns - now
+            case Corrupt(ppm):
+                if fate.packet and self._hit(ppm):
+                    fate.packet = self._flip(fate.packet)
+                    fate.corrupted = True
+            case Duplicate(ppm):
+                if self._hit(ppm):
+                    fate.copies += 1
+            case Reorder(ppm, by_ns):
+                if self._hit(ppm):
+                    fate.late_ns += by_ns
+                    fate.overtaken = True
+
+    def _flip(self, packet: bytes) -> bytes:
+        """The packet with one bit the other way round."""
+        bit = self.random.randrange(len(packet) * 8)
+        damaged = bytearray(packet)
+        damaged[bit >> 3] ^= 1 << (bit & 7)
+        return bytes(damaged)

@@ -1,0 +1,247 @@
+"""What goes wrong in a run, as text that people can review, and when.
+
+    # One direction of one link loses large packets; then a node crashes and comes back.
+    at 1.5s break red n1->n2 over 1000 as hole
+    at 3s crash n3
+    at 4s start n3
+    at 5s heal hole
+    at 6s disk n2 slow 50ms
+    at 8s heal all
+
+Hosts can `start`, `stop`, `crash`, `crash-in-turn`, `power-off`, `pause` and `resume`. `heal` takes the name of a
+fault, a place (`red n1->n2`: all faults of exactly that place) or `all`. The words after `break` are in `faults`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from holdfast.errors import MisuseError
+from holdfast.sim.amounts import parse_time, time_text
+from holdfast.sim.fault_text import Words, parse_fault, parse_where
+from holdfast.sim.faults import ANY, Fault, Where
+from holdfast.sim.host import Host
+from holdfast.sim.world import World
+from holdfast.types import Nanos
+
+VERBS: Final[dict[str, Callable[[Host], None]]] = {
+    "start": Host.start_again,
+    "stop": Host.stop,
+    "crash": Host.crash,
+    "crash-in-turn": Host.crash_in_turn,
+    "power-off": Host.power_off,
+    "pause": Host.pause,
+    "resume": Host.resume,
+}
+"""What can happen to a host. What does not fit its state (crashing one that is down) changes nothing."""
+
+
+class Break(msgspec.Struct, frozen=True, tag=True):
+    """Switch a fault on; with a name it can be healed alone."""
+
+    fault: Fault
+    name: str = ""
+
+    def text(self) -> str:
+        return f"break {self.fault.text()}" + (f" as {self.name}" if self.name else "")
+
+
+class Heal(msgspec.Struct, frozen=True, tag=True):
+    """Switch faults off: one by name, those of one place, or all."""
+
+    name: str = ""
+    where: Where | None = None
+
+    def text(self) -> str:
+        return "heal " + (self.where.text() if self.where else self.name or "all")
+
+
+class Do(msgspec.Struct, frozen=True, tag=True):
+    """Something happens to a host."""
+
+    verb: str
+    host: str
+
+    def text(self) -> str:
+        return f"{self.verb} {self.host}"
+
+
+class SetDisk(msgspec.Struct, frozen=True, tag=True):
+    """The disk of a host becomes slow, full, or sound again."""
+
+    host: str
+    slow_ns: Nanos = 0
+    full: bool = False
+
+    def text(self) -> str:
+        if self.full:
+            return f"disk {self.host} full"
+        return f"disk {self.host} " + (f"slow {time_text(self.slow_ns)}" if self.slow_ns else "ok")
+
+
+Action = Break | Heal | Do | SetDisk
+
+
+class Step(msgspec.Struct, frozen=True):
+    at_ns: Nanos
+    action: Action
+
+    def text(self) -> str:
+        return f"at {time_text(self.at_ns)} {self.action.text()}"
+
+
+class Scenario(msgspec.Struct, frozen=True):
+    """A list of steps. Steps of one time happen in the order of the list."""
+
+    name: str
+    steps: tuple[Step, ...] = ()
+
+    def text(self) -> str:
+        return "".join(step.text() + "\n" for step in self.steps)
+
+    def last_ns(self) -> Nanos:
+        return max((step.at_ns for step in self.steps), default=0)
+
+    def schedule(self, world: World) -> None:
+        """Let it happen in a world, counted from now. Names that the world does not have are refused first."""
+        for step in self.steps:
+            _check_names(world, step)
+        player = _Player(world)
+        for step in self.steps:
+            world.at(world.now + step.at_ns, player.play, step.action)
+
+
+# -- carrying out ------------------------------------------------------------------------------------------------
+
+
+class _Player:
+    """Carries out the steps of one scenario, and knows which faults are its own."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._faults: dict[int, Break] = {}
+
+    def play(self, action: Action) -> None:
+        world = self._world
+        if world.trace is not None:
+            world.trace.line(world.now, "-", action.text())
+        match action:
+            case Break(fault):
+                self._faults[world.network.add(fault)] = action
+            case Heal():
+                self._heal(action)
+            case Do(verb, host):
+                VERBS[verb](world.hosts[host])
+            case SetDisk(host, slow_ns, full):
+                disk = world.hosts[host].disk
+                disk.slow_ns, disk.full = slow_ns, full
+
+    def _heal(self, heal: Heal) -> None:
+        for number, broken in list(self._faults.items()):
+            if heal.where is not None:
+                healed = broken.fault.where == heal.where
+            else:
+                healed = heal.name in ("", broken.name)
+            if healed:
+                self._world.network.remove(number)
+                del self._faults[number]
+
+
+def _check_names(world: World, step: Step) -> None:
+    action = step.action
+    if isinstance(action, (Do, SetDisk)):
+        world.host(action.host)
+        return
+    where = action.fault.where if isinstance(action, Break) else action.where
+    if where is None:
+        return
+    if where.subnet != ANY and where.subnet not in world.network.subnets:
+        known = ", ".join(world.network.subnets)
+        raise MisuseError(f"{step.text()!r}: there is no subnet {where.subnet}; there are {known}")
+    for selector in (where.sender, where.listener):
+        host, _, adapter = selector.partition("/")
+        if host != ANY and adapter not in ("", *world.host(host).adapters):
+            raise MisuseError(f"{step.text()!r}: {host} has no adapter {adapter}")
+
+
+# -- text --------------------------------------------------------------------------------------------------------
+
+
+def parse_scenario(text: str, name: str = "scenario") -> Scenario:
+    """Steps from text, one in a line; `#` begins a comment. Complaints name the line."""
+    steps = []
+    for number, line in enumerate(text.splitlines(), 1):
+        bare = line.partition("#")[0].strip()
+        if not bare:
+            continue
+        try:
+            steps.append(_parse_step(Words(bare)))
+        except MisuseError as error:
+            raise MisuseError(f"{name}, line {number} ({bare!r}): {error}") from None
+    return Scenario(name, tuple(steps))
+
+
+def _parse_step(words: Words) -> Step:
+    words.need("at")
+    at_ns = parse_time(words.next("a time"))
+    action = _parse_action(words)
+    words.end()
+    return Step(at_ns, action)
+
+
+def _parse_action(words: Words) -> Action:
+    verb = words.next("break, heal, disk or what happens to a host")
+    if verb == "break":
+        fault = parse_fault(words)
+        return Break(fault, words.next("a name") if words.take("as") else "")
+    if verb == "heal":
+        return _parse_heal(words)
+    if verb == "disk":
+        return _parse_disk(words)
+    if verb in VERBS:
+        return Do(verb, words.next("a host"))
+    raise MisuseError(f"{verb!r} is not understood: break, heal, disk, {', '.join(VERBS)}")
+
+
+def _parse_heal(words: Words) -> Heal:
+    if words.take("all"):
+        return Heal()
+    if words.left() == 1:
+        return Heal(words.next("a name"))
+    return Heal(where=parse_where(words))
+
+
+def _parse_disk(words: Words) -> SetDisk:
+    host = words.next("a host")
+    match words.next("slow, full or ok"):
+        case "slow":
+            return SetDisk(host, slow_ns=parse_time(words.next("a time")))
+        case "full":
+            return SetDisk(host, full=True)
+        case "ok":
+            return SetDisk(host)
+        case other:
+            raise MisuseError(f"{other!r} is not a state of a disk: slow TIME, full or ok")
+
+
+def scenario_names() -> list[str]:
+    """The scenarios that come with Holdfast."""
+    folder = resources.files("holdfast.sim") / "scenarios"
+    return sorted(entry.name.removesuffix(".txt") for entry in folder.iterdir())
+
+
+def load_scenario(name: str) -> Scenario:
+    """A scenario that comes with Holdfast, by name, or any other, by file."""
+    if name in scenario_names():
+        file = resources.files("holdfast.sim") / "scenarios" / f"{name}.txt"
+        return parse_scenario(file.read_text("utf-8"), name)
+    path = Path(name)
+    if not path.is_file():
+        known = ", ".join(scenario_names())
+        raise MisuseError(f"there is no scenario {name!r}: give a file, or one of {known}")
+    return parse_scenario(path.read_text("utf-8"), name)

@@ -1,0 +1,286 @@
+"""Stream flows: reliable and in order while they last, and everything waits behind a packet that does not pass."""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappush
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from holdfast.links.ports import Credit, FlowClosed
+from holdfast.types import MILLISECOND, SECOND, FlowId, Nanos
+
+if TYPE_CHECKING:
+    from holdfast.sim.host import Host
+    from holdfast.sim.network import Adapter
+    from holdfast.sim.path import Path
+    from holdfast.sim.world import World
+
+PREFIX: Final = 4
+"""A stream transport puts the length in front of each packet."""
+ACK_SIZE: Final = 40
+FAST_AFTER: Final = 3
+"""So many packets behind a lost one, and it is sent again without waiting for the timer."""
+
+
+class TcpSettings(msgspec.Struct, frozen=True):
+    """What the kernels of all hosts do."""
+
+    connect_timeout_ns: Nanos = 3 * SECOND
+    timeout_ns: Nanos = 10 * SECOND
+    """A flow whose data is not acknowledged for this long is closed at its sender."""
+    retry_ns: Nanos = 200 * MILLISECOND
+    """The first repetition; it doubles up to `retry_ns_max`."""
+    retry_ns_max: Nanos = 1600 * MILLISECOND
+    full_bytes: int = 256 << 10
+    """No more credit from here on, until the buffer has drained to a quarter of it."""
+    hard_bytes: int = 64 << 20
+    """Who sends on without credit up to here loses the flow."""
+    window_bytes: int = 64 << 10
+    """What is sent before an acknowledgement must come back."""
+
+
+class TcpEnd:
+    """One side of a connection."""
+
+    __slots__ = ("adapter", "flow", "host", "into", "open", "out", "remote")
+
+    def __init__(self, host: Host, adapter: Adapter, remote: tuple[str, int], flow: FlowId) -> None:
+        self.host = host
+        self.adapter = adapter
+        self.remote = remote
+        self.flow = flow
+        self.open = True
+        self.out: Pipe
+        self.into: Pipe
+
+    def send(self, packets: list[bytes]) -> None:
+        self.out.send(packets)
+
+    def close(self) -> None:
+        """Close in good order: what was accepted still goes, then the peer learns of it."""
+        self.open = False
+        self.out.finish()
+
+    def abort(self, silent: bool) -> None:
+        """The process is gone, or (`silent`) the whole machine: what waited is lost."""
+        self.open = False
+        self.out.waiting.clear()
+        if not silent:
+            self.out.finish()
+
+    def gone(self, reason: str) -> None:
+        """The kernel tells the process that the flow is no more."""
+        if self.open:
+            self.open = False
+            self.host.flow_gone(FlowClosed(self.flow, reason))
+
+
+class Pipe:
+    """One direction of a connection, from the sender's buffer to the listener's process."""
+
+    __slots__ = (
+        "_armed",
+        "_finishing",
+        "_full",
+        "_since_ns",
+        "_stalled",
+        "_tries",
+        "back",
+        "key",
+        "last_ns",
+        "listener",
+        "path",
+        "queued",
+        "sender",
+        "settings",
+        "unacked",
+        "waiting",
+        "world",
+    )
+
+    def __init__(
+        self, world: World, sender: TcpEnd, listener: TcpEnd, path: Path, back: Path, key: bytes
+    ) -> None:
+        self.world = world
+        self.settings = world.network.tcp
+        self.sender = sender
+        self.listener = listener
+        self.path = path
+        self.back = back
+        self.key = key
+        self.waiting: deque[bytes] = deque()
+        """Accepted, but not on the wire yet; the first one is what everything waits for."""
+        self.queued = 0
+        """Bytes that were accepted and that the listener's process has not taken."""
+        self.unacked = 0
+        """Bytes on the wire; counted only while a fault is on one of the paths."""
+        self.last_ns = 0
+        self._full = False
+        self._finishing = False
+        self._armed = False
+        self._stalled = False
+        """The first packet that waits was lost; it is sent again when the timer says so, not before."""
+        self._since_ns = 0
+        self._tries = 0
+
+    # -- sending -------------------------------------------------------------------------------------------------
+
+    def send(self, packets: list[bytes]) -> None:
+        world = self.world
+        path = self.path
+        path.sent += len(packets)
+        self.queued += sum(map(len, packets)) + PREFIX * len(packets)
+        if self.queued > self.settings.full_bytes and not self._overfull():
+            return
+        if path.faults or self.back.faults or self.waiting:
+            self.waiting.extend(packets)
+            if not self._stalled:
+                self._pump()
+            return
+        at = world.now + path.delay_ns + (path.draw(16) * path.jitter_ns >> 16)
+        if at < self.last_ns:
+            at = self.last_ns
+        else:
+            self.last_ns = at
+        world.sequence = sequence = world.sequence + 1
+        heappush(world.heap, (at, sequence, self._arrive, packets))
+
+    def _overfull(self) -> bool:
+        """Tell the sender to wait; False when it did not and has lost the flow."""
+        if not self._full:
+            self._full = True
+            self.sender.host.tell(Credit(self.sender.flow, False))
+        if self.queued <= self.settings.hard_bytes:
+            return True
+        self.sender.gone(f"{self.queued} bytes were sent without credit")
+        self.waiting.clear()
+        self.finish()
+        return False
+
+    def taken(self, size: int) -> None:
+        """The listener's process has read `size` bytes."""
+        self.queued -= size
+        if self._full and self.queued <= self.settings.full_bytes >> 2:
+            self._full = False
+            if self.sender.open:
+                self.sender.host.tell(Credit(self.sender.flow, True))
+
+    def _pump(self) -> None:
+        """Put on the wire what passes, in order; repeat later what does not."""
+        world, path = self.world, self.path
+        fate = world.network.fate
+        while self.waiting and self.unacked < self.settings.window_bytes:
+            packet = self.waiting[0]
+            size = min(len(packet), path.mtu)
+            path.judge(world.now, "tcp", self.key, packet, size, fate)
+            if fate.lost:
+                self._stalled = True
+                break
+            self.waiting.popleft()
+            self.unacked += len(packet) + PREFIX
+            self.last_ns = max(self.last_ns, world.now + path.base_ns() + fate.late_ns)
+            if fate.corrupted and self._breaks(packet):
+                world.at(self.last_ns, self._damaged, None)
+            else:
+                world.at(self.last_ns, self._arrive, [fate.packet])
+        if self.waiting or self.unacked:
+            self._arm()
+        elif self._finishing:
+            self.finish()
+
+    def _breaks(self, packet: bytes) -> bool:
+        """Whether a flipped bit ends the flow: TLS notices any, a plain stream only one in a length."""
+        if self.world.secure:
+            return True
+        return self.path.random.randrange(len(packet) + PREFIX) < PREFIX
+
+    # -- arriving ------------------------------------------------------------------------------------------------
+
+    def _arrive(self, packets: list[bytes]) -> None:
+        listener = self.listener
+        if not listener.open:
+            self._reset()
+            return
+        if not self.back.faults or self._passes(self.back):
+            self._acked()
+        listener.host.hear_stream(listener, packets)
+
+    def _acked(self) -> None:
+        self.unacked = 0
+        self._tries = 0
+        self._since_ns = self.world.now
+        if self.waiting and not self._stalled:
+            self._pump()
+
+    def _passes(self, path: Path) -> bool:
+        """Whether something as small as an acknowledgement gets through."""
+        fate = self.world.network.fate
+        path.judge(self.world.now, "tcp", self.key, b"", ACK_SIZE, fate)
+        return not fate.lost
+
+    def _damaged(self, _: None) -> None:
+        what = "TLS record" if self.world.secure else "length of a packet"
+        self.listener.gone(f"damaged {what}")
+        self.listener.out.finish()
+
+    def _reset(self) -> None:
+        """Nobody has this flow here: say so, if there is a machine that can and a path that lets it pass."""
+        if self.listener.host.powered and self._passes(self.back):
+            self.world.at(self.world.now + self.back.base_ns(), self._refused, None)
+
+    def _refused(self, _: None) -> None:
+        self.waiting.clear()
+        self.sender.gone("reset by peer")
+
+    # -- repeating -----------------------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        if self._armed:
+            return
+        self._armed = True
+        if not self._tries:
+            self._since_ns = self.world.now
+        settings = self.settings
+        wait_ns = min(settings.retry_ns << min(self._tries, 16), settings.retry_ns_max)
+        if not self._tries and len(self.waiting) > FAST_AFTER:
+            # Packets that arrive behind a hole make the listener ask for it at once.
+            wait_ns = 2 * (self.path.delay_ns + self.back.delay_ns)
+        self.world.at(self.world.now + wait_ns, self._repeat, None)
+
+    def _repeat(self, _: None) -> None:
+        self._armed = False
+        alive = self.sender.open or self._finishing
+        if not alive or not (self.waiting or self.unacked or self._finishing):
+            return
+        if self.world.now - self._since_ns >= self.settings.timeout_ns:
+            self._finishing = False
+            self.waiting.clear()
+            self.sender.gone("timed out")
+            return
+        self._tries += 1
+        self._stalled = False
+        if self.unacked and self._passes(self.path) and self._passes(self.back):
+            self._acked()
+        if not self._armed and not self._stalled:
+            self._pump()
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Nothing more will be sent. The listener learns of it behind everything that is on its way."""
+        self._finishing = True
+        if self.waiting:
+            return
+        if not self._passes(self.path):
+            self._arm()
+            return
+        self._finishing = False
+        self.last_ns = max(self.last_ns, self.world.now + self.path.base_ns())
+        self.world.at(self.last_ns, self._finished, None)
+
+    def _finished(self, _: None) -> None:
+        if self.listener.open:
+            self.listener.gone("closed by peer")
+            self.listener.out.waiting.clear()

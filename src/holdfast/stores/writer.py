@@ -1,0 +1,189 @@
+"""A thread around a store: turns go in, commits come out in turn order, one disk sync serves all that waited.
+
+While one commit is on its way to the disk, the turns behind it pile up; the next commit takes them all. So the
+slower the disk, the larger the batch.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Final
+
+import msgspec
+
+from holdfast.errors import MisuseError, StoreError
+from holdfast.machine import Put, Write
+from holdfast.stores.port import Store
+
+Rows = dict[str, list[tuple[bytes, bytes]]]
+"""Tables by name, each as its rows by key."""
+
+BOUND_BYTES: Final = 64 << 20
+WRITE_BYTES: Final = 64
+"""What one write counts for besides its key and value."""
+
+ENDED: Final = "the store's writer has ended; nothing more is written or read"
+
+
+class _Turn(msgspec.Struct, frozen=True):
+    number: int
+    writes: Sequence[Write]
+    size: int
+
+
+class _Load(msgspec.Struct, frozen=True):
+    tables: Sequence[str]
+    rows: Future[Rows]
+
+
+class StoreWriter:
+    """Commits turns to a store off the caller's thread.
+
+    `submit` never blocks and never refuses, because a turn that ran cannot be taken back. The bound is kept by the
+    caller: while `full`, it runs no turn that could write. After a failed commit nothing more is written:
+    `on_failed` is called once, and the node stops.
+
+    Both callbacks run on the writer's thread; an asyncio driver passes wrappers of `loop.call_soon_threadsafe`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        on_written: Callable[[int], None],
+        on_failed: Callable[[StoreError], None],
+        bound_bytes: int = BOUND_BYTES,
+    ) -> None:
+        self.bound_bytes = bound_bytes
+        self.commits = 0
+        """Transactions so far: turns divided by this is what a disk sync serves."""
+        self._store = store
+        self._on_written = on_written
+        self._on_failed = on_failed
+        self._queue: deque[_Turn | _Load] = deque()
+        self._changed = threading.Condition()
+        self._outstanding = 0
+        self._last_turn = 0
+        self._closing = False
+        self._error: StoreError | None = None
+        # A daemon: when the program ends without closing, that is a crash, and stores survive those.
+        self._thread = threading.Thread(target=self._run, name="holdfast-store", daemon=True)
+        self._thread.start()
+
+    @property
+    def outstanding_bytes(self) -> int:
+        """Bytes that were submitted and are not durable yet."""
+        return self._outstanding
+
+    @property
+    def full(self) -> bool:
+        """The bound is reached: run no turn that could write until `on_written` was called again."""
+        return self._outstanding >= self.bound_bytes
+
+    def submit(self, turn: int, writes: Sequence[Write]) -> None:
+        """Commit the writes of a turn, after those of all earlier turns. A turn without writes need not come here."""
+        with self._changed:
+            if self._closing:
+                raise MisuseError(f"the store's writer is closed; turn {turn} was not written")
+            assert turn > self._last_turn, "turns are submitted in order"
+            self._last_turn = turn
+            if self._error is not None:
+                return
+            size = sum(map(write_size, writes))
+            self._outstanding += size
+            self._queue.append(_Turn(turn, writes, size))
+            self._changed.notify()
+
+    def load(self, tables: Sequence[str]) -> Future[Rows]:
+        """Read tables as they are after every turn submitted so far. Fails with `StoreError`."""
+        future: Future[Rows] = Future()
+        with self._changed:
+            if self._closing or self._error is not None:
+                future.set_exception(self._error or StoreError(ENDED))
+            else:
+                self._queue.append(_Load(tables, future))
+                self._changed.notify()
+        return future
+
+    def close(self) -> None:
+        """Write everything that was submitted, then end the thread. The store stays open, for its owner to close."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        assert threading.current_thread() is not self._thread, "close is not for callbacks"
+        self._thread.join()
+
+    # -- on the writer's thread ----------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while (job := self._take()) is not None:
+                if isinstance(job, _Load):
+                    self._read(job)
+                elif not self._commit(job):
+                    return
+        finally:
+            # Also when a callback raised (its event loop is gone): nobody may wait for ever.
+            self._give_up()
+
+    def _take(self) -> list[_Turn] | _Load | None:
+        """All turns up to the next load, or that load; None at the end."""
+        queue = self._queue
+        with self._changed:
+            while not queue and not self._closing:
+                self._changed.wait()
+            if not queue:
+                return None
+            if isinstance(first := queue[0], _Load):
+                queue.popleft()
+                return first
+            turns: list[_Turn] = []
+            while queue and isinstance(turn := queue[0], _Turn):
+                turns.append(turn)
+                queue.popleft()
+            return turns
+
+    def _commit(self, turns: list[_Turn]) -> bool:
+        try:
+            self._store.commit([write for turn in turns for write in turn.writes])
+        except StoreError as error:
+            self._error = error
+        except Exception as error:  # noqa: BLE001 a foreign store may raise anything; the node must learn of it
+            self._error = StoreError(
+                f"the store raised {error!r}; what was reported before is safe, this write may be there or not"
+            )
+        if self._error is not None:
+            self._on_failed(self._error)
+            return False
+        self.commits += 1
+        with self._changed:
+            self._outstanding -= sum(turn.size for turn in turns)
+        self._on_written(turns[-1].number)
+        return True
+
+    def _read(self, job: _Load) -> None:
+        if not job.rows.set_running_or_notify_cancel():
+            return
+        try:
+            job.rows.set_result({table: self._store.load(table) for table in job.tables})
+        except Exception as error:  # noqa: BLE001 belongs to whoever asked
+            job.rows.set_exception(error)
+
+    def _give_up(self) -> None:
+        with self._changed:
+            if self._error is None:
+                self._error = StoreError(ENDED)
+            left = [job for job in self._queue if isinstance(job, _Load)]
+            self._queue.clear()
+        for job in left:
+            if job.rows.set_running_or_notify_cancel():
+                job.rows.set_exception(self._error)
+
+
+def write_size(write: Write) -> int:
+    """What a write counts for against the bound."""
+    if isinstance(write, Put):
+        return len(write.key) + len(write.value) + WRITE_BYTES
+    return len(write.first) + len(write.stop) + WRITE_BYTES

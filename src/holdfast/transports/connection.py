@@ -1,0 +1,344 @@
+"""One TCP connection: from the moment it is accepted or made until its socket is gone.
+
+    NEW ──► SECURING ──► WAITING ──► OPEN ──► ENDING ──► GONE
+     └───────── plain ───────────────┘
+
+The opener of a TLS connection cannot see whether the acceptor likes its certificate: in TLS 1.3 its own handshake is
+over before. So the acceptor says so with an empty packet, and the opener stays in WAITING until that comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from enum import Enum, auto
+from time import monotonic_ns
+from typing import Protocol, cast
+
+import msgspec
+
+from holdfast.links.ports import Identity
+from holdfast.transports.faults import Faults, FaultyStream
+from holdfast.transports.framing import EMPTY, Cutter, frame
+from holdfast.transports.port import Counters, Events
+from holdfast.transports.secure import Pipe
+from holdfast.transports.sockets import why
+from holdfast.transports.tls import identity_of, why_tls
+from holdfast.types import SECOND, FlowId, Nanos
+from holdfast.wire.packet import PACKET_MAX
+
+
+class TcpLimits(msgspec.Struct, frozen=True):
+    """Bounds of a TCP transport."""
+
+    connect_ns: Nanos = 5 * SECOND
+    handshake_ns: Nanos = 5 * SECOND
+    """For TLS; and for the first packet on an accepted connection."""
+    linger_ns: Nanos = SECOND
+    """How long a closed flow may take to send what was handed over before."""
+    newcomers_max: int = 64
+    """Accepted connections that have not said anything yet. The oldest makes room."""
+    flows_max: int = 1024
+    write_high_bytes: int = 1 << 20
+    """A flow that has this much waiting asks for no more..."""
+    write_low_bytes: int = 256 * 1024
+    """...until so little is left..."""
+    write_max_bytes: int = 16 << 20
+    """...and is closed above this."""
+
+
+class Stage(Enum):
+    NEW = auto()
+    SECURING = auto()
+    WAITING = auto()
+    OPEN = auto()
+    ENDING = auto()
+    """Nobody uses it any more; what was written is still flushed."""
+    GONE = auto()
+
+
+class Owner(Protocol):
+    """What a connection tells the transport that it belongs to."""
+
+    adapter: str
+    domain: str
+    """Whose nodes are let in, with TLS."""
+    events: Events
+    counters: Counters
+    limits: TcpLimits
+    faults: Faults | None
+
+    def admitted(self, connection: Connection) -> None:
+        """It may carry packets now: give it its flow number and announce it."""
+        ...
+
+    def spoke(self, connection: Connection) -> None:
+        """The first packet came."""
+        ...
+
+    def ended(self, connection: Connection, reason: str) -> None:
+        """It is of no use any more. Comes once."""
+        ...
+
+    def vanished(self, connection: Connection) -> None:
+        """Its socket is closed. Comes once, after `ended`."""
+        ...
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Cuts what comes in into packets, sends packets, and knows in which stage it is."""
+
+    def __init__(
+        self, owner: Owner, host: str, port: int, *, unit: str | None, pipe: Pipe | None
+    ) -> None:
+        self.owner = owner
+        self.host = host
+        self.port = port
+        self.unit = unit or ""
+        self.inbound = unit is None
+        self.stage = Stage.NEW
+        self.flow: FlowId | None = None
+        self.identity: Identity | None = None
+        self._pipe = pipe
+        self._cutter = Cutter()
+        self._transport: asyncio.Transport | None = None
+        self._line: FaultyStream | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._spoken = False
+        self._write_paused = False
+        self._credit = True
+        self._trouble = ""
+
+    # -- from asyncio --------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if self.stage is not Stage.NEW:
+            self._transport.abort()  # given up while it was being made
+            return
+        limits = self.owner.limits
+        self._transport.set_write_buffer_limits(limits.write_high_bytes, limits.write_low_bytes)
+        if self.owner.faults is not None:
+            self._line = FaultyStream(
+                self.owner.faults,
+                self.owner.adapter,
+                self.host,
+                self.port,
+                self._transport.write,
+                self._tell_credit,
+            )
+        if self.inbound or self._pipe is not None:
+            self._set_timer(limits.handshake_ns, self._too_slow)
+        if self._pipe is None:
+            self._open()
+        else:
+            self.stage = Stage.SECURING
+            self._shake_hands()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._cutter.room() if self._pipe is None else self._pipe.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._pipe is None:
+            self._cutter.add(nbytes)
+            packets = self._cutter.cut()
+            if not packets and self._cutter.begins_as_tls():
+                self._trouble = "the peer speaks TLS and this node is in plain mode"
+        else:
+            packets = self._decrypt(nbytes)
+        if packets and self.stage is Stage.OPEN:
+            assert self.flow is not None
+            if not self._spoken:
+                self._first_packet()
+            self.owner.counters.packets_in += len(packets)
+            self.owner.events.arrived(self.flow, packets, monotonic_ns())
+        trouble = self._cutter.damage or self._trouble
+        if trouble:
+            self.end(trouble)
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+        self._tell_credit()
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._tell_credit()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.stage is Stage.GONE:
+            return
+        self._cancel_timer()
+        if self._line is not None:
+            self._line.close()
+        if self.stage is not Stage.ENDING:
+            self.owner.ended(self, self._why_lost(exc))
+        self.stage = Stage.GONE
+        self.owner.vanished(self)
+
+    # -- from the transport --------------------------------------------------------------------------------------
+
+    def transmit(self, packets: list[bytes]) -> None:
+        if self.stage is not Stage.OPEN or self._transport is None or not packets:
+            return
+        largest = max(map(len, packets))
+        if largest > PACKET_MAX:
+            self.end(f"asked to send a packet of {largest} bytes, at most {PACKET_MAX} are allowed")
+            return
+        data = frame(packets)
+        waiting = self._transport.get_write_buffer_size() + self.held_bytes
+        if waiting + len(data) > self.owner.limits.write_max_bytes:
+            self.end(
+                f"{waiting} bytes wait for the peer to read and {len(data)} more came, above the bound of "
+                f"{self.owner.limits.write_max_bytes}; what waited may be lost"
+            )
+            return
+        self.owner.counters.packets_out += len(packets)
+        self._put(data if self._pipe is None else self._seal(data))
+
+    def end(self, reason: str, at_once: bool = False) -> None:
+        """Give it up; what was written before is still sent, for a short time or, `at_once`, not at all."""
+        if self.stage in (Stage.ENDING, Stage.GONE):
+            return
+        self.stage = Stage.ENDING
+        self._cancel_timer()
+        self.owner.ended(self, reason)
+        if self._transport is None:
+            return
+        if at_once or self.held_bytes:
+            self._transport.abort()
+            return
+        if self._pipe is not None and self._pipe.ready:
+            self._put(self._pipe.farewell())
+        self._transport.close()
+        self._set_timer(self.owner.limits.linger_ns, self._transport.abort)
+
+    def pause_reading(self) -> None:
+        if self.stage is Stage.OPEN and self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self.stage is Stage.OPEN and self._transport is not None:
+            self._transport.resume_reading()
+
+    def faults_changed(self) -> None:
+        if self._line is not None and self.stage is not Stage.GONE:
+            self._line.release()
+
+    @property
+    def held_bytes(self) -> int:
+        """What a fault keeps from being sent."""
+        return 0 if self._line is None else self._line.held_bytes
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        self.stage = Stage.OPEN
+        if not self.inbound:
+            self._cancel_timer()
+        self.owner.admitted(self)
+        self._tell_credit()
+
+    def _first_packet(self) -> None:
+        self._spoken = True
+        if self.inbound:
+            self._cancel_timer()
+            self.owner.spoke(self)
+
+    def _shake_hands(self) -> bool:
+        """Go on with the TLS handshake; True when it is over and the peer is one of us."""
+        assert self._pipe is not None
+        try:
+            done = self._pipe.handshake()
+        except ssl.SSLError as error:
+            self._put(self._pipe.outgoing())  # the alert that tells the peer why
+            self.end(why_tls(error))
+            return False
+        self._put(self._pipe.outgoing())
+        if not done:
+            return False
+        trouble = self._recognise()
+        if trouble:
+            self.end(trouble)
+            return False
+        if self.inbound:
+            self._put(self._seal(EMPTY))
+            self._open()
+        else:
+            self.stage = Stage.WAITING
+        return True
+
+    def _recognise(self) -> str:
+        """Take the peer's identity from its certificate; says what is wrong with it, if anything."""
+        assert self._pipe is not None
+        self.identity = identity_of(self._pipe.peer_certificate())
+        if self.identity is None:
+            return "the peer's certificate does not name a node"
+        if self.identity.domain != self.owner.domain:
+            return (
+                f"the peer {self.identity.name!r} is a node of domain {self.identity.domain!r}, "
+                f"this is domain {self.owner.domain!r}"
+            )
+        return ""
+
+    def _decrypt(self, count: int) -> list[memoryview]:
+        assert self._pipe is not None
+        pipe, cutter = self._pipe, self._cutter
+        packets: list[memoryview] = []
+        pipe.feed(count)
+        if not pipe.ready and not self._shake_hands():
+            return packets
+        try:
+            while not cutter.damage and (got := pipe.read_into(cutter.room())):
+                cutter.add(got)
+                packets += cutter.cut()
+        except ssl.SSLError as error:
+            self._trouble = why_tls(error)
+        self._put(pipe.outgoing())
+        if self.stage is Stage.WAITING and cutter.frames:
+            self._open()
+        return packets
+
+    def _seal(self, data: bytes) -> bytes:
+        assert self._pipe is not None
+        try:
+            return self._pipe.seal(data)
+        except ssl.SSLError as error:
+            self.end(why_tls(error))
+            return b""
+
+    def _put(self, data: bytes) -> None:
+        if not data or self._transport is None:
+            return
+        if self._line is None:
+            self._transport.write(data)
+        else:
+            self._line.write(data)
+            self._tell_credit()
+
+    def _tell_credit(self) -> None:
+        if self.flow is None or self.stage is not Stage.OPEN:
+            return
+        is_open = not self._write_paused and self.held_bytes <= self.owner.limits.write_high_bytes
+        if is_open != self._credit:
+            self._credit = is_open
+            self.owner.events.credit(self.flow, is_open)
+
+    def _too_slow(self) -> None:
+        seconds = self.owner.limits.handshake_ns / SECOND
+        what = "sent no packet" if self.stage is Stage.OPEN else "did not finish the handshake"
+        self.end(f"the peer {what} within {seconds:g} s")
+
+    def _why_lost(self, error: Exception | None) -> str:
+        reason = "the peer closed the connection" if error is None else why(error)
+        if self.stage is Stage.OPEN:
+            return reason
+        return f"{reason}, before the handshake was over; the log of the peer may say why"
+
+    def _set_timer(self, after: Nanos, then: Callable[[], None]) -> None:
+        self._timer = asyncio.get_running_loop().call_later(after / SECOND, then)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

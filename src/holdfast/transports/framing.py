@@ -1,0 +1,108 @@
+"""Packets on a stream: a `u32` length, little-endian, before each. An empty packet means nothing and is skipped.
+
+Bytes are read into a block and packets are slices of it, so nothing is copied but the beginning of a packet whose
+end did not fit. A block is never written again where a packet lies. It stays in memory as long as one of its
+packets does, so it is not large: 128 KiB is as fast as more.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from holdfast.wire.packet import PACKET_MAX
+
+LENGTH: Final = Struct("<I")
+EMPTY: Final = LENGTH.pack(0)
+TLS_BEGINS: Final = b"\x16\x03\x01"
+BLOCK: Final = 128 * 1024
+ROOM_MIN: Final = 32 * 1024
+"""A read is offered at least this; it must hold one TLS record (16 KiB)."""
+
+_pack = LENGTH.pack
+_unpack = LENGTH.unpack_from
+
+
+def frame(packets: list[bytes]) -> bytes:
+    """All packets with their lengths, as one piece: one write is cheaper than many, and so is one copy."""
+    if len(packets) == 1:
+        return _pack(len(packets[0])) + packets[0]
+    parts: list[bytes] = []
+    for packet in packets:
+        parts.append(_pack(len(packet)))
+        parts.append(packet)
+    return b"".join(parts)
+
+
+class Cutter:
+    """Cuts what comes in on one stream into packets: read into `room()`, say so with `add`, then `cut`."""
+
+    __slots__ = ("_block", "_filled", "_needed", "_start", "_view", "damage", "frames")
+
+    def __init__(self) -> None:
+        self._block = bytearray(0)
+        self._view = memoryview(self._block)
+        self._start = 0
+        self._filled = 0
+        self._needed = LENGTH.size
+        self.frames = 0
+        """Whole packets seen so far, empty ones included."""
+        self.damage = ""
+        """Why the stream cannot be read on; set once a length makes no sense."""
+
+    def room(self) -> memoryview:
+        """Where the next bytes go."""
+        size = len(self._block)
+        # A packet that will not fit moves early, while little of it is there; one larger than a block fills it first.
+        if size - self._filled < ROOM_MIN or 0 < size - self._needed < self._start:
+            self._new_block()
+        return self._view[self._filled :]
+
+    def add(self, count: int) -> None:
+        self._filled += count
+
+    def cut(self) -> list[memoryview]:
+        """The packets that are complete now."""
+        packets: list[memoryview] = []
+        block, view, filled, at = self._block, self._view, self._filled, self._start
+        needed = 0
+        while True:
+            first = at + 4
+            if first > filled:
+                needed = 4
+                break
+            (size,) = _unpack(block, at)
+            if size > PACKET_MAX:
+                self._damaged(size)
+                break
+            stop = first + size
+            if stop > filled:
+                needed = stop - at
+                break
+            if size:
+                packets.append(view[first:stop])
+            self.frames += 1
+            at = stop
+        self._start = at
+        self._needed = needed
+        return packets
+
+    def begins_as_tls(self) -> bool:
+        """Whether the very first bytes are those of a TLS handshake. As a length they might make sense (66326)."""
+        return not self.frames and self._block[self._start : min(self._filled, 3)] == TLS_BEGINS
+
+    def _damaged(self, size: int) -> None:
+        self.damage = (
+            f"the peer announced a packet of {size} bytes where at most {PACKET_MAX} are allowed: "
+            "the stream is damaged, or this is not a Holdfast node"
+        )
+
+    def _new_block(self) -> None:
+        # A peer that announces much and sends little makes us hold four times what it sent, not what it announced.
+        left = self._filled - self._start
+        size = max(BLOCK, min(self._needed, 4 * left) + ROOM_MIN)
+        block = bytearray(size)
+        view = memoryview(block)
+        view[:left] = self._view[self._start : self._filled]
+        self._block, self._view = block, view
+        self._start, self._filled = 0, left

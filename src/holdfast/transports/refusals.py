@@ -1,0 +1,34 @@
+"""Says who was turned away and why. A hostile peer cannot fill the log: one line a second, the rest is counted."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Final
+
+from holdfast.types import SECOND, Nanos
+
+log = logging.getLogger("holdfast.transports")
+
+LINE_EVERY_NS: Final = SECOND
+
+
+class Refusals:
+    """Log lines about connections that one adapter refused."""
+
+    __slots__ = ("_adapter", "_next_line", "_silent")
+
+    def __init__(self, adapter: str) -> None:
+        self._adapter = adapter
+        self._next_line: Nanos = 0
+        self._silent = 0
+
+    def note(self, host: str, port: int, reason: str) -> None:
+        now = time.monotonic_ns()
+        if now < self._next_line:
+            self._silent += 1
+            return
+        more = f" ({self._silent} more since the last such line)" if self._silent else ""
+        log.warning("adapter %s: refused %s:%d: %s%s", self._adapter, host, port, reason, more)
+        self._next_line = now + LINE_EVERY_NS
+        self._silent = 0

@@ -1,0 +1,369 @@
+"""UDP: one socket for an adapter; a flow is one remote address.
+
+Reads the socket itself: asyncio's datagram transport reads one datagram for each turn of its loop. Here a wake-up
+drains what is there, within a bound, and hands it on once for each flow. `recvfrom` is the fastest call Python has for
+that; the kernel's receive time, which `recvmsg` would give for 40 % more, is asked for once for each wake-up.
+Segmentation offload would be faster still, but then faults that hit single packets would hit whole trains of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import socket
+import struct
+import sys
+from collections import deque
+from time import monotonic_ns, time_ns
+from typing import ClassVar, Final
+
+import msgspec
+
+from holdfast.links.ports import FlowClosed, FlowOpened, OpenFailed, OpenFlow
+from holdfast.transports.faults import Faults
+from holdfast.transports.port import Counters, Events, NextFlow
+from holdfast.transports.sockets import SockAddr, bind, resolve, why
+from holdfast.types import SECOND, FlowId, Nanos
+
+DATAGRAM_MAX: Final = 65536
+DRAIN_MAX: Final = 256
+DRAIN_MAX_BYTES: Final = 1 << 20
+"""What is read in a row before the event loop does something else."""
+QUEUED_OVERHEAD: Final = 64
+
+_IP_MTU_DISCOVER: Final = 10
+_IPV6_MTU_DISCOVER: Final = 23
+_PMTUDISC_PROBE: Final = 3
+"""Never fragment, and never believe what was once learnt about the path: a repaired path must be found again."""
+_SIOCGSTAMPNS: Final = 0x8907
+_STAMP: Final = struct.Struct("=qq")
+STAMP_AGE_MAX_NS: Final = 5 * SECOND
+"""An older stamp means that the wall clock was set, not that a datagram lay there for so long."""
+
+
+class UdpLimits(msgspec.Struct, frozen=True):
+    """Bounds of a UDP transport."""
+
+    unanswered_max: int = 256
+    """Flows that a sender made by sending, and that nobody here has sent on. The oldest makes room."""
+    flows_max: int = 4096
+    socket_bytes: int = 4 << 20
+    """Asked of the kernel for each direction; it may give less."""
+    queue_max_bytes: int = 4 << 20
+    """What waits while the socket takes no more; what does not fit is dropped and counted."""
+
+
+class _Flow:
+    __slots__ = ("address", "blocked", "host", "number", "port")
+
+    def __init__(self, number: FlowId, address: SockAddr, host: str, port: int) -> None:
+        self.number = number
+        self.address = address
+        self.host = host
+        self.port = port
+        self.blocked = False
+
+
+class UdpTransport:
+    """The UDP flows of one adapter."""
+
+    kind: ClassVar[str] = "udp"
+
+    def __init__(
+        self,
+        adapter: str,
+        host: str,
+        port: int,
+        events: Events,
+        next_flow: NextFlow,
+        *,
+        faults: Faults | None = None,
+        limits: UdpLimits | None = None,
+    ) -> None:
+        self.adapter = adapter
+        self.events = events
+        self.limits = limits or UdpLimits()
+        self.faults = faults
+        self.counters = Counters()
+        self._host = host
+        self._port = port
+        self._next_flow = next_flow
+        self._socket: socket.socket | None = None
+        self._reading = False
+        self._flows: dict[FlowId, _Flow] = {}
+        self._by_address: dict[SockAddr, _Flow] = {}
+        self._unanswered: dict[FlowId, _Flow] = {}
+        """Oldest first."""
+        self._paused: dict[FlowId, None] = {}
+        self._queue: deque[tuple[_Flow, bytes]] = deque()
+        self._queue_bytes = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self._host, self._port
+
+    async def start(self) -> None:
+        sock = await bind(self.adapter, self.kind, self._host, self._port)
+        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            sock.setsockopt(socket.SOL_SOCKET, option, self.limits.socket_bytes)
+        if sys.platform == "linux":
+            if sock.family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _PMTUDISC_PROBE)
+            else:
+                sock.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _PMTUDISC_PROBE)
+        self._port = sock.getsockname()[1]
+        self._socket = sock
+        self._received_at()  # from the first time it is asked, the kernel keeps receive times
+        self._read_on()
+
+    def open(self, request: OpenFlow) -> None:
+        if self._socket is None:
+            self._failed(request, "this node stops, or has not started")
+            return
+        try:
+            found = socket.getaddrinfo(
+                request.host,
+                request.port,
+                self._socket.family,
+                socket.SOCK_DGRAM,
+                flags=socket.AI_NUMERICHOST,
+            )
+        except (socket.gaierror, UnicodeError):
+            task = asyncio.get_running_loop().create_task(self._look_up(request))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            self._announce(request, found[0][4])
+
+    def transmit(self, flow: FlowId, packets: list[bytes]) -> None:
+        target = self._flows.get(flow)
+        if target is None or self._socket is None:
+            return
+        self._unanswered.pop(flow, None)
+        if self.faults is not None and self.faults.rules:
+            packets = self._what_passes(self.faults, target, packets)
+        self.counters.packets_out += len(packets)
+        sendto, address = self._socket.sendto, target.address
+        for at, packet in enumerate(packets):
+            if self._queue:
+                self._wait(target, packets[at:])
+                return
+            try:
+                sendto(packet, address)
+            except (BlockingIOError, InterruptedError):
+                self._wait(target, packets[at:])
+                return
+            except OSError as error:
+                self._not_sent(error)
+
+    def close_flow(self, flow: FlowId, reason: str) -> None:
+        target = self._flows.pop(flow, None)
+        if target is None:
+            return
+        del self._by_address[target.address]
+        self._unanswered.pop(flow, None)
+        self.events.closed(FlowClosed(flow, reason))
+        self.resume(flow)
+
+    def pause(self, flow: FlowId) -> None:
+        """All flows share the socket, so all wait; the kernel keeps what comes, and drops what does not fit."""
+        if flow in self._flows and self._socket is not None:
+            self._paused[flow] = None
+            self._read_off()
+
+    def resume(self, flow: FlowId) -> None:
+        self._paused.pop(flow, None)
+        if not self._paused:
+            self._read_on()
+
+    async def stop(self) -> None:
+        sock, self._socket = self._socket, None
+        await asyncio.sleep(0)  # every task has begun now, so each gives its answer
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        for flow in list(self._flows):
+            self.close_flow(flow, "this node stops")
+        self._queue.clear()
+        self._queue_bytes = 0
+        if sock is not None:
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(sock)
+            loop.remove_writer(sock)
+            sock.close()
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def _drain(self) -> None:
+        if self._socket is None:
+            return
+        receive = self._socket.recvfrom
+        heard: dict[SockAddr, list[memoryview]] = {}
+        room = DRAIN_MAX_BYTES
+        for _ in range(DRAIN_MAX):
+            try:
+                data, address = receive(DATAGRAM_MAX)
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError:
+                self.counters.receive_errors += (
+                    1  # an ICMP error about something we sent: says nothing certain
+                )
+                continue
+            if address in heard:
+                heard[address].append(memoryview(data))
+            else:
+                heard[address] = [memoryview(data)]
+            room -= len(data)
+            if room <= 0:
+                break
+        if not heard:
+            return
+        at = self._received_at()
+        for address, packets in heard.items():
+            flow = self._by_address.get(address) or self._first_heard(address)
+            if flow is not None:
+                self.counters.packets_in += len(packets)
+                self.events.arrived(flow.number, packets, at)
+
+    def _received_at(self) -> Nanos:
+        """When the last datagram came, on the monotonic clock: the kernel's word, or now."""
+        now = monotonic_ns()
+        if self._socket is None or sys.platform != "linux":
+            return now
+        stamp = bytearray(_STAMP.size)
+        try:
+            fcntl.ioctl(self._socket, _SIOCGSTAMPNS, stamp)
+        except OSError:
+            return now
+        seconds, rest = _STAMP.unpack(stamp)
+        age = time_ns() - (seconds * SECOND + rest)
+        return now - age if 0 < age < STAMP_AGE_MAX_NS else now
+
+    def _first_heard(self, address: SockAddr) -> _Flow | None:
+        """A sender that we do not know. It cannot make us remember more than a bounded number of such."""
+        if len(self._flows) >= self.limits.flows_max and not self._unanswered:
+            self.counters.dropped += 1
+            return None
+        if self._unanswered and (
+            len(self._unanswered) >= self.limits.unanswered_max
+            or len(self._flows) >= self.limits.flows_max
+        ):
+            self.counters.evicted += 1
+            oldest = next(iter(self._unanswered))
+            self.close_flow(oldest, "made room for newer senders: nobody here answered this one")
+        flow = self._new_flow(address, str(address[0]), int(address[1]))
+        self._unanswered[flow.number] = flow
+        self.events.opened(
+            FlowOpened(flow.number, self.adapter, self.kind, flow.host, flow.port, inbound=True)
+        )
+        return flow
+
+    def _read_on(self) -> None:
+        if not self._reading and self._socket is not None:
+            self._reading = True
+            asyncio.get_running_loop().add_reader(self._socket, self._drain)
+
+    def _read_off(self) -> None:
+        if self._reading and self._socket is not None:
+            self._reading = False
+            asyncio.get_running_loop().remove_reader(self._socket)
+
+    # -- sending -------------------------------------------------------------------------------------------------
+
+    def _what_passes(self, faults: Faults, flow: _Flow, packets: list[bytes]) -> list[bytes]:
+        host, port = str(flow.address[0]), flow.port
+        return [
+            packet
+            for packet in packets
+            if faults.hit(self.adapter, self.kind, host, port, len(packet)) is None
+        ]
+
+    def _wait(self, flow: _Flow, packets: list[bytes]) -> None:
+        """The socket takes no more for now."""
+        if not self._queue and self._socket is not None:
+            asyncio.get_running_loop().add_writer(self._socket, self._go_on)
+        for packet in packets:
+            size = len(packet) + QUEUED_OVERHEAD
+            if self._queue_bytes + size > self.limits.queue_max_bytes:
+                self.counters.dropped += 1
+                continue
+            self._queue.append((flow, packet))
+            self._queue_bytes += size
+        if not flow.blocked:
+            flow.blocked = True
+            self.events.credit(flow.number, False)
+
+    def _go_on(self) -> None:
+        if self._socket is None:
+            return
+        while self._queue:
+            flow, packet = self._queue[0]
+            try:
+                self._socket.sendto(packet, flow.address)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                self._not_sent(error)
+            self._queue.popleft()
+            self._queue_bytes -= len(packet) + QUEUED_OVERHEAD
+        asyncio.get_running_loop().remove_writer(self._socket)
+        for flow in list(self._flows.values()):
+            if flow.blocked:
+                flow.blocked = False
+                self.events.credit(flow.number, True)
+
+    def _not_sent(self, error: OSError) -> None:
+        # A datagram may be lost anywhere; here the kernel happens to tell us. Health finds out what it means.
+        if error.errno == errno.EMSGSIZE:
+            self.counters.too_large += 1
+        else:
+            self.counters.send_errors += 1
+
+    # -- flows ---------------------------------------------------------------------------------------------------
+
+    async def _look_up(self, request: OpenFlow) -> None:
+        family = self._socket.family if self._socket is not None else socket.AF_UNSPEC
+        try:
+            _, address = await resolve(request.host, request.port, self.kind, family)
+        except OSError as error:
+            self._failed(request, why(error))
+        except asyncio.CancelledError:
+            self._failed(request, "this node stops")
+            raise
+        else:
+            self._announce(request, address)
+
+    def _announce(self, request: OpenFlow, address: SockAddr) -> None:
+        flow = self._by_address.get(address)
+        if flow is None:
+            if len(self._flows) >= self.limits.flows_max:
+                self._failed(request, f"there are {self.limits.flows_max} flows already")
+                return
+            flow = self._new_flow(address, request.host, request.port)
+        self._unanswered.pop(flow.number, None)
+        self.events.opened(
+            FlowOpened(
+                flow.number,
+                self.adapter,
+                self.kind,
+                request.host,
+                request.port,
+                inbound=False,
+                unit=request.unit,
+            )
+        )
+
+    def _new_flow(self, address: SockAddr, host: str, port: int) -> _Flow:
+        flow = _Flow(self._next_flow(), address, host, port)
+        self._flows[flow.number] = flow
+        self._by_address[address] = flow
+        return flow
+
+    def _failed(self, request: OpenFlow, reason: str) -> None:
+        self.events.open_failed(
+            OpenFailed(self.adapter, self.kind, request.host, request.port, request.unit, reason)
+        )

@@ -1,0 +1,173 @@
+"""What is served where: the page, the status once, the status as it changes, the metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from importlib import resources
+from typing import Final
+
+from aiohttp import web
+
+from holdfast.web.access import Access
+from holdfast.web.metrics import CONTENT_TYPE, metrics_text
+from holdfast.web.snapshots import Snapshots
+
+WATCHERS_MAX: Final = 32
+KEEP_ALIVE_S: Final = 5.0
+STUCK_S_MAX: Final = 30.0
+"""A watcher that takes nothing for this long is let go; if it still lives, it comes again by itself."""
+
+_TYPES: Final = {
+    ".css": "text/css",
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "Server": "holdfast",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Pages:
+    """The handlers, and the number of those who watch."""
+
+    def __init__(self, snapshots: Snapshots, access: Access) -> None:
+        self._snapshots = snapshots
+        self._access = access
+        self._files = _static_files()
+        self._watchers = 0
+        self._closing = asyncio.Event()
+
+    def application(self) -> web.Application:
+        application = web.Application(middlewares=[self._guard])
+        application.on_response_prepare.append(_add_headers)
+        application.router.add_get("/", self._page)
+        application.router.add_get("/api/status", self._status)
+        application.router.add_get("/api/events", self._events, allow_head=False)
+        application.router.add_get("/metrics", self._metrics)
+        for name in self._files:
+            application.router.add_get(f"/{name}", self._file)
+        return application
+
+    def close(self) -> None:
+        """Let all watchers go, so that the server can stop at once."""
+        self._closing.set()
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        if not self._access.host_is_ours(request.headers.get("Host")):
+            return _plain(
+                403,
+                "This page is for this machine: open it as http://localhost or http://127.0.0.1. "
+                "To reach it by another name, start the node with a token for the page.",
+            )
+        # The files of the page hold nothing of the node, and the page must be there to ask for the token.
+        open_to_all = request.path == "/" or request.path[1:] in self._files
+        if not open_to_all and not self._token_is_right(request):
+            return _plain(401, "This needs the token of the node's page, as Authorization: Bearer.")
+        return await handler(request)
+
+    def _token_is_right(self, request: web.Request) -> bool:
+        return self._access.token_is_right(
+            request.query.get("token"), request.headers.get("Authorization")
+        )
+
+    async def _page(self, request: web.Request) -> web.StreamResponse:
+        # Without the token it is the same page, which then asks for it.
+        status = 200 if self._token_is_right(request) else 401
+        return self._send_file("index.html", status)
+
+    async def _file(self, request: web.Request) -> web.StreamResponse:
+        return self._send_file(request.path[1:], 200)
+
+    def _send_file(self, name: str, status: int) -> web.Response:
+        body, content_type = self._files[name]
+        return web.Response(body=body, status=status, content_type=content_type, charset="utf-8")
+
+    async def _status(self, request: web.Request) -> web.StreamResponse:
+        snapshot = self._snapshots.latest()
+        return web.Response(
+            body=snapshot.body,
+            status=500 if snapshot.failed else 200,
+            content_type="application/json",
+        )
+
+    async def _metrics(self, request: web.Request) -> web.StreamResponse:
+        snapshot = self._snapshots.latest()
+        if snapshot.failed:
+            return _plain(500, str(snapshot.status["error"]))
+        body = metrics_text(snapshot.status).encode()
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        if self._watchers >= WATCHERS_MAX:
+            response = _plain(503, f"{WATCHERS_MAX} pages watch this node already. Close one.")
+            response.headers["Retry-After"] = "5"
+            return response
+        stream = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        self._watchers += 1
+        try:
+            await stream.prepare(request)
+            await self._watch(request, stream)
+        except (ConnectionError, TimeoutError):
+            # Gone, or stuck: what is still unsent would only keep the connection.
+            if request.transport is not None:
+                request.transport.abort()
+        finally:
+            self._watchers -= 1
+        return stream
+
+    async def _watch(self, request: web.Request, stream: web.StreamResponse) -> None:
+        """Send what changed until the client goes. What it has not taken yet is never added to: it is passed over."""
+        now_s = asyncio.get_running_loop().time
+        sent_version, sent_s = 0, now_s()
+        while not self._closing.is_set() and request.transport is not None:
+            snapshot = self._snapshots.latest()
+            idle_s = now_s() - sent_s
+            if request.transport.get_write_buffer_size():
+                if idle_s >= STUCK_S_MAX:
+                    raise TimeoutError
+            elif snapshot.version != sent_version or idle_s >= KEEP_ALIVE_S:
+                changed = snapshot.version != sent_version
+                async with asyncio.timeout(STUCK_S_MAX):
+                    await stream.write(
+                        b"data: " + snapshot.body + b"\n\n" if changed else b": alive\n\n"
+                    )
+                sent_version, sent_s = snapshot.version, now_s()
+            await self._pause()
+
+    async def _pause(self) -> None:
+        try:
+            async with asyncio.timeout(self._snapshots.pause_s):
+                await self._closing.wait()
+        except TimeoutError:
+            return
+
+
+async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(_HEADERS)
+
+
+def _plain(status: int, text: str) -> web.Response:
+    return web.Response(status=status, text=text + "\n")
+
+
+def _static_files() -> dict[str, tuple[bytes, str]]:
+    """All files of the page, by name. They are few and small, and nothing else on the disk can be asked for."""
+    files = {}
+    for entry in resources.files("holdfast.web").joinpath("static").iterdir():
+        content_type = _TYPES.get("." + entry.name.rpartition(".")[2])
+        if content_type is not None:
+            files[entry.name] = (entry.read_bytes(), content_type)
+    return files

@@ -1,0 +1,127 @@
+"""The server of the page: where it listens, and what must hold before it does."""
+
+from __future__ import annotations
+
+import errno
+import ssl
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.errors import AddressInUse, SetupError
+from holdfast.web.access import Access, is_loopback
+from holdfast.web.snapshots import Snapshots
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from holdfast.web.application import Pages
+
+SHUTDOWN_S_MAX: Final = 2.0
+
+
+class WebServer:
+    """Serves the page of one node on one address. `status` is called on the event loop and must not block.
+
+    Off loopback a token is required. It crosses the network as it is, so there give an `ssl_context` too, or put the
+    page behind a proxy or tunnel that encrypts.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        port: int,
+        status: Callable[[], dict[str, Any]],
+        token: str | None = None,
+        *,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        try:
+            import aiohttp  # noqa: F401 (asked for here, so that a node says so before it does anything)
+        except ImportError:
+            raise SetupError(
+                "the page needs aiohttp, which is not installed; the page was not started. "
+                "Install it with: pip install 'holdfast[web]'"
+            ) from None
+        if token == "":
+            raise SetupError("the token of the page is empty; the page was not started")
+        if token is None and not is_loopback(address):
+            raise SetupError(
+                f"the page on {address} can be reached from other machines, so it needs a token; it was not started. "
+                "Give it one, or let it listen on 127.0.0.1"
+            )
+        self.address = address
+        self._port = port
+        self._status = status
+        self._access = Access(token)
+        self._ssl_context = ssl_context
+        self._pages: Pages | None = None
+        self._runner: web.AppRunner | None = None
+
+    @property
+    def port(self) -> int:
+        """The port; once started, the real one where 0 was asked for."""
+        return self._port
+
+    @property
+    def url(self) -> str:
+        """Where to look, without the token."""
+        scheme = "https" if self._ssl_context else "http"
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{scheme}://{host}:{self._port}/"
+
+    async def start(self) -> None:
+        """Listen. Raises `AddressInUse` when another process has the port, `SetupError` when it cannot be had."""
+        from aiohttp import web
+
+        from holdfast.web.application import Pages
+
+        assert self._runner is None, "started twice"
+        self._pages = Pages(Snapshots(self._status), self._access)
+        # No access log: the token may be in the address. Cancellation: a watcher that goes frees its place at once.
+        self._runner = web.AppRunner(
+            self._pages.application(),
+            access_log=None,
+            handler_cancellation=True,
+            keepalive_timeout=15.0,
+            shutdown_timeout=SHUTDOWN_S_MAX,
+        )
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self.address, self._port, ssl_context=self._ssl_context)
+        try:
+            await site.start()
+        except OSError as failure:
+            await self.close()
+            raise _cannot_listen(self.address, self._port, failure) from None
+        self._port = site.port
+
+    async def close(self) -> None:
+        """Stop serving. Pages that are open see that the node is gone."""
+        if self._runner is None or self._pages is None:
+            return
+        self._pages.close()
+        await self._runner.cleanup()
+        self._runner = None
+
+    async def __aenter__(self) -> WebServer:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def _cannot_listen(address: str, port: int, failure: OSError) -> SetupError:
+    if failure.errno == errno.EADDRINUSE:
+        return AddressInUse(
+            f"the page cannot listen on {address} port {port}: another process has that port; the page was not "
+            "started. Stop that process, or choose another port (0 takes a free one)"
+        )
+    if failure.errno == errno.EACCES:
+        return SetupError(
+            f"this user may not listen on {address} port {port}; the page was not started. "
+            "Choose a port from 1024 on"
+        )
+    return SetupError(
+        f"the page cannot listen on {address} port {port} ({failure.strerror or failure}); the page was not started. "
+        "Choose an address that this machine has"
+    )

@@ -1,0 +1,120 @@
+// Puts the page together: what the stream brings is shown, and when it brings nothing, that is shown.
+
+import { $, age, setHeard, setText, tickAges } from "./dom.js";
+import { showMatrices } from "./matrix.js";
+import { readStatus } from "./model.js";
+import { showEvents, showGroups, showLinks, showMembers, showVerdict } from "./sections.js";
+import { Stream } from "./stream.js";
+
+let newest = null; // The snapshot that waits to be drawn; a newer one takes its place.
+let node = {};
+let contact = "connecting";
+let reason = "";
+let trouble = ""; // What the node itself says is wrong with its status.
+let lost = null; // When contact was lost: { at: Date, ms: on the page's clock }.
+
+// -- snapshots -----------------------------------------------------------------------------------------------------
+
+function onSnapshot(status) {
+  trouble = status.error ?? "";
+  if (trouble) return showContact();
+  if (newest === null) requestAnimationFrame(draw); // Waits while nobody looks at the tab.
+  newest = { status, ms: performance.now() };
+}
+
+function draw() {
+  const { status, ms } = newest;
+  newest = null;
+  setHeard(ms);
+  const model = readStatus(status);
+  node = model.node;
+  setText($("domain"), node.domain ?? "Holdfast");
+  setText($("node"), node.name ? `as ${node.name} sees it` : "");
+  setText($("version"), node.version ? `Holdfast ${node.version}` : "Holdfast");
+  showVerdict(model);
+  showMatrices($("matrices"), model.subnets);
+  showGroups($("groups"), model.groups, node);
+  showMembers($("members"), model.members);
+  showEvents($("events"), model.events);
+  showLinks($("links"), model.links);
+  $("main").hidden = false;
+  document.body.dataset.version = String(Number(document.body.dataset.version ?? 0) + 1);
+  showContact();
+}
+
+// -- contact -------------------------------------------------------------------------------------------------------
+
+function onContact(state, why) {
+  if (state === "lost" && contact !== "lost") lost = { at: new Date(), ms: performance.now() };
+  contact = state;
+  reason = why;
+  showContact();
+}
+
+function showContact() {
+  document.body.dataset.contact = contact;
+  $("locked").hidden = contact !== "locked";
+  if (contact === "locked") {
+    $("main").hidden = true;
+    $("token").focus();
+  }
+  const words = { connecting: "connecting", live: "live", lost: "no contact", locked: "locked" };
+  setText($("contact-text"), words[contact]);
+  const name = [node.domain, node.name].filter(Boolean).join(" · ");
+  const mark = contact === "lost" ? "✕ no contact" : "";
+  document.title = [mark, name, "Holdfast"].filter(Boolean).join(" · ");
+  showBanner();
+}
+
+function showBanner() {
+  let text = "";
+  if (contact === "lost") {
+    const last = $("main").hidden ? "" : " Below is what it said last.";
+    text = `No contact with ${node.name ?? "the node"} since ${lost.at.toLocaleTimeString("en-GB")}.${last} ${reason || "Trying again."}`;
+  } else if (contact === "live" && trouble) {
+    text = `${trouble}. Below is what it said last.`;
+  }
+  setText($("banner-text"), text);
+  $("banner").hidden = !text;
+  $("retry").hidden = contact !== "lost";
+  showBannerAge();
+}
+
+// Apart from the text, or a screen reader would read everything again each second.
+function showBannerAge() {
+  setText($("banner-age"), contact === "lost" ? `${age((performance.now() - lost.ms) / 1000)} ago` : "");
+}
+
+// -- the token -----------------------------------------------------------------------------------------------------
+
+const TOKEN = "holdfast-token";
+
+function firstToken() {
+  const address = new URL(location.href);
+  const given = address.searchParams.get("token");
+  if (given === null) return sessionStorage.getItem(TOKEN) ?? "";
+  // Out of the address bar: it would end up in the history, in bookmarks and on screenshots.
+  address.searchParams.delete("token");
+  history.replaceState(null, "", address);
+  sessionStorage.setItem(TOKEN, given);
+  return given;
+}
+
+const token = firstToken();
+$("plain").hidden = token !== ""; // A link cannot carry the token, but in the address.
+const stream = new Stream({ token, onSnapshot, onContact });
+
+$("unlock").addEventListener("submit", (event) => {
+  event.preventDefault();
+  sessionStorage.setItem(TOKEN, $("token").value);
+  setText($("unlock-text"), "That was not the right token.");
+  $("plain").hidden = true;
+  stream.unlock($("token").value);
+});
+$("retry").addEventListener("click", () => stream.retryNow());
+
+setInterval(() => {
+  // While there is no contact nobody knows how old things are, so ages stand still.
+  if (contact === "live") tickAges(performance.now());
+  showBannerAge();
+}, 1000);

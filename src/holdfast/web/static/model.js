@@ -1,0 +1,196 @@
+// From the node's status to what the page shows. Pure: no DOM, no clock. Every part of the status may be missing.
+
+const LOSS_PPM_MAX = 10_000; // As in metrics.py.
+const natural = new Intl.Collator("en", { numeric: true });
+export const byName = (a, b) => natural.compare(a, b);
+
+const list = (value) => (Array.isArray(value) ? value.filter((row) => row && typeof row === "object") : []);
+const part = (value) => (value && typeof value === "object" && !Array.isArray(value) ? value : {});
+const plural = (n, one, many = one + "s") => `${n} ${n === 1 ? one : many}`;
+
+export function readStatus(status) {
+  const node = part(status.node);
+  const members = readMembers(status, node);
+  const subnets = readSubnets(list(status.paths), members);
+  const groups = list(status.groups);
+  const model = {
+    node,
+    members,
+    subnets,
+    groups,
+    links: list(status.links).sort((a, b) => byName(String(a.peer), String(b.peer))),
+    events: readEvents(list(status.events)),
+    queues: part(status.queues),
+    telemetry: part(status.telemetry),
+  };
+  return { ...model, verdict: judge(model) };
+}
+
+function readMembers(status, node) {
+  const members = list(status.members).map((member) => ({ ...member, self: member.name === node.name }));
+  // The node may leave itself out: it is there all the same.
+  if (node.name && !members.some((member) => member.self)) {
+    members.push({ ...node, state: "up", since_s: node.uptime_s, self: true });
+  }
+  return members.sort((a, b) => byName(String(a.name), String(b.name)));
+}
+
+function readEvents(events) {
+  const newestFirst = events.map((event, i) => ({ ...event, i }));
+  newestFirst.sort((a, b) => (Date.parse(b.at) || 0) - (Date.parse(a.at) || 0) || b.i - a.i);
+  return newestFirst.slice(0, 100);
+}
+
+// -- paths ---------------------------------------------------------------------------------------------------------
+
+export function pathState(path) {
+  if (!path.alive) return "dead";
+  if (path.size && path.size < (path.size_max || 0)) return "soft";
+  if ((path.loss_ppm || 0) >= LOSS_PPM_MAX) return "soft";
+  return path.size ? "ok" : "unknown";
+}
+
+function readSubnets(paths, members) {
+  const subnets = new Map();
+  const subnet = (name) => {
+    if (!subnets.has(name)) subnets.set(name, { name, names: new Set(), rows: new Map() });
+    return subnets.get(name);
+  };
+  for (const member of members) {
+    for (const adapter of list(member.adapters)) subnet(adapter.subnet ?? "").names.add(member.name);
+  }
+  for (const path of paths) {
+    const { names, rows } = subnet(path.subnet ?? "");
+    names.add(path.sender).add(path.listener);
+    const key = cellKey(path.sender, path.listener);
+    if (!rows.has(key)) rows.set(key, []);
+    rows.get(key).push(path);
+  }
+  const down = new Set(members.filter((member) => member.state === "down").map((member) => member.name));
+  return [...subnets.values()].sort((a, b) => byName(a.name, b.name)).map((raw) => readSubnet(raw, down));
+}
+
+export const cellKey = (sender, listener) => `${sender}\u0000${listener}`;
+
+function readSubnet({ name, names, rows }, down) {
+  const nodes = [...names].sort(byName).map((node) => ({ name: node, down: down.has(node) }));
+  const cells = new Map();
+  const counts = { ok: 0, soft: 0, dead: 0, unknown: 0 };
+  for (const sender of nodes) {
+    for (const listener of nodes) {
+      if (sender === listener) continue;
+      const key = cellKey(sender.name, listener.name);
+      const cell = readCell(sender, listener, name, rows.get(key) ?? []);
+      cells.set(key, cell);
+      counts[cell.state] += 1;
+    }
+  }
+  return { name, nodes, cells, counts };
+}
+
+function readCell(sender, listener, subnet, rows) {
+  rows.sort((a, b) => byName(String(a.transport), String(b.transport)));
+  const states = rows.map(pathState);
+  const known = states.filter((state) => state !== "unknown");
+  let state = "soft";
+  if (!known.length) state = "unknown";
+  else if (known.every((one) => one === "dead")) state = "dead";
+  else if (known.every((one) => one === "ok")) state = "ok";
+  return {
+    sender: sender.name,
+    listener: listener.name,
+    subnet,
+    state,
+    rows,
+    excused: sender.down || listener.down,
+    ...explain(state, rows),
+  };
+}
+
+const SYMBOLS = { ok: "✓", dead: "✕", unknown: "?" };
+const SENTENCES = { ok: "everything passes", dead: "nothing is heard", unknown: "not known yet" };
+
+function explain(state, rows) {
+  if (state !== "soft") return { label: SYMBOLS[state], brief: SYMBOLS[state], sentence: SENTENCES[state] };
+  const reasons = [];
+  const limited = rows.filter((row) => row.alive && row.size && row.size < (row.size_max || 0));
+  for (const size of new Set(limited.map((row) => row.size).sort((a, b) => a - b))) {
+    const by = transportsOf(limited.filter((row) => row.size === size));
+    reasons.push({ label: compact(size), sentence: `packets over ${size} bytes do not pass${by}` });
+  }
+  const dead = rows.filter((row) => !row.alive);
+  if (dead.length) {
+    const name = String(dead[0].transport);
+    reasons.push({ label: `no ${name}`, brief: name, sentence: `nothing is heard${transportsOf(dead)}` });
+  }
+  const lossy = rows.filter((row) => row.alive && (row.loss_ppm || 0) >= LOSS_PPM_MAX);
+  if (lossy.length) {
+    const worst = percent(Math.max(...lossy.map((row) => row.loss_ppm)));
+    reasons.push({ label: worst, sentence: `${worst} of the packets are lost${transportsOf(lossy)}` });
+  }
+  const { label, brief = label } = reasons[0];
+  return { label, brief, sentence: reasons.map((reason) => reason.sentence).join("; ") };
+}
+
+function transportsOf(rows) {
+  const names = [...new Set(rows.map((row) => row.transport).filter(Boolean))];
+  return names.length ? ` (${names.join(", ")})` : "";
+}
+
+export const compact = (bytes) => (bytes < 10_000 ? String(bytes) : `${Math.floor(bytes / 1000)}k`);
+
+export function percent(ppm) {
+  const value = ppm / 10_000;
+  return `${value >= 10 || Number.isInteger(value) ? Math.round(value) : value.toFixed(value < 0.1 ? 2 : 1)}%`;
+}
+
+// -- the sentence at the top ---------------------------------------------------------------------------------------
+
+function judge({ node, members, subnets, groups }) {
+  const troubles = [...nodeTroubles(node, members), ...groupTroubles(groups), ...pathTroubles(subnets)];
+  const total = (state) => subnets.reduce((sum, subnet) => sum + subnet.counts[state], 0);
+  const paths = total("ok") + total("soft") + total("dead") + total("unknown");
+  const count = (kind) => troubles.filter((trouble) => trouble.kind === kind).length;
+  const parts = [
+    count("down") && plural(count("down"), "member") + " down",
+    count("stopped") && plural(count("stopped"), "unit") + " stopped",
+    count("group") && plural(count("group"), "group") + " in trouble",
+    count("dead") && plural(count("dead"), "dead path"),
+    count("soft") && plural(count("soft"), "soft error"),
+  ].filter(Boolean);
+  const figures = { paths, ok: total("ok"), unknown: total("unknown") };
+  if (parts.length) {
+    const level = troubles.some((trouble) => trouble.level === "dead") ? "dead" : "soft";
+    return { level, text: parts.join(", "), troubles, figures };
+  }
+  if (!figures.ok) return { level: "unknown", text: "Nothing is known of any path yet", troubles, figures };
+  const measured = figures.unknown ? `${figures.ok} of ${figures.paths} paths are known: all is well` : "All is well";
+  return { level: "ok", text: measured, troubles, figures };
+}
+
+function nodeTroubles(node, members) {
+  const stopped = (Array.isArray(node.stopped_units) ? node.stopped_units : []).map((unit) => ({
+    kind: "stopped", level: "dead", text: `unit ${unit} of ${node.name} failed twice and stays off`,
+  }));
+  const down = members
+    .filter((member) => member.state === "down")
+    .map((member) => ({ kind: "down", level: "dead", text: `${member.name} is down` }));
+  return [...stopped, ...down];
+}
+
+function groupTroubles(groups) {
+  return groups.flatMap((group) => {
+    const why = group.state === "suspended" ? "is suspended on this node" : group.leader ? "" : "has no leader";
+    return why ? [{ kind: "group", level: "dead", text: `group ${group.name} ${why}` }] : [];
+  });
+}
+
+function pathTroubles(subnets) {
+  const cells = subnets.flatMap((subnet) => [...subnet.cells.values()]);
+  // Paths of a member that is down are dead as well; saying so for each would hide the rest.
+  const troubled = cells.filter((cell) => cell.state === "soft" || (cell.state === "dead" && !cell.excused));
+  troubled.sort((a, b) => (a.state === b.state ? 0 : a.state === "dead" ? -1 : 1));
+  return troubled.map((cell) => ({
+    kind: cell.state, level: cell.state, text: `${cell.sender} → ${cell.listener} on ${cell.subnet}: ${cell.sentence}`,
+  }));
+}

@@ -1,0 +1,51 @@
+"""Many messages as one run of bytes: their lengths first, so that both ends work per batch, not per message.
+
+    block = u32 length of what follows | u32 count | count x u32 length | the messages
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from struct import Struct, error, pack, unpack_from
+from typing import Final
+
+from holdfast.wire.codec import Rejected
+
+_HEAD: Final = Struct("<II")
+HEAD: Final = _HEAD.size
+MESSAGES_MAX: Final = 1 << 20
+
+Buffer = bytes | memoryview
+
+
+def pack_block(messages: Sequence[Buffer]) -> bytes:
+    """One block that holds `messages`."""
+    count = len(messages)
+    lengths = [len(message) for message in messages]
+    size = 4 + 4 * count + sum(lengths)
+    return b"".join((pack(f"<II{count}I", size, count, *lengths), *messages))
+
+
+def block_size(data: Buffer, start: int = 0) -> int:
+    """The length of the block that begins at `start`, head included; 0 when its head is not complete."""
+    if len(data) - start < HEAD:
+        return 0
+    return 4 + int(_HEAD.unpack_from(data, start)[0])
+
+
+def unpack_block(data: Buffer, start: int = 0) -> list[memoryview] | Rejected:
+    """The messages of the complete block at `start`, without a copy: each pins `data`."""
+    view = data if isinstance(data, memoryview) else memoryview(data)
+    try:
+        size, count = _HEAD.unpack_from(view, start)
+        if count > MESSAGES_MAX:
+            return Rejected("block", f"{count} messages")
+        begin = start + HEAD + 4 * count
+        lengths = unpack_from(f"<{count}I", view, start + HEAD)
+    except error as problem:
+        return Rejected("block", str(problem))
+    ends = list(accumulate(lengths, initial=begin))
+    if ends[-1] != start + 4 + size or ends[-1] > len(view):
+        return Rejected("block", "lengths do not add up")
+    return [view[a:b] for a, b in pairwise(ends)]

@@ -1,0 +1,83 @@
+"""Frames to bytes and back. Decoding is total: what cannot be read is `Rejected`, never an exception."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from holdfast.wire.frames import AnyFrame, Chunk, Frame
+
+
+class Rejected(msgspec.Struct, frozen=True, gc=False):
+    """Input that is not what it should be. `reason` is one of a few words, `detail` is for people."""
+
+    reason: str
+    detail: str = ""
+
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_one: Final = msgspec.msgpack.Decoder(AnyFrame)
+_many: Final = msgspec.msgpack.Decoder(list[AnyFrame])
+
+_EMPTY: Final = memoryview(b"")
+
+encode = _encoder.encode
+
+
+Part = bytes | tuple[bytes, memoryview]
+"""A frame as it goes into a packet: encoded, or what stands before its bulk and the bulk, which is not copied."""
+
+
+def part_size(part: Part) -> int:
+    return len(part) if isinstance(part, bytes) else len(part[0]) + len(part[1])
+
+
+def chunk_part(channel: int, offset: int, piece: memoryview) -> Part:
+    """A `Chunk` without a copy of its bytes."""
+    head = encode(Chunk(channel, offset, _EMPTY))[:-2]
+    size = len(piece)
+    if size < 1 << 8:
+        return head + b"\xc4" + size.to_bytes(1, "big"), piece
+    if size < 1 << 16:
+        return head + b"\xc5" + size.to_bytes(2, "big"), piece
+    return head + b"\xc6" + size.to_bytes(4, "big"), piece
+
+
+def body_buffers(parts: Sequence[Part]) -> list[bytes | memoryview]:
+    """The body of a packet as pieces, to be joined once, by whoever writes the packet."""
+    buffers: list[bytes | memoryview] = [array_header(len(parts))]
+    for part in parts:
+        if isinstance(part, bytes):
+            buffers.append(part)
+        else:
+            buffers.extend(part)
+    return buffers
+
+
+def array_header(count: int) -> bytes:
+    """The msgpack header of an array of `count` items."""
+    if count < 16:
+        return bytes((0x90 | count,))
+    return b"\xdc" + count.to_bytes(2, "big")
+
+
+def decode_frame(data: bytes | memoryview) -> AnyFrame | Rejected:
+    """One frame, as channels carry them."""
+    try:
+        return _one.decode(data)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        return Rejected("frame", str(error)[:200])
+
+
+def decode_body(data: bytes | memoryview) -> list[AnyFrame] | Rejected:
+    """All frames of a packet's body."""
+    try:
+        return _many.decode(data)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        return Rejected("body", str(error)[:200])
+
+
+def encoded_size(frame: Frame) -> int:
+    return len(encode(frame))

@@ -1,0 +1,297 @@
+"""Every frame there is, in one place, because both ends must agree on all of them.
+
+A frame is a frozen struct, sent as a msgpack array whose first element is its tag. Fields are only ever added at
+the end, with a default: an older node ignores them, a newer one fills them in. Tags are never used again.
+`HELLO` and `REFUSE` are the same in every version, or two versions could not find out about each other.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+VERSION_LOW: Final = 1
+VERSION_HIGH: Final = 1
+"""The range of frame versions that this node speaks; the highest that both speak is used."""
+
+
+class Frame(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """Base of all frames."""
+
+
+# -- links -------------------------------------------------------------------------------------------------------
+
+
+class AdapterInfo(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """One adapter as others must know it."""
+
+    name: str
+    subnet: str
+    host: str
+    port: int
+    transports: tuple[str, ...]
+
+
+class MemberInfo(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A member of the domain and where it can be reached; a higher incarnation replaces a lower one."""
+
+    node: bytes
+    name: str
+    incarnation: int
+    adapters: tuple[AdapterInfo, ...]
+
+
+class Hello(Frame, frozen=True, gc=False, array_like=True, tag=1):
+    """The first frame on a flow, repeated until the peer's echo shows that it arrived.
+
+    `epoch` counts how often the sender has given up on this link; a link's session is the pair of both epochs and
+    both incarnations. `session` is the number that the peer must put into packets it sends to the sender.
+    """
+
+    low: int
+    high: int
+    domain: str
+    sealed: bool
+    member: MemberInfo
+    adapter: str
+    epoch: int
+    session: int
+    echo_incarnation: int = 0
+    echo_epoch: int = 0
+    ask: bool = True
+    """The sender has not been echoed on this flow yet: please answer."""
+
+
+class Refuse(Frame, frozen=True, gc=False, array_like=True, tag=2):
+    """Why the sender of a `Hello` is not let in; it may try again after `retry_ms`."""
+
+    code: str
+    text: str
+    retry_ms: int = 5000
+
+
+class Key(Frame, frozen=True, gc=False, array_like=True, tag=3):
+    """The key for datagrams to the sender of this frame, under `session`. Only ever sent over TLS."""
+
+    session: int
+    key: bytes
+
+
+class Chunk(Frame, frozen=True, gc=False, array_like=True, tag=4):
+    """A piece of a channel's byte stream."""
+
+    channel: int
+    offset: int
+    data: memoryview
+
+
+class ChunkAck(Frame, frozen=True, gc=False, array_like=True, tag=5):
+    """What arrived of a channel: everything below `upto`, and `ranges` above it. `limit` is the offset that the
+    receiver has room for."""
+
+    channel: int
+    upto: int
+    limit: int
+    ranges: tuple[tuple[int, int], ...] = ()
+
+
+class Members(Frame, frozen=True, gc=False, array_like=True, tag=6):
+    """Members that the sender knows of."""
+
+    members: tuple[MemberInfo, ...]
+
+
+class RawBatch(Frame, frozen=True, gc=False, array_like=True, tag=8):
+    """Datagrams of an application, several in one packet: a block (see `wire.blocks`)."""
+
+    port: int
+    block: memoryview
+
+
+# -- health ------------------------------------------------------------------------------------------------------
+
+
+class Basic(Frame, frozen=True, gc=False, array_like=True, tag=20):
+    """A basic heartbeat: as small as can be. `next_ns` promises the latest time of its successor."""
+
+    n: int
+    sent_ns: int
+    next_ns: int
+    echo_ns: int = 0
+    """`sent_ns` of the last basic heard on the reverse path, and how long ago that was: gives the round trip."""
+    echo_age_ns: int = 0
+    sizes: tuple[int, ...] = ()
+    """The sizes of the probes that are sent together with this basic, smallest first."""
+
+
+class Probe(Frame, frozen=True, gc=False, array_like=True, tag=21):
+    """A diagnostic heartbeat that makes the packet `size` bytes long on the wire, headers of IP and UDP included.
+
+    `pair` is the number of the basic that it is paired with: small passed, large did not, is what shows a limit.
+    """
+
+    n: int
+    size: int
+    pair: int
+    next_ns: int
+    fill: memoryview
+
+
+class PathRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """What a listener says of one flow towards it. Rows belong to their listener and are versioned by it."""
+
+    sender: bytes
+    sender_adapter: str
+    listener: bytes
+    listener_adapter: str
+    transport: str
+    incarnation: int
+    n: int
+    alive: bool
+    size: int
+    """The largest probed packet that passes; 0 while nothing is known."""
+    size_max: int
+    """The largest packet that is probed; below it the path has a soft error."""
+    loss_ppm: int
+    rtt_us: int
+
+
+class PathRows(Frame, frozen=True, gc=False, array_like=True, tag=22):
+    """Rows of the path table: a listener tells everybody what it hears."""
+
+    rows: tuple[PathRow, ...]
+
+
+# -- groups ------------------------------------------------------------------------------------------------------
+
+
+class StreamId(msgspec.Struct, frozen=True, gc=False, array_like=True, order=True):
+    """A numbered sequence of messages of one source. A restarted source has a new incarnation: a new stream."""
+
+    source: bytes
+    incarnation: int
+    stream: int
+
+
+class Payload(Frame, frozen=True, gc=False, array_like=True, tag=40):
+    """Messages `first`, `first + 1`, ... of a stream, straight from the source to every replica."""
+
+    group: str
+    stream: StreamId
+    first: int
+    count: int
+    created_ns: int
+    block: memoryview
+    """The messages, packed as in `wire.blocks`."""
+
+
+class Idle(Frame, frozen=True, gc=False, array_like=True, tag=41):
+    """The source has sent everything up to `last`: what is missing below is lost, not late."""
+
+    group: str
+    stream: StreamId
+    last: int
+    freed: int
+    """Everything up to this number may be gone from the source's buffer."""
+
+
+class Nack(Frame, frozen=True, gc=False, array_like=True, tag=42):
+    """Please send these ranges `[from, to]` of a stream again, to the sender of this frame."""
+
+    group: str
+    stream: StreamId
+    ranges: tuple[tuple[int, int], ...]
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """One entry of the order. `kind` says what it does; ranges are inclusive."""
+
+    term: int
+    index: int
+    position: int
+    """The position of its first message; an entry without messages has the position of the next one."""
+    log_ns: int
+    kind: int
+    stream: StreamId | None = None
+    first: int = 0
+    last: int = 0
+    data: bytes = b""
+
+
+class Append(Frame, frozen=True, gc=False, array_like=True, tag=43):
+    """The leader's entries after `(prev_index, prev_term)`; empty ones are its heartbeat."""
+
+    group: str
+    term: int
+    prev_index: int
+    prev_term: int
+    commit: int
+    entries: tuple[Entry, ...] = ()
+    contact_ns: int = 0
+    """How long ago the leader last heard from a majority."""
+
+
+class Appended(Frame, frozen=True, gc=False, array_like=True, tag=44):
+    """A replica has everything up to `match`, messages included (and on disk, where the group is durable)."""
+
+    group: str
+    term: int
+    match: int
+    ok: bool
+    hint: int = 0
+    """Where the leader should go on when `ok` is false."""
+    marks: tuple[tuple[StreamId, int], ...] = ()
+    """The highest number held of each stream: a number that anybody holds is a gap for the leader."""
+    applied: int = 0
+    """The index up to which the replica's application has come: what nobody needs any more may be freed."""
+
+
+class StateRequest(Frame, frozen=True, gc=False, array_like=True, tag=45):
+    """A replica without a usable state asks for one."""
+
+    group: str
+    request: int
+
+
+class StateChunk(Frame, frozen=True, gc=False, array_like=True, tag=46):
+    """A piece of a snapshot of the application and of what the group must know with it."""
+
+    group: str
+    request: int
+    index: int
+    part: int
+    parts: int
+    data: memoryview
+
+
+class Freed(Frame, frozen=True, gc=False, array_like=True, tag=47):
+    """Every replica has these numbers of the source's streams: the source may forget them."""
+
+    group: str
+    upto: tuple[tuple[StreamId, int], ...]
+
+
+AnyFrame = (
+    Hello
+    | Refuse
+    | Key
+    | Chunk
+    | ChunkAck
+    | Members
+    | RawBatch
+    | Basic
+    | Probe
+    | PathRows
+    | Payload
+    | Idle
+    | Nack
+    | Append
+    | Appended
+    | StateRequest
+    | StateChunk
+    | Freed
+)
+
+IMMEDIATE: Final = frozenset({Basic, Probe, Payload, Idle, Nack, RawBatch})
+"""Frames that promise nothing, so they do not wait for writes."""

@@ -1,0 +1,108 @@
+"""Packets: the unit that a path carries or loses.
+
+    u8 format | u8 flags | u32 session | u64 number | u32 crc32 | body
+
+The session is the receiver's own number for what it agreed with the sender (0 before that): it finds the link and
+the key, and it makes packets of an earlier session fall on deaf ears. The number only grows: it is the nonce of a
+sealed packet and tells duplicates. The checksum covers head and body of a plain packet; in a sealed one the tag
+does that, and inside TLS the record does. A clear packet is authenticated but not encrypted: its bytes are what
+crosses the cable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final
+from zlib import crc32
+
+import msgspec
+
+from holdfast.wire.codec import Part, Rejected, body_buffers, decode_body
+from holdfast.wire.frames import AnyFrame
+from holdfast.wire.seal import TAG, Seal
+
+FORMAT: Final = 1
+SEALED: Final = 1
+CLEAR: Final = 2
+UNCHECKED: Final = 4
+"""No checksum, because the stream below is authenticated; accepted only there."""
+
+_HEAD: Final = Struct("<BBIQ")
+_CRC: Final = Struct("<I")
+_NO_CRC: Final = bytes(4)
+HEAD: Final = _HEAD.size + _CRC.size
+PACKET_MAX: Final = 1 << 20
+"""Nothing larger is read from a stream."""
+
+
+class Packet(msgspec.Struct, frozen=True, gc=False):
+    """A packet whose head was read; the body is opened by the link that its session belongs to."""
+
+    flags: int
+    session: int
+    number: int
+    data: memoryview
+
+
+def read_head(data: bytes | memoryview) -> Packet | Rejected:
+    """The head of a packet, checked as far as it can be without a key."""
+    view = memoryview(data)
+    if len(view) < HEAD:
+        return Rejected("short", f"{len(view)} bytes")
+    form, flags, session, number = _HEAD.unpack_from(view)
+    if form != FORMAT:
+        return Rejected("format", f"packet format {form}, this node reads {FORMAT}")
+    return Packet(flags, session, number, view)
+
+
+def read_plain(packet: Packet, authenticated: bool = False) -> list[AnyFrame] | Rejected:
+    """The frames of a plain packet; `authenticated` says that TLS has checked its bytes."""
+    view = packet.data
+    if packet.flags:
+        if packet.flags != UNCHECKED or not authenticated:
+            return Rejected("flags", f"{packet.flags}")
+        return decode_body(view[HEAD:])
+    (expected,) = _CRC.unpack_from(view, _HEAD.size)
+    if crc32(view[HEAD:], crc32(view[: _HEAD.size])) != expected:
+        return Rejected("checksum")
+    return decode_body(view[HEAD:])
+
+
+def read_sealed(packet: Packet, seal: Seal) -> list[AnyFrame] | Rejected:
+    """The frames of a sealed or clear packet; `Rejected` when it was not made with this key."""
+    view = packet.data
+    head = view[:HEAD]
+    if packet.flags & CLEAR:
+        tagged = view[HEAD : len(view) - TAG]
+        if not seal.check(packet.number, view[len(view) - TAG :], (head, tagged)):
+            return Rejected("seal")
+        return decode_body(tagged)
+    body = seal.open(packet.number, view[HEAD:], head)
+    return Rejected("seal") if body is None else decode_body(body)
+
+
+def write_plain(
+    session: int, number: int, parts: Sequence[Part], authenticated: bool = False
+) -> bytes:
+    """A plain packet. What goes inside TLS needs no checksum of ours."""
+    buffers = body_buffers(parts)
+    head = _HEAD.pack(FORMAT, UNCHECKED if authenticated else 0, session, number)
+    check = 0
+    if not authenticated:
+        check = crc32(head)
+        for buffer in buffers:
+            check = crc32(buffer, check)
+    return b"".join((head, _CRC.pack(check), *buffers))
+
+
+def write_sealed(
+    session: int, number: int, parts: Sequence[Part], seal: Seal, clear: bool = False
+) -> bytes:
+    """A packet that only the holder of the key can read, or (`clear`) that everybody can read and nobody change."""
+    body = b"".join(body_buffers(parts))
+    flags = CLEAR | SEALED if clear else SEALED
+    head = _HEAD.pack(FORMAT, flags, session, number) + _NO_CRC
+    if clear:
+        return b"".join((head, body, seal.tag(number, (head, body))))
+    return head + seal.close(number, body, head)

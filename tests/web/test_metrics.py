@@ -1,0 +1,97 @@
+"""The status as Prometheus text."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from tests.web.fake_status import FakeDomain
+
+from holdfast.web.metrics import metrics_text, path_state
+
+# Name, labels, value: the text format, as strictly as a scraper reads it.
+SAMPLE = re.compile(
+    r'(?P<name>[a-z_]+)(?:\{(?P<labels>(?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)*)\})? (?P<value>-?[0-9.e+-]+)'
+)
+
+
+def read(text: str) -> dict[str, float]:
+    """Samples by name and labels; fails on any line that is none."""
+    samples = {}
+    typed: set[str] = set()
+    assert not text or text.endswith("\n")
+    for line in text.splitlines():
+        if line.startswith("# TYPE "):
+            name = line.split()[2]
+            assert name not in typed, "samples of one name stand together"
+            typed.add(name)
+        elif not line.startswith("# HELP "):
+            found = SAMPLE.fullmatch(line)
+            assert found, line
+            assert found["name"] in typed
+            key = found["name"] + ("{" + found["labels"] + "}" if found["labels"] else "")
+            assert key not in samples
+            samples[key] = float(found["value"])
+    return samples
+
+
+def test_the_figures_of_a_status_are_there() -> None:
+    domain = FakeDomain(3)
+    domain.down.add("n3")
+    domain.fault("n2", "n1", "red", "udp", size=1000, loss_ppm=250_000)
+    samples = read(metrics_text(domain.status()))
+    assert samples['holdfast_members{state="up"}'] == 2
+    assert samples['holdfast_members{state="down"}'] == 1
+    assert samples['holdfast_paths{subnet="red",state="soft"}'] == 1
+    assert samples['holdfast_paths{subnet="red",state="dead"}'] == 8
+    labels = 'sender="n2",sender_adapter="red",listener_adapter="red",subnet="red",transport="udp"'
+    assert samples[f"holdfast_path_size_bytes{{{labels}}}"] == 1000
+    assert samples[f"holdfast_path_loss_ratio{{{labels}}}"] == 0.25
+    assert samples[f"holdfast_path_rtt_seconds{{{labels}}}"] == 0.000212
+    assert samples[f"holdfast_path_alive{{{labels}}}"] == 1
+    assert samples['holdfast_group_commit{group="book"}'] == domain.commit
+    assert samples['holdfast_group_leading{group="book"}'] == 1
+    assert samples['holdfast_link_unacked{peer="n2"}'] == 3
+    assert samples['holdfast_queue{queue="intake"}'] == 0
+    assert samples["holdfast_facts_total"] == 18_204
+    assert samples["holdfast_uptime_seconds"] == domain.uptime_s
+
+
+def test_a_node_tells_only_the_paths_that_it_listens_on() -> None:
+    """Or a domain of n nodes would tell n times n times n series."""
+    samples = read(metrics_text(FakeDomain(10).status()))
+    assert sum(key.startswith("holdfast_path_alive") for key in samples) == 9 * 2 * 2
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {},
+        {"node": None, "members": None, "paths": {}, "groups": [None, 7], "queues": []},
+        {"node": {}, "members": [{}], "paths": [{}], "groups": [{}], "links": [{}]},
+    ],
+)
+def test_parts_that_are_missing_are_left_out(status: dict[str, Any]) -> None:
+    read(metrics_text(status))
+
+
+def test_names_cannot_break_the_format() -> None:
+    status = {"queues": {'a"b\\c\nholdfast_evil 1': 3}}
+    assert read(metrics_text(status)) == {'holdfast_queue{queue="a\\"b\\\\c\\nholdfast_evil 1"}': 3}
+
+
+@pytest.mark.parametrize(
+    ("path", "state"),
+    [
+        ({"alive": True, "size": 9000, "size_max": 9000}, "ok"),
+        ({"alive": True, "size": 1000, "size_max": 9000}, "soft"),
+        ({"alive": True, "size": 9000, "size_max": 9000, "loss_ppm": 10_000}, "soft"),
+        ({"alive": True, "size": 9000, "size_max": 9000, "loss_ppm": 9_999}, "ok"),
+        ({"alive": True, "size": 0, "size_max": 9000}, "unknown"),
+        ({"alive": False, "size": 9000, "size_max": 9000}, "dead"),
+        ({}, "dead"),
+    ],
+)
+def test_the_state_of_a_path(path: dict[str, Any], state: str) -> None:
+    assert path_state(path) == state
