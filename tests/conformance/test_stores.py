@@ -22,7 +22,7 @@ from holdfast.errors import StoreDamaged, StoreError, StoreFull, StoreLocked
 from holdfast.machine import Erase, Put, Write
 from holdfast.stores import MemoryStore, SqliteStore, Store
 from holdfast.stores.memory import Tables
-from holdfast.stores.sqlite import APPLICATION_ID, FILE, SCHEMA
+from holdfast.stores.sqlite import APPLICATION_ID, FILE, PAGE_BYTES, SCHEMA
 
 keys = st.binary(max_size=3)
 writes = st.one_of(
@@ -242,6 +242,14 @@ except Exception as error:
     print(type(error).__name__)
 """
 
+HOLDER = (
+    OPENER
+    + """
+sys.stdout.flush()
+sys.stdin.read()
+"""
+)
+
 
 class DurableSuite(StoreSuite):
     child: str
@@ -250,7 +258,10 @@ class DurableSuite(StoreSuite):
     def process(self, code: str, directory: Path) -> subprocess.Popen[str]:
         code = code.format(child=self.child)
         return subprocess.Popen(
-            [sys.executable, "-c", code, str(directory)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", code, str(directory)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
     @pytest.mark.parametrize("reports", [0, 1, 40, 171])
@@ -263,8 +274,7 @@ class DurableSuite(StoreSuite):
             process.stdout.readline()
         process.send_signal(signal.SIGKILL)
         reported = [int(line) for line in process.stdout.read().split("\n")[:-1]]
-        process.wait()
-        process.stdout.close()
+        process.communicate()
 
         store = self.open(tmp_path)
         meta, log = dict(store.load("meta")), [key for key, _ in store.load("log")]
@@ -282,6 +292,18 @@ class DurableSuite(StoreSuite):
         store.commit([Put("t", b"l", b"v")])
         store.close()
         assert self.process(OPENER, tmp_path).communicate()[0] == "opened\n"
+
+    def test_of_several_processes_that_start_together_one_gets_the_store(
+        self, tmp_path: Path
+    ) -> None:
+        processes = [self.process(HOLDER, tmp_path) for _ in range(3)]
+        said = []
+        for process in processes:
+            assert process.stdout is not None
+            said.append(process.stdout.readline())
+        for process in processes:
+            process.communicate()
+        assert sorted(said) == ["StoreLocked\n", "StoreLocked\n", "opened\n"]
 
     def test_a_second_opener_in_the_same_process_is_told_too(self, tmp_path: Path) -> None:
         store = self.open(tmp_path)
@@ -386,12 +408,21 @@ class TestSqlite(DurableSuite):
         if damage == "cut":
             del data[len(data) // 2 :]
         elif damage == "zeros":
-            data[3 * 4096 : 5 * 4096] = bytes(2 * 4096)
+            data[3 * PAGE_BYTES : 5 * PAGE_BYTES] = bytes(2 * PAGE_BYTES)
         else:
-            data[3 * 4096 : 4 * 4096] = bytes(n * 7 % 256 for n in range(4096))
+            data[3 * PAGE_BYTES : 4 * PAGE_BYTES] = bytes(n * 7 % 256 for n in range(PAGE_BYTES))
         (tmp_path / FILE).write_bytes(data)
         with pytest.raises(StoreDamaged, match="restore a copy"):
             SqliteStore(tmp_path)
+
+    @pytest.mark.parametrize("size", [100, 1000, 3900])
+    def test_messages_of_up_to_four_kilobytes_take_little_more_than_their_size(
+        self, tmp_path: Path, size: int
+    ) -> None:
+        store = SqliteStore(tmp_path)
+        store.commit([Put("log", n.to_bytes(8, "big"), os.urandom(size)) for n in range(2000)])
+        store.close()
+        assert (tmp_path / FILE).stat().st_size < 2000 * (size + 50) * 1.15
 
     def test_a_message_says_what_to_do(self, tmp_path: Path) -> None:
         store = SqliteStore(tmp_path)
@@ -410,6 +441,16 @@ class TestSqlite(DurableSuite):
         assert store.load("t") == []
         with pytest.raises(StoreError, match="broken off"):
             store.commit([Put("t", b"k", b"v")])
+        store.close()
+
+    def test_a_write_that_the_database_refuses_takes_no_part_of_the_commit(
+        self, tmp_path: Path
+    ) -> None:
+        store = SqliteStore(tmp_path)
+        bad = Put("t", b"l", None)  # type: ignore[arg-type]  # on purpose
+        with pytest.raises(StoreError, match="NOT NULL"):
+            store.commit([Put("t", b"k", b"v"), bad])
+        assert store.load("t") == []
         store.close()
 
     @pytest.mark.root

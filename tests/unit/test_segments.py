@@ -92,6 +92,12 @@ def node_facts(first: int, count: int) -> list[Fact]:
     return [NodeFact(n, "start", f"fact {n}") for n in range(first, first + count)]
 
 
+def noisy_facts(first: int, count: int, size: int) -> list[Fact]:
+    """Facts that take at least `size` bytes each, also compressed."""
+    chance = Random(first)
+    return [NodeFact(n, "start", chance.randbytes(size).hex()) for n in range(first, first + count)]
+
+
 def no_room(*_: object) -> int:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -542,9 +548,35 @@ def used(bench: Bench) -> int:
     return sum(path.stat().st_size for path in bench.directory.rglob("*") if path.is_file())
 
 
+def test_open_segments_are_sealed_early_when_they_take_half_of_the_bound(bench: Bench) -> None:
+    writer = bench.writer(max_bytes=50_000)
+    writer.record([NodeFact(0, "start", "x" * 20_000)])
+    writer.write_out()
+    assert bench.sealed() == []
+    writer.record([NodeFact(1, "start", "x" * 20_000)])
+    writer.write_out()
+    assert bench.numbers("node") == [0, 1]
+
+
+def test_what_can_never_be_sealed_goes_when_the_bound_is_reached(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.stores.landing.os.fsync", no_room)
+    writer = bench.writer(max_bytes=50_000, segment_rows=1)
+    for n in range(10):
+        writer.record([NodeFact(n, "start", "x" * 9_000)])
+        writer.write_out()
+        assert used(bench) <= 50_000 + 2_000
+    monkeypatch.undo()
+    writer.close()
+    kept = bench.numbers("node")
+    assert kept == list(range(kept[0], 10))
+    assert kept[0] > 0
+    assert ("node", 1, 0, 0) in bench.lost()
+
+
 def test_segments_of_earlier_lives_count_and_go_first(bench: Bench) -> None:
-    chance = Random(1)
-    facts = [NodeFact(n, "start", chance.randbytes(500).hex()) for n in range(10)]
+    facts = noisy_facts(0, 10, size=500)
     for incarnation in (1, 2):
         writer = bench.writer(incarnation)
         writer.record(facts)
@@ -572,17 +604,15 @@ def test_other_nodes_files_and_files_that_are_gone_are_left_alone(bench: Bench) 
 
 
 def test_a_segment_that_somebody_took_away_is_not_reported_as_lost(bench: Bench) -> None:
-    writer = bench.writer(max_bytes=7000, segment_rows=5)
-    writer.record(node_facts(0, 5))
-    writer.write_out()
-    bench.sealed("node")[0].unlink()
-    for first in (5, 10, 15):
-        writer.record(node_facts(first, 5))
+    writer = bench.writer(max_bytes=60_000, segment_rows=5)
+    for first in range(0, 25, 5):
+        writer.record(noisy_facts(first, 5, size=2000))
         writer.write_out()
+        if first == 0:
+            bench.sealed("node")[0].unlink()
     writer.close()
-    lost = bench.lost()
-    assert lost
-    assert ("node", 1, 0, 4) not in lost
+    lost = [(first, last) for kind, _, first, last in bench.lost() if kind == "node"]
+    assert min(lost) == (5, 9)
 
 
 # -- after a crash -----------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.web.access import Access, host_of, is_loopback
+from holdfast.web.access import Access, host_of, is_loopback, is_sendable
 
 
 @pytest.mark.parametrize(
@@ -82,5 +82,15 @@ def test_the_token_comes_in_the_address_or_in_a_header(
     assert Access("secret").token_is_right(query, authorization) is right
 
 
-def test_a_token_may_be_any_text() -> None:
-    assert Access("gehe\u00efm").token_is_right("gehe\u00efm", None)
+@pytest.mark.parametrize(
+    ("token", "sendable"),
+    [
+        ("secret!~", True),
+        ("", False),
+        ("two words", False),
+        ("gehe\u00efm", False),
+        ("a\nb", False),
+    ],
+)
+def test_a_token_must_fit_into_a_header(token: str, sendable: bool) -> None:
+    assert is_sendable(token) is sendable

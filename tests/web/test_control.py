@@ -81,6 +81,16 @@ def test_a_handler_may_be_a_coroutine(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_handlers_can_be_added_while_it_runs(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path / "c", status=lambda _: {"n": 1}) as server:
+            server.add({"more": lambda _: {"n": 2}})
+            assert await ask_aside(tmp_path / "c", {"do": "more"}) == {"n": 2}
+            assert await ask_aside(tmp_path / "c", {"do": "status"}) == {"n": 1}
+
+    run(scenario())
+
+
 def test_one_connection_carries_many_requests_in_order(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path / "c", echo=lambda request: {"n": request["n"]}):

@@ -89,6 +89,7 @@ def test_names_cannot_break_the_format() -> None:
         ({"alive": True, "size": 9000, "size_max": 9000, "loss_ppm": 10_000}, "soft"),
         ({"alive": True, "size": 9000, "size_max": 9000, "loss_ppm": 9_999}, "ok"),
         ({"alive": True, "size": 0, "size_max": 9000}, "unknown"),
+        ({"alive": True, "size": 0, "size_max": 0}, "ok"),
         ({"alive": False, "size": 9000, "size_max": 9000}, "dead"),
         ({}, "dead"),
     ],

@@ -32,7 +32,11 @@ def browser(tmp_path: Path) -> Browser:
 
     async def visit(scenario: Scenario) -> None:
         async with browsing(program, tmp_path / "profile") as page:
-            await scenario(page)
+            try:
+                await scenario(page)
+            except BaseException as failure:
+                failure.add_note(f"the page complained: {page.complaints}")
+                raise
             assert page.complaints == []
 
     return lambda scenario: asyncio.run(asyncio.wait_for(visit(scenario), 120))
@@ -80,6 +84,8 @@ def test_the_matrix_is_shown_and_follows_what_happens(browser: Browser) -> None:
                 "document.querySelector('#events li').innerText"
             )
 
+            # A listener that is down does not take back what it told before.
+            domain.fault("n1", "n4", "red", "udp", alive=True)
             domain.down.add("n4")
             await page.until(
                 "document.querySelector('#verdict-text').textContent.includes('1 member down')"
@@ -197,15 +203,24 @@ def test_the_page_comes_back_without_being_asked(browser: Browser) -> None:
 
 def test_a_page_with_a_token_asks_for_it(browser: Browser) -> None:
     async def scenario(page: Page) -> None:
-        type_token = "(document.querySelector('#token').value = '{}', document.querySelector('#unlock').requestSubmit())"
+        type_token = """(
+            document.querySelector("#token").value = "{}",
+            document.querySelector("#unlock").requestSubmit()
+        )"""
         async with serve(FakeDomain(3).status, token="secret") as server:
             await page.open(server.url)
             await page.until("document.querySelector('#locked:not([hidden]) #token')")
             assert await page.run("document.querySelector('#main').hidden")
+            await page.run(type_token.format("gehe\u00efm"))
+            await page.until(
+                "document.querySelector('#unlock-text').textContent.includes('not the right')"
+            )
             await page.run(type_token.format("wrong"))
             await page.until(
                 "document.querySelector('#unlock-text').textContent.includes('not the right')"
             )
+            # Two at once: the answer to the first must not count for the second.
+            await page.run(type_token.format("wrong again"))
             await page.run(type_token.format("secret"))
             await page.until(f"{LIVE} && {SHOWN} && !document.querySelector('#main').hidden")
             assert await page.run("document.querySelector('#locked').hidden")
@@ -235,6 +250,46 @@ def test_text_from_the_network_stays_text(browser: Browser) -> None:
     browser(scenario)
 
 
+def test_a_group_shows_its_replicas_in_either_form(browser: Browser) -> None:
+    async def scenario(page: Page) -> None:
+        domain = FakeDomain(3)
+        domain.behind["n3"] = 12
+        text = "document.querySelector('.group').innerText"
+        async with serve(domain.status) as server:
+            await page.open(server.url)
+            await page.until(SHOWN)
+            listed = await page.run(text)
+            assert "120\u202f419" in listed
+            assert "9af3c01d" in listed
+            [group] = domain.status()["groups"]
+            peers = {peer["name"]: peer["match"] for peer in group["peers"]}
+            domain.extra["groups"] = [{**group, "peers": peers, "digest": 0x0AF3C01D}]
+            await page.until(f"{text}.includes('0af3c01d')")
+            assert await page.run(text) == listed.replace("9af3c01d", "0af3c01d")
+
+    browser(scenario)
+
+
+def test_events_are_newest_first_and_name_members(browser: Browser) -> None:
+    async def scenario(page: Page) -> None:
+        domain = FakeDomain(3)
+        [_, second, _] = domain.status()["members"]
+        for text in ("first", f"stream {second['id']}/1 lacks 3", "stream " + "f" * 32):
+            domain.event("group", text)
+        lines = "[...document.querySelectorAll('#events .what')].map((line) => line.textContent)"
+        wanted = ["stream ffffffff", "stream n2/1 lacks 3", "first"]
+        async with serve(domain.status) as server:
+            await page.open(server.url)
+            await page.until(SHOWN)
+            assert await page.run(lines) == wanted
+            domain.extra["events"] = domain.events[::-1]
+            domain.commit += 1
+            await page.until(f"Number({SHOWN}) > 1")
+            assert await page.run(lines) == wanted
+
+    browser(scenario)
+
+
 def test_parts_of_the_status_may_be_missing(browser: Browser) -> None:
     async def scenario(page: Page) -> None:
         whole = FakeDomain(3).status()
@@ -252,10 +307,11 @@ def test_parts_of_the_status_may_be_missing(browser: Browser) -> None:
             *({key: value for key, value in whole.items() if key != gone} for gone in whole),
             whole,
         ]
-        now = states[0]
-        async with serve(lambda: now) as server:
+        now = 0
+        async with serve(lambda: states[now]) as server:
             await page.open(server.url)
-            for n, now in enumerate(states, start=1):
+            for n in range(1, len(states) + 1):
+                now = n - 1
                 await page.until(f"Number({SHOWN}) >= {n}")
             assert await page.run("document.querySelectorAll('td.cell.ok').length") == 12
 

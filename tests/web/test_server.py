@@ -17,7 +17,7 @@ import pytest
 from tests.web.fake_status import FakeDomain
 
 from holdfast.errors import AddressInUse, SetupError
-from holdfast.types import MILLISECOND
+from holdfast.types import MILLISECOND, SECOND
 from holdfast.web import WebServer, application, snapshots
 
 Status = Callable[[], dict[str, Any]]
@@ -191,6 +191,23 @@ def test_nothing_is_sent_while_nothing_changes_but_that_the_node_is_there(
     run(scenario())
 
 
+def test_a_watcher_hears_that_the_node_is_there_however_long_a_snapshot_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(application, "KEEP_ALIVE_S", 0.01)
+    monkeypatch.setattr(snapshots, "INTERVAL_NS", 1000 * SECOND)
+
+    async def scenario() -> None:
+        domain = FakeDomain()
+        async with serving(domain.status) as (_, session), session.get("/api/events") as stream:
+            events = Events(stream)
+            await events.snapshot()
+            assert await events.line() == ": alive"
+            assert domain.asked == 1
+
+    run(scenario())
+
+
 def test_a_slow_watcher_gets_only_the_newest_and_holds_up_nobody(quick: None) -> None:
     changes = 300
 
@@ -295,8 +312,9 @@ def test_off_loopback_a_token_is_required() -> None:
         with pytest.raises(SetupError, match="needs a token"):
             WebServer(address, 0, FakeDomain().status, None)
         WebServer(address, 0, FakeDomain().status, "secret")
-    with pytest.raises(SetupError, match="token of the page is empty"):
-        WebServer("127.0.0.1", 0, FakeDomain().status, "")
+    for token in ("", "gehe\u00efm"):
+        with pytest.raises(SetupError, match="printable ASCII"):
+            WebServer("127.0.0.1", 0, FakeDomain().status, token)
 
 
 def test_with_a_token_data_needs_it_and_the_page_asks_for_it() -> None:

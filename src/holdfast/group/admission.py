@@ -70,11 +70,21 @@ class Admission:
             self.target = last_index
 
     def leader_lost(self) -> None:
-        """Another leader, or the same after it was away: what its log was is to be asked again."""
+        """The leader was away and may have restarted: what its log is has to be asked again."""
         if not self.is_whole:
             self.target = None
 
-    def settle(self, match: int) -> None:
-        """Everything up to `match` is here and is the leader's."""
-        if self.standing is Standing.LEARNING and self.target is not None and match >= self.target:
-            self._go(Standing.WHOLE)
+    def new_leader(self) -> None:
+        """A term begins. To a replica without memory only the founding of a group can say so."""
+        if self.is_blank:
+            self.founded()
+        else:
+            self.leader_lost()
+
+    def settle(self, match: int) -> bool:
+        """Everything up to `match` is here and is the leader's; True when that has just made the memory whole."""
+        reached = self.target is not None and match >= self.target
+        if self.standing is not Standing.LEARNING or not reached:
+            return False
+        self._go(Standing.WHOLE)
+        return True

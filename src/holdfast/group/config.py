@@ -9,9 +9,9 @@ import msgspec
 from holdfast.errors import ConfigError
 from holdfast.types import MILLISECOND, SECOND, Nanos
 from holdfast.wire.frames import (
+    AnyFrame,
     Append,
     Appended,
-    AnyFrame,
     Freed,
     Idle,
     Nack,
@@ -68,9 +68,13 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not self.name or not self.voters:
             raise ConfigError(f"group {self.name!r} needs a name and at least one voter")
         if len(self.voters) > VOTERS_MAX:
-            raise ConfigError(f"group {self.name}: {len(self.voters)} voters, at most {VOTERS_MAX}; make some learners")
+            raise ConfigError(
+                f"group {self.name}: {len(self.voters)} voters, at most {VOTERS_MAX}; make some learners"
+            )
         if len(dict.fromkeys(replicas)) != len(replicas):
-            raise ConfigError(f"group {self.name}: a replica is listed twice in {', '.join(replicas)}")
+            raise ConfigError(
+                f"group {self.name}: a replica is listed twice in {', '.join(replicas)}"
+            )
         if self.leader not in self.voters:
             raise ConfigError(f"group {self.name}: leader {self.leader!r} is not one of its voters")
         if self.payload_bytes < 1000 or self.window_bytes < 8 * self.payload_bytes:
@@ -114,7 +118,9 @@ def replica_unit(group: str) -> str:
     return "replica/" + group
 
 
-GROUP_FRAMES: Final = frozenset({Payload, Idle, Nack, Append, Appended, StateRequest, StateChunk, Freed})
+GROUP_FRAMES: Final = frozenset(
+    {Payload, Idle, Nack, Append, Appended, StateRequest, StateChunk, Freed}
+)
 """The frames that `units_for` knows."""
 
 

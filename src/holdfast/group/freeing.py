@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.group.config import GroupConfig, source_unit
+from holdfast.group.config import source_unit
+from holdfast.group.core import Core
 from holdfast.group.delivery import Delivery
 from holdfast.group.log import Log
-from holdfast.group.peers import Peers, post
+from holdfast.group.peers import post
 from holdfast.group.progress import Progress
 from holdfast.group.streams import Streams
 from holdfast.links.ports import Received
@@ -40,8 +41,8 @@ class Release:
         """The leader says what is free. What was not delivered here is kept all the same."""
         known = self._delivery.at.next
         for stream, number in frame.upto[:STREAMS_PER_FRAME]:
-            if stream in known and number > self._upto.get(stream, 0):
-                self._upto[stream] = number
+            if stream in known:
+                self._upto[stream] = max(number, self._upto.get(stream, 0))
                 self._drop(stream)
         self._trim()
 
@@ -62,27 +63,21 @@ class Release:
         log.trim(free)
         if len(self._upto) > 2 * STREAMS_PER_FRAME:
             known = log.ground.next
-            self._upto = {stream: number for stream, number in self._upto.items() if stream in known}
+            self._upto = {
+                stream: number for stream, number in self._upto.items() if stream in known
+            }
 
 
 class Tally:
     """The leader's account of who has applied what."""
 
-    def __init__(
-        self,
-        config: GroupConfig,
-        node: NodeId,
-        log: Log,
-        streams: Streams,
-        delivery: Delivery,
-        peers: Peers,
-    ) -> None:
-        self._config = config
-        self._node = node
-        self._log = log
-        self._streams = streams
-        self._delivery = delivery
-        self._peers = peers
+    def __init__(self, core: Core) -> None:
+        self._config = core.config
+        self._node = core.node
+        self._log = core.log
+        self._streams = core.streams
+        self._delivery = core.delivery
+        self._peers = core.peers
         self._unsaid: dict[StreamId, int] = {}
         self._said_ns = 0
         self._repeat_ns = 0
@@ -90,14 +85,16 @@ class Tally:
     def settle(self, progress: dict[str, Progress], now: Nanos, out: Outbox) -> None:
         """Free what everybody has applied, and say so, not too often."""
         free = self._applied_by_all(progress)
-        if free < self._lowest(progress) and self._is_tight():
-            self._leave_behind(progress, free, now, out)
+        if free < self._delivery.applied and self._leave_behind(progress, free, now, out):
             free = self._applied_by_all(progress)
         if free > self._log.ground.index:
             self._free(free)
-        if now >= self._repeat_ns and free >= self._log.ground.index:
+        if now >= self._repeat_ns:
             self._repeat_ns = now + REPEAT_NS
-            self._unsaid = {stream: number - 1 for stream, number in self._log.ground.next.items()}
+            if free >= self._log.ground.index:
+                self._unsaid = {
+                    stream: number - 1 for stream, number in self._log.ground.next.items()
+                }
         if self._unsaid and now >= self._said_ns + self._config.free_period_ns:
             self._say(now, out)
 
@@ -108,10 +105,6 @@ class Tally:
                 applied = other.applied
         return applied
 
-    def _lowest(self, progress: dict[str, Progress]) -> int:
-        """How far freeing could get if only this replica counted."""
-        return self._delivery.applied if progress else 0
-
     def _is_tight(self) -> bool:
         """Half of what may be held is held."""
         return (
@@ -121,20 +114,35 @@ class Tally:
 
     def _leave_behind(
         self, progress: dict[str, Progress], free: int, now: Nanos, out: Outbox
-    ) -> None:
-        for name, other in progress.items():
-            if not other.counted or other.applied > free:
-                continue
-            if self._peers.named(name) is None:
-                why = "it cannot be reached"
-            elif now - other.moved_ns >= self._config.patience_ns:
-                why = f"its application stands still since {(now - other.moved_ns) // SECOND} s"
-            else:
-                continue
-            other.counted = False
-            other.out_until_ns = now + self._config.patience_ns
-            detail = f"{name} left behind at entry {other.applied}: {why}; it will be given a state"
-            out.fact(GroupFact(now, self._config.name, "left behind", self._log.tail.term, free, detail))
+    ) -> bool:
+        """Stop waiting for replicas that hold everybody back, if there is need; True when there was."""
+        gone = {
+            name: self._why(name, other, now)
+            for name, other in progress.items()
+            if other.applied <= free
+        }
+        if not any(gone.values()) or not self._is_tight():
+            return False
+        for name, why in gone.items():
+            if why and progress[name].counted:
+                other = progress[name]
+                other.counted = False
+                other.out_until_ns = now + self._config.patience_ns
+                detail = (
+                    f"{name} left behind at entry {other.applied}: {why}; it will be given a state"
+                )
+                term = self._log.tail.term
+                out.fact(GroupFact(now, self._config.name, "left behind", term, free, detail))
+        return True
+
+    def _why(self, name: str, other: Progress, now: Nanos) -> str:
+        """Why a replica need not be waited for; empty if it is to be."""
+        if self._peers.named(name) is None:
+            return "it cannot be reached"
+        stands_ns = now - other.moved_ns
+        if stands_ns >= self._config.patience_ns:
+            return f"its application stands still since {stands_ns // SECOND} s"
+        return ""
 
     def _free(self, upto: int) -> None:
         log = self._log

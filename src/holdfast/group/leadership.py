@@ -110,6 +110,9 @@ class Accession:
         self.giver = ""
         """Whose log is fetched, and up to which index."""
         self.upto = 0
+        self.asked = False
+        """Whether the giver was asked for its state, and whether that has been put in."""
+        self.restored = False
 
     def _go(self, phase: Phase) -> None:
         assert phase in TRANSITIONS[self.phase], f"from {self.phase} to {phase}"
@@ -135,6 +138,7 @@ class Accession:
             return
         self.giver = best
         self.upto = self._claims[best].last_index
+        self.asked = self.restored = False
         self._go(Phase.FETCH)
 
     def _length(self, name: str) -> tuple[int, int]:
@@ -155,7 +159,7 @@ class Accession:
 
     def fetched(self, last_index: int) -> None:
         """The log has come to `last_index`, messages included."""
-        if self.phase is Phase.FETCH and last_index >= self.upto:
+        if self.phase is Phase.FETCH and self.restored and last_index >= self.upto:
             self._go(Phase.PROMISE)
 
     def fetch_failed(self) -> None:

@@ -35,7 +35,7 @@ class Kind(IntEnum):
 
 
 def is_sound_stream(stream: StreamId) -> bool:
-    return len(stream.source) == 16 and 0 <= stream.incarnation and 0 <= stream.stream
+    return len(stream.source) == 16 and stream.incarnation >= 0 and stream.stream >= 0
 
 
 def is_sound(entry: Entry) -> bool:
@@ -78,10 +78,14 @@ class Cursor:
         """Of each (source, stream): incarnations up to this one have been forgotten."""
 
     def copy(self) -> Cursor:
-        return Cursor(self.index, self.term, self.position, self.log_ns, dict(self.next), dict(self.over))
+        return Cursor(
+            self.index, self.term, self.position, self.log_ns, dict(self.next), dict(self.over)
+        )
 
     def is_over(self, stream: StreamId) -> bool:
-        return bool(self.over) and stream.incarnation <= self.over.get((stream.source, stream.stream), -1)
+        return bool(self.over) and stream.incarnation <= self.over.get(
+            (stream.source, stream.stream), -1
+        )
 
     def fits(self, entry: Entry) -> bool:
         """Whether a sound entry follows from here. The first entry of a stream may start at any number: a group that
@@ -181,9 +185,10 @@ class Log:
             self.ground.advance(entry)
         del self._entries[:count]
 
-    def restart(self, ground: Cursor) -> None:
-        """Go on from a state that came from another replica. Entries above it are kept if they follow from it."""
-        if self.term_at(ground.index) == ground.term:
+    def restart(self, ground: Cursor, keep: bool) -> None:
+        """Go on from a state that came from another replica. Entries above it may be kept if they follow from it:
+        they were acknowledged."""
+        if keep and self.term_at(ground.index) == ground.term:
             del self._entries[: ground.index - self.ground.index]
             self.commit = max(self.commit, ground.index)
         else:

@@ -77,7 +77,9 @@ class Order:
     ) -> None:
         tail = self._log.tail
         log_ns = now + self._ahead_ns
-        entry = Entry(self._term, tail.index + 1, tail.position, log_ns, kind.value, stream, first, last)
+        entry = Entry(
+            self._term, tail.index + 1, tail.position, log_ns, kind.value, stream, first, last
+        )
         self._log.append(entry)
         out.fact(
             OrderFact(

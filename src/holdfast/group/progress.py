@@ -83,6 +83,7 @@ class Appends:
         progress.next = self._log.last + 1
         progress.start = self._log.last
         progress.sent_ns = progress.told = -1
+        progress.blank = False
 
     def heard(self, peer: Peer, frame: Appended, now: Nanos, out: Outbox) -> None:
         """An answer. Only what is possible is believed."""
@@ -185,7 +186,9 @@ class Appends:
         prev_term = log.term_at(prev)
         assert prev_term is not None, "what is sent is in the log"
         entries = log.entries(prev + 1, count) if count else ()
-        frame = Append(self._config.name, self.term, prev, prev_term, log.commit, entries, contact_ns)
+        frame = Append(
+            self._config.name, self.term, prev, prev_term, log.commit, entries, contact_ns
+        )
         return encode(frame)
 
     def deadline(self) -> Nanos:

@@ -78,7 +78,12 @@ class Recovery:
         if gap.asked:
             self.recovered += 1
             took_ms = (now - gap.since_ns) // 1_000_000
-            self._fact("recovered", f"{stream.label} whole up to {stream.exists} after {took_ms} ms", now, out)
+            self._fact(
+                "recovered",
+                f"{stream.label} whole up to {stream.exists} after {took_ms} ms",
+                now,
+                out,
+            )
 
     def wake(self, now: Nanos, out: Outbox) -> None:
         """Ask for what is due."""
@@ -102,8 +107,12 @@ class Recovery:
         if not gap.asked:
             gap.asked = True
             start, stop = ranges[0]
-            self._fact("gap", f"{stream.label} lacks {missing} from {start} (to {stop - 1})", now, out)
-        delay_ns = min(self._config.nack_delay_ns << min(gap.tries, 20), self._config.nack_delay_max_ns)
+            self._fact(
+                "gap", f"{stream.label} lacks {missing} from {start} (to {stop - 1})", now, out
+            )
+        delay_ns = min(
+            self._config.nack_delay_ns << min(gap.tries, 20), self._config.nack_delay_max_ns
+        )
         gap.due_ns = now + delay_ns
         target = self._target(stream.id, gap.tries)
         if target is None:

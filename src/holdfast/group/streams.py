@@ -207,6 +207,7 @@ class Streams:
         for stream, found in self.streams.items():
             if not found.bytes and stream.incarnation < newest[(stream.source, stream.stream)]:
                 del self.streams[stream]
+                self.changed.pop(stream, None)
                 return True
         return False
 

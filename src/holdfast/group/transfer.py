@@ -59,7 +59,10 @@ class Image(msgspec.Struct, frozen=True, array_like=True):
             and 0 <= self.term < NUMBER_MAX
             and 1 <= self.position < NUMBER_MAX
             and 0 <= self.digest < 1 << 32
-            and all(is_sound_stream(stream) and 1 <= number < NUMBER_MAX for stream, number in self.streams)
+            and all(
+                is_sound_stream(stream) and 1 <= number < NUMBER_MAX
+                for stream, number in self.streams
+            )
         )
 
 

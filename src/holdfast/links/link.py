@@ -37,6 +37,7 @@ from holdfast.links.ports import (
     SendChannel,
     SendFrame,
     SendRaw,
+    SessionEnded,
     Transmit,
     link_unit,
 )
@@ -106,6 +107,8 @@ class LinkMachine(Machine):
         self._received: dict[int, int] = {}
         self._acks: dict[int, ChannelIn] = {}
         self._shout = False
+        self._touched = False
+        """Something happened that may give this link something to send."""
         self._wanted = WantedFlows(me, member.node, self.unit, rng)
         self._wanted.update(member, now)
         self.deadline = self._wanted.deadline
@@ -117,7 +120,9 @@ class LinkMachine(Machine):
             kind = type(item)
             if kind is Arrived:
                 self._arrived(now, item, out)
-            elif kind is SendChannel or kind is SendRaw:
+                continue
+            self._touched = True
+            if kind is SendChannel or kind is SendRaw:
                 self._send(now, item)
             elif kind is FlowOpened:
                 self._opened(now, item)
@@ -132,26 +137,30 @@ class LinkMachine(Machine):
                 self._wanted.failed(item, now)
             elif kind is Reannounce:
                 self._reannounce(item.unit, out)
-        # One call of `down` packs what this brought about together with what the layers above add.
-        out.down(self.unit, _FLUSH)
+        if self._touched:
+            # One call of `down` packs what this brought about together with what the layers above add.
+            out.down(self.unit, _FLUSH)
 
     def down(self, now: Nanos, inputs: list[Any], out: Outbox) -> None:
         for item in inputs:
             kind = type(item)
             if kind is SendFrame:
                 self._send_frame(item, out)
-            elif kind is SendChannel or kind is SendRaw:
+                continue
+            self._touched = True
+            if kind is SendChannel or kind is SendRaw:
                 self._send(now, item)
             elif kind is FlowVerdict:
                 self._verdict(now, item, out)
             elif kind is MemberUpdate:
                 self.member = item.member
                 self._wanted.update(item.member, now)
-        if self.up_since is not None:
+        if self._touched and self.up_since is not None:
             acks = [channel.ack() for channel in self._acks.values()]
             self._acks.clear()
             self._outlet.flush(now, acks, self._shout, out)
             self._shout = False
+        self._touched = False
         for flow in self.flows.values():
             if flow.parts:
                 self._outlet.transmit(flow, out)
@@ -173,6 +182,7 @@ class LinkMachine(Machine):
             else:
                 self._wake_at(self._heard_at + self.me.timing.dead_ns)
                 self._outlet.check(now, out)
+        self._touched = True
         out.down(self.unit, _FLUSH)
 
     def _wake_at(self, deadline: Nanos) -> None:
@@ -189,6 +199,7 @@ class LinkMachine(Machine):
 
     def _send_frame(self, item: SendFrame, out: Outbox) -> None:
         if item.flow is None:
+            self._touched = True
             if self.up_since is not None:
                 self._outlet.datagram(item.cls, encode(item.frame))
             return
@@ -277,6 +288,9 @@ class LinkMachine(Machine):
             out.fact(NodeFact(now, "refused", refuse.text))
             return
         flow.remote_adapter = hello.adapter
+        if not self._same_subnet(flow, hello.member):
+            self._introduced(now, flow, hello, out)
+            return
         known = (self.peer_incarnation, self.peer_epoch)
         shown = (hello.member.incarnation, hello.epoch)
         if hello.epoch == 0 or shown < known:
@@ -292,6 +306,22 @@ class LinkMachine(Machine):
             self._ready(now, flow, out)
         if hello.ask or not heard_us:
             self._hello(now, flow, ask=not flow.ready)
+
+    def _same_subnet(self, flow: FlowState, member: MemberInfo) -> bool:
+        mine = self.me.adapter(flow.adapter)
+        subnets = [a.subnet for a in member.adapters if a.name == flow.remote_adapter]
+        return mine is not None and mine.subnet in subnets
+
+    def _introduced(self, now: Nanos, flow: FlowState, hello: Hello, out: Outbox) -> None:
+        """A flow between two subnets (who joins may come from anywhere): it tells where the peer is, no more."""
+        self._wanted.update(hello.member, now)
+        if not self._wanted:
+            self.last_refusal = f"no adapter of {self.me.name} is on a subnet of {hello.member.name}"
+        if flow.inbound:
+            if hello.ask:
+                self._hello(now, flow, ask=False)
+        else:
+            self._close(flow, "introduced", out)
 
     def _adopt(self, now: Nanos, hello: Hello, out: Outbox) -> None:
         """The peer shows a new session: a restart, or it gave up on us."""
@@ -354,6 +384,7 @@ class LinkMachine(Machine):
                 self._hello(now, flow)
         out.fact(self._fact(now, "down", reason=f"{reason}; {unsent} bytes not acknowledged"))
         self._announce(out, PeerDown(self.peer, reason))
+        out.effect(SessionEnded(self.peer, reason, unsent))
 
     def _flow_ready(self, flow: FlowState) -> FlowReady:
         mine = self.me.adapter(flow.adapter)
@@ -400,6 +431,7 @@ class LinkMachine(Machine):
                     if flow.ready:
                         by_unit.setdefault(routes[kind](frame), []).append(frame)
                 else:
+                    self._touched = True
                     self._own(now, flow, frame, by_channel, out)
         for channel, messages in by_channel.items():
             self._hand_on(channel, messages, item.at, out)

@@ -58,6 +58,7 @@ class Outlet:
         self.channels.clear()
         self._datagrams.clear()
         self._datagram_bytes = 0
+        self.deadline = NEVER
         return unsent
 
     def _wake_at(self, deadline: Nanos) -> None:

@@ -212,6 +212,14 @@ class PortReady(msgspec.Struct, frozen=True, gc=False):
     messages: list[memoryview]
 
 
+class SessionEnded(msgspec.Struct, frozen=True, gc=False):
+    """Effect for the driver: every channel to this peer has ended, and these bytes may not have arrived."""
+
+    peer: NodeId
+    reason: str
+    unacked: int
+
+
 class PortRoom(msgspec.Struct, frozen=True, gc=False):
     """Effect for the driver: bytes that a channel's queue has room for, after it was full or has drained."""
 

@@ -52,6 +52,9 @@ class WantedFlows:
         self._rng = rng
         self._wanted: dict[tuple[str, str, str], _Wanted] = {}
 
+    def __len__(self) -> int:
+        return len(self._wanted)
+
     def update(self, member: MemberInfo, now: Nanos) -> None:
         """The peer is reachable at these addresses."""
         for mine in self._me.adapters:

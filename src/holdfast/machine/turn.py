@@ -47,11 +47,14 @@ class Result(msgspec.Struct):
 
 
 class _Unit:
-    __slots__ = ("held", "last_write", "machine", "name")
+    __slots__ = ("deadline", "held", "last_write", "layer", "machine", "name")
 
     def __init__(self, name: str, machine: Machine) -> None:
         self.name = name
         self.machine = machine
+        self.layer = machine.layer
+        self.deadline = machine.deadline
+        """As `Deadlines` knows it."""
         self.last_write = 0
         self.held: list[tuple[int, str | None, Any]] = []
         """What waits for durable writes: (turn of the write, unit below or None for the driver, item)."""
@@ -148,13 +151,13 @@ class Turns:
                 if unit is None:
                     self.unclaimed += 1
                     continue
-                layer = ups[unit.machine.layer]
+                layer = ups[unit.layer]
                 if name in layer:
                     layer[name].append(item)
                 else:
                     layer[name] = [item]
         for name in self._deadlines.due(now):
-            ups[units[name].machine.layer].setdefault(name, [])
+            ups[units[name].layer].setdefault(name, [])
         out = self._out
         for level, layer in enumerate(ups):
             for name, items in layer.items():
@@ -172,20 +175,31 @@ class Turns:
                 except Exception as error:
                     self._fail(unit, error, items, now, result)
                     continue
-                for target, item in out.ups:
-                    self._hand_up(target, item, level, ups)
-                # The pass down is still to come, so a unit may also ask for a call of its own `down`.
-                self._collect(unit, level + 1, result, downs)
-                self._deadlines.set(name, machine.deadline)
+                if out.ups:
+                    self._hand_up(level, ups)
+                if out.downs or out.effects or out.facts or out.writes:
+                    # The pass down is still to come, so a unit may also ask for a call of its own `down`.
+                    self._collect(unit, level + 1, result, downs)
+                if machine.deadline != unit.deadline:
+                    self._set_deadline(unit)
 
-    def _hand_up(self, target: str, item: Any, level: int, ups: list[dict[str, list[Any]]]) -> None:
-        unit = self._units.get(target)
-        if unit is None:
-            self.unclaimed += 1
-        elif unit.machine.layer > level:
-            ups[unit.machine.layer].setdefault(target, []).append(item)
-        else:
-            self._carry_up.append((target, item))
+    def _hand_up(self, level: int, ups: list[dict[str, list[Any]]]) -> None:
+        units, out = self._units, self._out
+        for target, item in out.ups:
+            unit = units.get(target)
+            if unit is None:
+                self.unclaimed += 1
+            elif unit.layer <= level:
+                self._carry_up.append((target, item))
+            elif target in (layer := ups[unit.layer]):
+                layer[target].append(item)
+            else:
+                layer[target] = [item]
+        out.ups = []
+
+    def _set_deadline(self, unit: _Unit) -> None:
+        unit.deadline = unit.machine.deadline
+        self._deadlines.set(unit.name, unit.deadline)
 
     def _pass_down(self, now: Nanos, result: Result, downs: list[dict[str, list[Any]]]) -> None:
         units = self._units
@@ -205,7 +219,8 @@ class Turns:
                     continue
                 self._carry_up.extend(out.ups)
                 self._collect(unit, level, result, downs)
-                self._deadlines.set(name, machine.deadline)
+                if machine.deadline != unit.deadline:
+                    self._set_deadline(unit)
 
     def _hand_down(
         self, target: str, item: Any, level: int, downs: list[dict[str, list[Any]]]
@@ -214,11 +229,12 @@ class Turns:
         if unit is None:
             self.unclaimed += 1
             return
-        layer = unit.machine.layer
-        if layer < level:
-            downs[layer].setdefault(target, []).append(item)
-        else:
+        if unit.layer >= level:
             self._carry_down.append((target, item))
+        elif target in (layer := downs[unit.layer]):
+            layer[target].append(item)
+        else:
+            layer[target] = [item]
 
     # -- writes before sends -------------------------------------------------------------------------------------
 
@@ -291,4 +307,5 @@ class Turns:
             self._units.pop(unit.name, None)
             return
         unit.machine = machine
-        self._deadlines.set(unit.name, machine.deadline)
+        unit.layer = machine.layer
+        self._set_deadline(unit)

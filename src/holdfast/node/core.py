@@ -18,6 +18,7 @@ from zlib import crc32
 
 from holdfast.group.replica import ReplicaMachine
 from holdfast.group.source import SourceMachine
+from holdfast.health.config import HealthConfig
 from holdfast.health.monitor import HEALTH, HealthMachine
 from holdfast.links.config import Self
 from holdfast.links.directory import DIRECTORY, DirectoryMachine
@@ -73,8 +74,11 @@ class NodeCore:
         entropy: Callable[[int], bytes],
         stored: Mapping[str, Rows] | None = None,
         now: Nanos = 0,
+        health: HealthConfig | None = None,
     ) -> None:
+        """`health` replaces the tunables of the preset."""
         self.config = config
+        self._health = health or config.health
         self.me = Self(
             node=node,
             name=config.name,
@@ -128,7 +132,7 @@ class NodeCore:
             return DoorMachine(me, join, self.sessions, self._spawn, rng, self._now)
         if kind == HEALTH:
             mtus = {adapter.name: adapter.mtu for adapter in self.config.adapter}
-            return HealthMachine(me, self.config.health, mtus)
+            return HealthMachine(me, self._health, mtus)
         if kind == DIRECTORY:
             spawn = self._spawn if self.config.mesh == "all" else _spawn_nothing
             return DirectoryMachine(me, spawn)
@@ -242,7 +246,7 @@ class NodeCore:
         for name in self.groups:
             replica = self.turns.machine(f"replica/{name}")
             if isinstance(replica, ReplicaMachine):
-                groups.append({"name": name, **replica.status()})
+                groups.append(_group_status(name, replica.status()))
         return {
             "members": self.directory.status(now),
             "paths": self.health.status(now, subnets),
@@ -254,3 +258,8 @@ class NodeCore:
 
 def _spawn_nothing(now: Nanos, member: MemberInfo) -> bool:
     return False
+
+
+def _group_status(name: str, status: dict[str, Any]) -> dict[str, Any]:
+    peers = [{"name": peer, "match": match} for peer, match in status["peers"].items()]
+    return {"name": name, **status, "peers": peers, "digest": f"{status['digest']:08x}"}

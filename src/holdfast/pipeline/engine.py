@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEFAULT_ENGINE: Final = "local[*]"
-SHUFFLE_PARTITIONS: Final = 8
-"""Telemetry of a domain is small for Spark; its own default of 200 costs more than the work."""
+SMALL_BYTES: Final = 32 << 20
+"""Up to this much input, starting costs more than the work, and settings that start fast win."""
 
 _ENGINES = re.compile(r"local(\[(\*|[1-9]\d*)\])?|spark://\S+|sc://\S+")
 _SESSION_SETTINGS: Final = {
@@ -36,6 +36,10 @@ _SESSION_SETTINGS: Final = {
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+_QUICK_START: Final = {
+    # The second compiler and the parallel collector pay off only after a minute of work.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 _LAST_WORDS_MAX: Final = 2_000
 
@@ -71,15 +75,21 @@ def check_packages() -> None:
 def open_engine(
     engine: str = DEFAULT_ENGINE,
     log: Path | None = None,
-    shuffle_partitions: int = SHUFFLE_PARTITIONS,
+    input_bytes: int = 0,
 ) -> Iterator[SparkSession]:
-    """A session on `engine`, stopped at the end. `log` takes what Java prints; without it, it is thrown away."""
+    """A session on `engine` that suits `input_bytes` of input, stopped at the end.
+
+    `log` takes what Java prints; without it, it is thrown away.
+    """
     check_engine(engine)
     check_packages()
-    settings = _SESSION_SETTINGS | {"spark.sql.shuffle.partitions": str(shuffle_partitions)}
+    small = input_bytes <= SMALL_BYTES
+    settings = _SESSION_SETTINGS | {"spark.sql.shuffle.partitions": "2" if small else "64"}
     if engine.startswith("sc://"):
         session = _connect(engine, settings)
     else:
+        if small and engine.startswith("local"):
+            settings |= _QUICK_START
         session = _launch(engine, settings, log)
     try:
         yield session

@@ -226,7 +226,8 @@ def _make_tables(
     runs = intake.run_ids()
     tell(Step(f"starting {engine}", 0, steps))
     if session is None:
-        with open_engine(engine, log=root / "spark.log") as opened:
+        input_bytes = sum(segment.size for segment in intake.segments)
+        with open_engine(engine, root / "spark.log", input_bytes) as opened:
             _stage_tables(root, tables, intake, opened, tell)
     else:
         _stage_tables(root, tables, intake, session, tell)

@@ -54,6 +54,10 @@ class ControlServer:
         self._server: asyncio.Server | None = None
         self._inode = 0
 
+    def add(self, handlers: Mapping[str, Handler]) -> None:
+        """Answer more kinds of requests, or some of them in another way."""
+        self._handlers.update(handlers)
+
     async def start(self) -> None:
         """Listen. Raises `AddressInUse` when a live node has the socket, `SetupError` when it cannot be made."""
         assert self._server is None, "started twice"

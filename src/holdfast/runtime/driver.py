@@ -24,6 +24,7 @@ from holdfast.links.ports import (
     OpenFlow,
     PortReady,
     PortRoom,
+    SessionEnded,
     Transmit,
 )
 from holdfast.machine import Intake, Result
@@ -51,6 +52,7 @@ class Driver:
         record: Record,
         deliver: Deliver,
         room: Callable[[PortRoom | SourceRoom], None],
+        ended: Callable[[SessionEnded], None],
         failed: Callable[[BaseException], None],
         on_failure: Callable[[Any], None],
     ) -> None:
@@ -63,8 +65,6 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._writer: StoreWriter | None = None
         self._record = record
-        self._deliver = deliver
-        self._room = room
         self._failed = failed
         self._on_failure = on_failure
         self._flows: dict[FlowId, Transport] = {}
@@ -81,6 +81,7 @@ class Driver:
             PortReady: deliver,
             PortRoom: room,
             SourceRoom: room,
+            SessionEnded: ended,
             OpenFlow: self._open,
             CloseFlow: self._close,
             Apply: self._apply,

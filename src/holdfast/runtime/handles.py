@@ -35,14 +35,13 @@ class _Handle:
     def try_send(self, message: bytes) -> bool:
         """Queue a message; False when the queue is full, and then nothing was sent."""
         size = len(message)
-        if self._bytes + self._queued + size > self._bound and self._bytes + self._queued:
-            if self._ended is not None:
-                raise self._ended
+        waiting = self._bytes + self._queued
+        if not self._bytes or size > MESSAGE_MAX:
+            self._check(size)
+        if waiting and waiting + size > self._bound:
             return False
-        if not self._bytes:
-            self._first(size)
         self._messages.append(message)
-        self._bytes += size or 1
+        self._bytes += size + 1  # an empty message counts as well
         return True
 
     async def send(self, message: bytes) -> None:
@@ -84,11 +83,14 @@ class _Handle:
             self._queued += size
             self._driver.intake.force(DATA, self._unit, self._request(messages), size)
 
-    def _first(self, size: int) -> None:
+    def _check(self, size: int) -> None:
+        """Before the first message of a turn, and for one that is too large."""
         if self._ended is not None:
             raise self._ended
         if size > MESSAGE_MAX:
-            raise MisuseError(f"a message has at most {MESSAGE_MAX} bytes, this one {size}; nothing was sent")
+            raise MisuseError(
+                f"a message has at most {MESSAGE_MAX} bytes, this one {size}; nothing was sent"
+            )
         self._driver.wake()
 
     def _request(self, messages: list[bytes]) -> object:

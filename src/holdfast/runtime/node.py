@@ -15,13 +15,20 @@ from time import monotonic_ns, time_ns
 from typing import Any, Final
 
 from holdfast import __version__
-from holdfast.errors import ConfigError, MisuseError, NodeStopped, PeerUnknown
+from holdfast.errors import (
+    ChannelEnded,
+    ConfigError,
+    MisuseError,
+    NodeStopped,
+    NotAccepted,
+    PeerUnknown,
+)
 from holdfast.group.ports import Replica, SourceRoom
-from holdfast.links.ports import PORT_MIN, PortReady, PortRoom
+from holdfast.links.ports import PORT_MIN, PortReady, PortRoom, SessionEnded
 from holdfast.machine import Failure
 from holdfast.node.config import NodeConfig, parse_config
 from holdfast.node.core import NodeCore
-from holdfast.runtime.control import ControlServer
+from holdfast.runtime.control import ControlServer, Handler
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.events import event_of
 from holdfast.runtime.handles import Channel, Datagrams, Group
@@ -67,6 +74,7 @@ class Node:
         self._callbacks: dict[tuple[int, bool], Callback] = {}
         self._events: deque[dict[str, str]] = deque(maxlen=EVENTS_KEPT)
         self._stopped: asyncio.Future[BaseException | None] | None = None
+        self._link_changed = asyncio.Event()
         self._started_ns = 0
         self._wall_offset_ns = 0
 
@@ -108,6 +116,7 @@ class Node:
             self._record,
             self._deliver,
             self._room,
+            self._session_ended,
             self._fail,
             self._unit_failed,
         )
@@ -253,6 +262,8 @@ class Node:
         if self._segments is not None:
             self._segments.record(facts)
         for fact in facts:
+            if fact.kind == "link":
+                self._link_changed.set()
             text = event_of(fact)
             if text:
                 at = datetime.fromtimestamp((fact.now_ns + self._wall_offset_ns) / 1e9, UTC)
@@ -288,6 +299,20 @@ class Node:
             if group is not None:
                 group.queued(room.held)
 
+    def _session_ended(self, ended: SessionEnded) -> None:
+        """Every channel to that peer is over; whoever holds one learns it at the next send."""
+        for key, channel in list(self._channels.items()):
+            if key[0] == ended.peer:
+                del self._channels[key]
+                self._handles.remove(channel)
+                name = self._running().directory.name_of(ended.peer)
+                channel.end(
+                    ChannelEnded(
+                        f"the channel to {name}, port {channel.port}, ended: {ended.reason}; up to {ended.unacked} bytes "
+                        "may not have arrived; ask the node for a new channel when the peer is back"
+                    )
+                )
+
     def _hand_over(self) -> None:
         for handle in self._handles:
             handle.hand_over()
@@ -302,6 +327,24 @@ class Node:
     def incarnation(self) -> int:
         return self._running().me.incarnation
 
+    async def until_up(self, *names: str, timeout_s: float = 10.0) -> None:
+        """Wait until there is a session with each of these members; raises `NotAccepted` when it takes too long."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while missing := [name for name in names if not self._is_up(name)]:
+                    self._link_changed.clear()
+                    await self._link_changed.wait()
+        except TimeoutError:
+            raise NotAccepted(f"no session with {', '.join(missing)} within {timeout_s:g} s") from None
+
+    def _is_up(self, name: str) -> bool:
+        core = self._running()
+        for node, member in core.directory.members.items():
+            link = core.link(node)
+            if member.name == name and link is not None and link.up_since is not None:
+                return True
+        return False
+
     def peer(self, name: str) -> NodeId:
         """The id of the member called `name`."""
         for node, member in self._running().directory.members.items():
@@ -314,6 +357,9 @@ class Node:
         if port < PORT_MIN:
             raise MisuseError(f"ports below {PORT_MIN} are Holdfast's own")
         node = self.peer(peer) if isinstance(peer, str) else peer
+        link = self._running().link(node)
+        if link is None or link.up_since is None:
+            raise NotAccepted(f"there is no session with {peer!r} now; nothing was sent; wait with until_up()")
         key = (node, port)
         if key not in self._channels:
             channel = self._channels[key] = Channel(self._drive(), node, port)
@@ -368,7 +414,13 @@ class Node:
 
     # -- control -------------------------------------------------------------------------------------------------
 
-    def _handlers(self) -> dict[str, Callable[[dict[str, Any]], dict[str, Any]]]:
+    def answer(self, handlers: Mapping[str, Handler]) -> None:
+        """Let the node's control socket do more: `handlers` of an application, by what they are asked to do."""
+        if self._control is None:
+            raise MisuseError("a node without a data directory has no control socket")
+        self._control.add(handlers)
+
+    def _handlers(self) -> dict[str, Handler]:
         return {
             "status": lambda _: self.status(),
             "fault": self._add_fault,

@@ -98,6 +98,25 @@ class Bounds(Checker):
         host.world.fail("queues are bounded", f"{host.name}: {detail}")
 
 
+class DeadlinesMove(Checker):
+    """After a turn the next deadline lies ahead; one that stays in the past makes a node spin."""
+
+    def __init__(self, turns_max: int = 100) -> None:
+        self._turns_max = turns_max
+        self._overdue: dict[str, int] = {}
+
+    def turn(self, host: Host, result: Result) -> None:
+        assert host.core is not None
+        if host.core.next_deadline() > host.now:
+            self._overdue[host.name] = 0
+            return
+        turns = self._overdue[host.name] = self._overdue.get(host.name, 0) + 1
+        if turns > self._turns_max:
+            late_ns = host.now - host.core.next_deadline()
+            text = f"{host.name} woke {turns} times for a deadline that passed {time_text(late_ns)} ago"
+            host.world.fail("nodes do not spin", text)
+
+
 class _Order:
     """What one group delivered, at every position, by whoever came first."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.group.ports import SourceRoom
-from holdfast.sim.checkers import Bounds, Checker, DeliveryOrder, NoFailures
+from holdfast.sim.checkers import Bounds, Checker, DeadlinesMove, DeliveryOrder, NoFailures
 from holdfast.sim.facts import FactBook
 from holdfast.sim.host import Host, HostProfile
 from holdfast.sim.ledger import Converged, Ledger, Load, Sender
@@ -89,7 +89,8 @@ class Cluster:
         for number in range(1, nodes + 1):
             self._add_node(number, profile)
         self.order = DeliveryOrder()
-        for checker in (self.order, NoFailures(), Bounds(), Converged(self.senders), *checkers):
+        always = (self.order, NoFailures(), Bounds(), DeadlinesMove(), Converged(self.senders))
+        for checker in (*always, *checkers):
             self.world.check(checker)
         self.scenario = scenario
 

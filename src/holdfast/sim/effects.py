@@ -9,7 +9,15 @@ from zlib import crc32
 
 from holdfast.errors import MisuseError
 from holdfast.group.ports import Apply, RestoreState, SourceRoom, TakeSnapshot
-from holdfast.links.ports import CloseFlow, FlowClosed, OpenFlow, PortReady, PortRoom, Transmit
+from holdfast.links.ports import (
+    CloseFlow,
+    FlowClosed,
+    OpenFlow,
+    PortReady,
+    PortRoom,
+    SessionEnded,
+    Transmit,
+)
 from holdfast.sim.application import Job, Worker
 from holdfast.sim.seeds import chance
 
@@ -40,6 +48,7 @@ def handlers_of(host: Host) -> Handlers:
             PortReady: _ignore,
             PortRoom: _ignore,
             SourceRoom: _ignore,
+            SessionEnded: _ignore,
         }
     )
     for kind, callback in host.callbacks.items():

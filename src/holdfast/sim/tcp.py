@@ -185,10 +185,10 @@ class Pipe:
                 world.at(self.last_ns, self._damaged, None)
             else:
                 world.at(self.last_ns, self._arrive, [fate.packet])
+        if self._finishing and not self.waiting:
+            self.finish()
         if self.waiting or self.unacked:
             self._arm()
-        elif self._finishing:
-            self.finish()
 
     def _breaks(self, packet: bytes) -> bool:
         """Whether a flipped bit ends the flow: TLS notices any, a plain stream only one in a length."""

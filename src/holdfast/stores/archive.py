@@ -243,9 +243,15 @@ class Archive:
             return None
         oldest = min(self._closed, key=lambda closed: closed.segment)
         self._closed.remove(oldest)
+        first, last = 0, UNKNOWN
+        with contextlib.suppress(OSError, ValueError):
+            contents = read_frames(oldest.path)
+            if contents.batches and not contents.holes:
+                first = contents.batches[0].column(0)[0].as_py()
+                last = contents.batches[-1].column(0)[-1].as_py()
         with contextlib.suppress(OSError):
             oldest.path.unlink()
-        return oldest.segment, 0, UNKNOWN
+        return oldest.segment, first, last
 
     def _lose(
         self, kind: str, first: int, last: int, reason: str, incarnation: int | None = None

@@ -1,4 +1,4 @@
-"""Making files durable: the two steps that are easy to forget."""
+"""Making files durable: the steps that are easy to forget."""
 
 from __future__ import annotations
 
@@ -13,6 +13,16 @@ def sync_directory(directory: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def make_directory(directory: Path) -> None:
+    """Make a directory and those above it, durably. Fine when it is there already."""
+    if directory.is_dir():
+        return
+    if directory.parent != directory:
+        make_directory(directory.parent)
+    directory.mkdir(exist_ok=True)
+    sync_directory(directory.parent)
 
 
 def place(temporary: Path, final: Path) -> None:

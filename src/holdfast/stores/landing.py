@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.stores.files import place
+from holdfast.stores.files import make_directory, place
 from holdfast.stores.losses import UNKNOWN
 from holdfast.types import SECOND, Nanos
 
@@ -74,7 +74,7 @@ class Landing:
         """Write a table as one Parquet file; raises `OSError` and leaves nothing behind."""
         day = self.directory / segment.kind / f"day={day_of(wall_ns)}"
         path = day / f"{segment.stem}.parquet"
-        day.mkdir(parents=True, exist_ok=True)
+        make_directory(day)
         try:
             size = write_parquet(table, temporary)
             place(temporary, path)

@@ -18,12 +18,14 @@ from msgspec.structs import astuple
 from holdfast.errors import StoreDamaged, StoreError, StoreFull, StoreLocked
 from holdfast.machine import Erase, Put, Write
 from holdfast.stores.failure import refuse_after
-from holdfast.stores.files import sync_directory
+from holdfast.stores.files import make_directory, sync_directory
 
 FILE: Final = "node.sqlite"
 SCHEMA: Final = 1
 APPLICATION_ID: Final = 0x486F6C64
 """`Hold`, in the header of the file: tells our files from other people's."""
+PAGE_BYTES: Final = 16384
+"""A row of more than a quarter of a page takes a page of its own: with SQLite's 4096, each message of 1000 bytes."""
 LOCK_WAIT_S: Final = 0.2
 """How long an opener waits for another one: two that start together must not both give up."""
 
@@ -43,7 +45,7 @@ class SqliteStore:
         self._failure: StoreError | None = None
         self._closed = False
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            make_directory(directory)
         except OSError as error:
             raise StoreError(
                 f"store {self.path}: cannot make its directory ({error.strerror}); nothing was changed; "
@@ -111,6 +113,7 @@ class SqliteStore:
 
     def _open(self, max_bytes: int | None) -> None:
         db = self._db
+        db.execute(f"PRAGMA page_size = {PAGE_BYTES}")  # Counts for a new file only.
         db.execute("PRAGMA locking_mode = EXCLUSIVE")
         # Takes the lock before anything is read. BEGIN EXCLUSIVE lets one of two openers win; reading first would not.
         db.execute("BEGIN EXCLUSIVE")

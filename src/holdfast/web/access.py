@@ -18,6 +18,11 @@ def is_loopback(address: str) -> bool:
         return False
 
 
+def is_sendable(token: str) -> bool:
+    """Whether a browser can send `token` in a header."""
+    return bool(token) and all("!" <= letter <= "~" for letter in token)
+
+
 def host_of(header: str) -> str:
     """The host in a `Host` header, without its port."""
     if header.startswith("["):

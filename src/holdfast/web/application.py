@@ -129,27 +129,27 @@ class Pages:
         return stream
 
     async def _watch(self, request: web.Request, stream: web.StreamResponse) -> None:
-        """Send what changed until the client goes. What it has not taken yet is never added to: it is passed over."""
+        """Send what changed until the client goes. While a write waits for a slow one, snapshots pass it by."""
         now_s = asyncio.get_running_loop().time
         sent_version, sent_s = 0, now_s()
         while not self._closing.is_set() and request.transport is not None:
             snapshot = self._snapshots.latest()
-            idle_s = now_s() - sent_s
-            if request.transport.get_write_buffer_size():
-                if idle_s >= STUCK_S_MAX:
-                    raise TimeoutError
-            elif snapshot.version != sent_version or idle_s >= KEEP_ALIVE_S:
-                changed = snapshot.version != sent_version
+            if snapshot.version != sent_version:
+                event = b"data: " + snapshot.body + b"\n\n"
+            elif now_s() - sent_s >= KEEP_ALIVE_S:
+                event = b": alive\n\n"
+            else:
+                event = b""
+            if event:
                 async with asyncio.timeout(STUCK_S_MAX):
-                    await stream.write(
-                        b"data: " + snapshot.body + b"\n\n" if changed else b": alive\n\n"
-                    )
+                    await stream.write(event)
                 sent_version, sent_s = snapshot.version, now_s()
             await self._pause()
 
     async def _pause(self) -> None:
+        # However long a snapshot takes, the client must hear in time that the node is there.
         try:
-            async with asyncio.timeout(self._snapshots.pause_s):
+            async with asyncio.timeout(min(self._snapshots.pause_s, KEEP_ALIVE_S / 4)):
                 await self._closing.wait()
         except TimeoutError:
             return

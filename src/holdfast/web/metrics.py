@@ -28,15 +28,14 @@ def metrics_text(status: Mapping[str, Any]) -> str:
 
 
 def path_state(path: Mapping[str, Any]) -> str:
-    """`ok`, `soft`, `dead`, or `unknown` while no size has been measured."""
+    """`ok`, `soft`, `dead`, or `unknown` while no size has been measured. As on the page (`model.js`)."""
     if not path.get("alive"):
         return "dead"
-    size = path.get("size") or 0
-    if size and size < (path.get("size_max") or 0):
+    size, size_max = path.get("size") or 0, path.get("size_max") or 0
+    if 0 < size < size_max or (path.get("loss_ppm") or 0) >= LOSS_PPM_MAX:
         return "soft"
-    if (path.get("loss_ppm") or 0) >= LOSS_PPM_MAX:
-        return "soft"
-    return "ok" if size else "unknown"
+    # Where no size is probed, to be heard is all there is to know.
+    return "ok" if size or not size_max else "unknown"
 
 
 def _families(status: Mapping[str, Any]) -> Iterator[Family]:

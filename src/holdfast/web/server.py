@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import AddressInUse, SetupError
-from holdfast.web.access import Access, is_loopback
+from holdfast.web.access import Access, is_loopback, is_sendable
 from holdfast.web.snapshots import Snapshots
 
 if TYPE_CHECKING:
@@ -42,8 +42,11 @@ class WebServer:
                 "the page needs aiohttp, which is not installed; the page was not started. "
                 "Install it with: pip install 'holdfast[web]'"
             ) from None
-        if token == "":
-            raise SetupError("the token of the page is empty; the page was not started")
+        if token is not None and not is_sendable(token):
+            raise SetupError(
+                "the token of the page must be printable ASCII without spaces, and not empty: it travels in a header; "
+                "the page was not started"
+            )
         if token is None and not is_loopback(address):
             raise SetupError(
                 f"the page on {address} can be reached from other machines, so it needs a token; it was not started. "

@@ -1,4 +1,4 @@
-"""What the tests of transports share: a recorder of events, ends on loopback, certificates, a loop with a time limit."""
+"""What the tests of transports share: a recorder of events, ends on loopback, certificates, a bounded loop."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ import functools
 import itertools
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from holdfast.links.ports import FlowClosed, FlowOpened, OpenFailed, OpenFlow
-from holdfast.transports.authority import Authority, issue, load_authority, make_authority, write_pair
+from holdfast.transports.authority import (
+    Authority,
+    issue,
+    load_authority,
+    make_authority,
+    write_pair,
+)
 from holdfast.transports.faults import Faults
 from holdfast.transports.tcp import TcpLimits, TcpTransport
 from holdfast.transports.tls import Credentials, Tls, load_tls
@@ -99,6 +105,9 @@ class Recorder:
         except TimeoutError:
             raise AssertionError(f"never happened: {what or condition}; seen: {self!r}") from None
 
+    async def until_count(self, packets: int) -> None:
+        await self.until(lambda: self.count() == packets, f"{packets} packets")
+
     def __repr__(self) -> str:
         return (
             f"opens={self.opens} failures={self.failures} closes={self.closes} "
@@ -173,14 +182,30 @@ async def end(
 
 
 @asynccontextmanager
-async def connected(
-    left: End, right: End
-) -> AsyncIterator[tuple[FlowId, FlowId]]:
+async def connected(left: End, right: End) -> AsyncIterator[tuple[FlowId, FlowId]]:
     """A flow between two ends, with its number at both. A UDP flow exists at the other end once it was heard."""
     flow = await left.open_to(right)
     left.transport.transmit(flow, [b"first"])
-    await right.seen.until(lambda: right.seen.count(), "first packet")
+    await right.seen.until(right.seen.count, "first packet")
     yield flow, right.seen.batches[-1][0]
+
+
+@asynccontextmanager
+async def joined(
+    kind: str,
+    *,
+    tls: tuple[Tls, Tls] | None = None,
+    faults: Faults | None = None,
+    limits: TcpLimits | UdpLimits | None = None,
+) -> AsyncIterator[tuple[End, End, FlowId, FlowId]]:
+    """Two ends and a flow between them; faults and limits are those of the left one, which opened it."""
+    of_left, of_right = tls or (None, None)
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        left = await enter(end(kind, LEFT, tls=of_left, faults=faults, limits=limits))
+        right = await enter(end(kind, RIGHT, tls=of_right))
+        flow, other = await enter(connected(left, right))
+        yield left, right, flow, other
 
 
 async def with_patience(work: Awaitable[Any], what: str) -> Any:

@@ -8,12 +8,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from tests.unit.transports.harness import authority_in
 from typer.testing import CliRunner
 
 from holdfast.cli.ca import app
 from holdfast.transports.authority import issue, load_authority, look_at, make_authority
 from holdfast.transports.tls import Credentials, check_certificate
-from tests.unit.transports.harness import authority_in
 
 
 def call(*words: object) -> tuple[int, str, str]:
@@ -45,7 +45,8 @@ def test_an_authority_and_a_node_are_made_and_fit(made: Path) -> None:
 
 def test_another_implementation_accepts_the_certificate(made: Path) -> None:
     call("issue", "n1", "--dir", made)
-    command = ["openssl", "verify", "-x509_strict", "-CAfile", made / "ca.pem", made / "n1.pem"]
+    command = ["openssl", "verify", "-x509_strict", "-CAfile", str(made / "ca.pem")]
+    command.append(str(made / "n1.pem"))
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError:

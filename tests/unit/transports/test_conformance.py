@@ -9,11 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from holdfast.errors import AddressInUse, SetupError
-from holdfast.transports.tcp import TcpTransport
-from holdfast.transports.udp import UdpTransport
-from holdfast.types import FlowId
 from tests.unit.transports.harness import (
     LEFT,
     RIGHT,
@@ -24,6 +19,11 @@ from tests.unit.transports.harness import (
     run,
     tls_for,
 )
+
+from holdfast.errors import AddressInUse, SetupError
+from holdfast.transports.tcp import TcpTransport
+from holdfast.transports.udp import UdpTransport
+from holdfast.types import FlowId
 
 KINDS = ["tcp", "tls", "udp"]
 Scenario = Callable[[End, End], Coroutine[Any, Any, None]]
@@ -105,7 +105,7 @@ def test_many_small_packets_arrive(play: Play) -> None:
                 left.transport.transmit(flow, batch)
                 sent += batch
                 # Datagrams are lost when they find the kernel's buffer full, so let them be read.
-                await right.seen.until(lambda: right.seen.count() == len(sent), "a round")
+                await right.seen.until_count(len(sent))
             assert right.seen.packets() == sent
 
     play(scenario)
@@ -183,9 +183,10 @@ def test_stopping_answers_what_is_being_opened(play: Play) -> None:
 
 def test_a_host_may_be_a_name(play: Play) -> None:
     async def scenario(left: End, right: End) -> None:
-        async with end(left.transport.kind, LEFT, adapter="blue") as local, end(
-            left.transport.kind, LEFT
-        ) as other:
+        async with (
+            end(left.transport.kind, LEFT, adapter="blue") as local,
+            end(left.transport.kind, LEFT) as other,
+        ):
             local.ask("localhost", other.port)
             await local.seen.until(lambda: local.seen.opens, "opened by name")
             assert local.seen.opens[0].host == "localhost"
@@ -204,7 +205,12 @@ def test_a_port_in_use_names_adapter_and_address_and_says_what_to_do(kind: str) 
             with pytest.raises(AddressInUse) as caught:
                 await make(kind, taken.host, taken.port).start()
             text = str(caught.value)
-            for part in ("adapter red", f"{taken.host}:{taken.port}", "another port", "Nothing was"):
+            for part in (
+                "adapter red",
+                f"{taken.host}:{taken.port}",
+                "another port",
+                "Nothing was",
+            ):
                 assert part in text
 
     run(scenario())

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.unit.transports.harness import LEFT, RIGHT, end, joined, on_loop, tls_for
 
 from holdfast.errors import MisuseError
 from holdfast.transports.faults import Faults, Rule
 from holdfast.transports.tcp import TcpLimits
 from holdfast.types import MILLISECOND
-from tests.unit.transports.harness import LEFT, RIGHT, connected, end, on_loop, tls_for
 
 
 async def a_while() -> None:
@@ -24,94 +24,88 @@ async def a_while() -> None:
 @on_loop
 async def test_a_size_hole_takes_exactly_the_larger_datagrams_of_one_direction() -> None:
     faults = Faults()
-    async with end("udp", LEFT, faults=faults) as left, end("udp", RIGHT) as right:
-        async with connected(left, right) as (flow, other):
-            faults.add(Rule("over_size", adapter="red", size=1000))
-            left.transport.transmit(flow, [b"a" * 972, b"b" * 973, b"c" * 20])
-            right.transport.transmit(other, [b"d" * 5000])
-            await right.seen.until(lambda: right.seen.count() == 3, "the smaller ones")
-            await left.seen.until(lambda: left.seen.count() == 1, "the other direction")
-            assert [len(packet) for packet in right.seen.packets()] == [5, 972, 20]
-            faults.clear()
-            left.transport.transmit(flow, [b"e" * 5000])
-            await right.seen.until(lambda: right.seen.count() == 4, "healed")
+    async with joined("udp", faults=faults) as (left, right, flow, other):
+        faults.add(Rule("over_size", adapter="red", size=1000))
+        left.transport.transmit(flow, [b"a" * 972, b"b" * 973, b"c" * 20])
+        right.transport.transmit(other, [b"d" * 5000])
+        await right.seen.until(lambda: right.seen.count() == 3, "the smaller ones")
+        await left.seen.until(lambda: left.seen.count() == 1, "the other direction")
+        assert [len(packet) for packet in right.seen.packets()] == [5, 972, 20]
+        faults.clear()
+        left.transport.transmit(flow, [b"e" * 5000])
+        await right.seen.until(lambda: right.seen.count() == 4, "healed")
 
 
 @on_loop
 async def test_a_stalled_stream_delivers_everything_in_order_after_the_heal() -> None:
     faults = Faults()
-    async with end("tcp", LEFT, faults=faults) as left, end("tcp", RIGHT) as right:
-        async with connected(left, right) as (flow, other):
-            number = faults.add(Rule("over_size", host=RIGHT, transport="tcp", size=1000))
-            left.transport.transmit(flow, [b"small passes"])
-            left.transport.transmit(flow, [b"x" * 1000])
-            left.transport.transmit(flow, [b"small waits behind it"])
-            right.transport.transmit(other, [b"y" * 5000])
-            await left.seen.until(lambda: left.seen.count() == 1, "the other direction")
-            await right.seen.until(lambda: right.seen.count() == 2, "what came before")
-            await a_while()
-            assert right.seen.packets()[1:] == [b"small passes"]
-            faults.remove(number)
-            await right.seen.until(lambda: right.seen.count() == 4, "healed")
-            assert right.seen.packets()[2:] == [b"x" * 1000, b"small waits behind it"]
+    async with joined("tcp", faults=faults) as (left, right, flow, other):
+        number = faults.add(Rule("over_size", host=RIGHT, transport="tcp", size=1000))
+        left.transport.transmit(flow, [b"small passes"])
+        left.transport.transmit(flow, [b"x" * 1000])
+        left.transport.transmit(flow, [b"small waits behind it"])
+        right.transport.transmit(other, [b"y" * 5000])
+        await left.seen.until(lambda: left.seen.count() == 1, "the other direction")
+        await right.seen.until(lambda: right.seen.count() == 2, "what came before")
+        await a_while()
+        assert right.seen.packets()[1:] == [b"small passes"]
+        faults.remove(number)
+        await right.seen.until(lambda: right.seen.count() == 4, "healed")
+        assert right.seen.packets()[2:] == [b"x" * 1000, b"small waits behind it"]
 
 
 @on_loop
 async def test_many_small_packets_in_one_write_are_one_large_segment() -> None:
     faults = Faults()
-    async with end("tcp", LEFT, faults=faults) as left, end("tcp", RIGHT) as right:
-        async with connected(left, right) as (flow, _):
-            faults.add(Rule("over_size", size=1000))
-            left.transport.transmit(flow, [b"x" * 90] * 10)  # 940 bytes with lengths, 980 with headers
-            await right.seen.until(lambda: right.seen.count() == 11, "fits")
-            left.transport.transmit(flow, [b"x" * 90] * 11)
-            await a_while()
-            assert right.seen.count() == 11
+    async with joined("tcp", faults=faults) as (left, right, flow, _):
+        faults.add(Rule("over_size", size=1000))
+        left.transport.transmit(flow, [b"x" * 90] * 10)  # 940 bytes with lengths, 980 with headers
+        await right.seen.until(lambda: right.seen.count() == 11, "fits")
+        left.transport.transmit(flow, [b"x" * 90] * 11)
+        await a_while()
+        assert right.seen.count() == 11
 
 
 @on_loop
 async def test_a_stall_takes_the_credit_and_the_heal_gives_it_back() -> None:
     faults = Faults()
     limits = TcpLimits(write_high_bytes=10_000, write_low_bytes=1000)
-    async with end("tcp", LEFT, faults=faults, limits=limits) as left, end("tcp", RIGHT) as right:
-        async with connected(left, right) as (flow, _):
-            faults.add(Rule("drop_all"))
-            left.transport.transmit(flow, [b"x" * 5000])
-            assert left.seen.credits == []
-            left.transport.transmit(flow, [b"x" * 5000])
-            assert left.seen.credits == [(flow, False)]
-            faults.clear()
-            await right.seen.until(lambda: right.seen.count() == 3, "healed")
-            assert left.seen.credits == [(flow, False), (flow, True)]
+    async with joined("tcp", faults=faults, limits=limits) as (left, right, flow, _):
+        faults.add(Rule("drop_all"))
+        left.transport.transmit(flow, [b"x" * 5000])
+        assert left.seen.credits == []
+        left.transport.transmit(flow, [b"x" * 5000])
+        assert left.seen.credits == [(flow, False)]
+        faults.clear()
+        await right.seen.until(lambda: right.seen.count() == 3, "healed")
+        assert left.seen.credits == [(flow, False), (flow, True)]
 
 
 @on_loop
 async def test_what_a_stall_keeps_is_bounded() -> None:
     faults = Faults()
     limits = TcpLimits(write_max_bytes=20_000)
-    async with end("tcp", LEFT, faults=faults, limits=limits) as left, end("tcp", RIGHT) as right:
-        async with connected(left, right) as (flow, _):
-            faults.add(Rule("drop_all"))
-            for _ in range(3):
-                left.transport.transmit(flow, [b"x" * 5000])
-            assert left.seen.closes == []
+    async with joined("tcp", faults=faults, limits=limits) as (left, right, flow, _):
+        faults.add(Rule("drop_all"))
+        for _ in range(3):
             left.transport.transmit(flow, [b"x" * 5000])
-            assert "above the bound of 20000" in left.seen.closes[0].reason
-            await right.seen.until(lambda: right.seen.closes, "closed at the peer")
-            assert right.seen.count() == 1
+        assert left.seen.closes == []
+        left.transport.transmit(flow, [b"x" * 5000])
+        assert "above the bound of 20000" in left.seen.closes[0].reason
+        await right.seen.until(lambda: right.seen.closes, "closed at the peer")
+        assert right.seen.count() == 1
 
 
 @on_loop
 async def test_a_closed_flow_sends_nothing_of_what_was_stalled() -> None:
     faults = Faults()
-    async with end("tcp", LEFT, faults=faults) as left, end("tcp", RIGHT) as right:
-        async with connected(left, right) as (flow, _):
-            faults.add(Rule("drop_all"))
-            left.transport.transmit(flow, [b"never"])
-            left.transport.close_flow(flow, "given up")
-            faults.clear()
-            await right.seen.until(lambda: right.seen.closes, "closed")
-            assert right.seen.packets() == [b"first"]
+    async with joined("tcp", faults=faults) as (left, right, flow, _):
+        faults.add(Rule("drop_all"))
+        left.transport.transmit(flow, [b"never"])
+        left.transport.close_flow(flow, "given up")
+        faults.clear()
+        await right.seen.until(lambda: right.seen.closes, "closed")
+        assert right.seen.packets() == [b"first"]
 
 
 @on_loop
@@ -132,33 +126,31 @@ async def test_no_connection_is_made_over_a_dead_cable_until_it_is_healed() -> N
 async def test_a_lost_segment_only_delays_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.transports.faults.RETRY_S", 0.001)
     faults = Faults(seed=1)
-    async with end("tcp", LEFT, faults=faults) as left, end("tcp", RIGHT) as right:
-        async with connected(left, right) as (flow, _):
-            faults.add(Rule("loss", loss_ppm=500_000))
-            sent = [b"%d" % n for n in range(50)]
-            for packet in sent:
-                left.transport.transmit(flow, [packet])
-            await right.seen.until(lambda: right.seen.count() == 51, "all, in the end")
-            assert right.seen.packets()[1:] == sent
-            hits = int(faults.describe()[0].rsplit("hit ", 1)[1].split()[0])
-            assert hits > 10
+    async with joined("tcp", faults=faults) as (left, right, flow, _):
+        faults.add(Rule("loss", loss_ppm=500_000))
+        sent = [b"%d" % n for n in range(50)]
+        for packet in sent:
+            left.transport.transmit(flow, [packet])
+        await right.seen.until(lambda: right.seen.count() == 51, "all, in the end")
+        assert right.seen.packets()[1:] == sent
+        hits = int(faults.describe()[0].rsplit("hit ", 1)[1].split()[0])
+        assert hits > 10
 
 
 @on_loop
 async def test_a_tls_stream_survives_a_stall(demo_ca: Path) -> None:
     faults = Faults()
-    async with end("tcp", LEFT, tls=tls_for(demo_ca, "n1"), faults=faults) as left:
-        async with end("tcp", RIGHT, tls=tls_for(demo_ca, "n2")) as right:
-            async with connected(left, right) as (flow, _):
-                faults.add(Rule("over_size", size=500))
-                sent = [b"x" * 1000, b"after"]
-                for packet in sent:
-                    left.transport.transmit(flow, [packet])
-                await a_while()
-                assert right.seen.count() == 1
-                faults.clear()
-                await right.seen.until(lambda: right.seen.count() == 3, "healed")
-                assert right.seen.packets()[1:] == sent
+    tls = tls_for(demo_ca, "n1"), tls_for(demo_ca, "n2")
+    async with joined("tcp", tls=tls, faults=faults) as (left, right, flow, _):
+        faults.add(Rule("over_size", size=500))
+        sent = [b"x" * 1000, b"after"]
+        for packet in sent:
+            left.transport.transmit(flow, [packet])
+        await a_while()
+        assert right.seen.count() == 1
+        faults.clear()
+        await right.seen.until(lambda: right.seen.count() == 3, "healed")
+        assert right.seen.packets()[1:] == sent
 
 
 def losses(seed: int) -> list[bool]:

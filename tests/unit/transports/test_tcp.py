@@ -7,32 +7,32 @@ import socket
 import struct
 
 import pytest
-
-from holdfast.transports.framing import LENGTH, frame
-from holdfast.transports.tcp import TcpLimits
-from holdfast.types import MILLISECOND
-from holdfast.wire.packet import PACKET_MAX
 from tests.unit.transports.harness import (
     LEFT,
     RIGHT,
     End,
-    connected,
     dial,
     end,
+    joined,
     on_loop,
     read_all,
 )
+
+from holdfast.transports.framing import LENGTH, frame
+from holdfast.transports.tcp import TcpLimits, TcpTransport
+from holdfast.types import MILLISECOND, FlowId
+from holdfast.wire.packet import PACKET_MAX
 
 SMALL = TcpLimits(write_high_bytes=64 * 1024, write_low_bytes=16 * 1024)
 PIECE = bytes(64 * 1024)
 
 
-async def fill(sender: End, flow: int) -> int:
+async def fill(sender: End, flow: FlowId) -> int:
     """Send until credit is gone; gives how many pieces that took."""
     sent = 0
     while not sender.seen.credits:
         assert sent < 1000, "64 MB are in flight and nobody said stop"
-        sender.transport.transmit(flow, [PIECE])  # type: ignore[arg-type]  # a FlowId
+        sender.transport.transmit(flow, [PIECE])
         sent += 1
         await asyncio.sleep(0)
     return sent
@@ -40,40 +40,39 @@ async def fill(sender: End, flow: int) -> int:
 
 @on_loop
 async def test_a_reader_that_stops_takes_the_credit_away_and_gives_it_back() -> None:
-    async with end("tcp", LEFT, limits=SMALL) as left, end("tcp", RIGHT) as right:
-        async with connected(left, right) as (flow, other):
-            right.transport.pause(other)
-            sent = await fill(left, flow)
-            assert left.seen.credits == [(flow, False)]
-            right.transport.resume(other)
-            await left.seen.until(lambda: len(left.seen.credits) == 2, "credit again")
-            assert left.seen.credits[1] == (flow, True)
-            await right.seen.until(lambda: right.seen.count() == sent + 1, "all arrived")
-            assert set(right.seen.packets()[1:]) == {PIECE}
+    async with joined("tcp", limits=SMALL) as (left, right, flow, other):
+        right.transport.pause(other)
+        sent = await fill(left, flow)
+        assert left.seen.credits == [(flow, False)]
+        right.transport.resume(other)
+        await left.seen.until(lambda: len(left.seen.credits) == 2, "credit again")
+        assert left.seen.credits[1] == (flow, True)
+        await right.seen.until(lambda: right.seen.count() == sent + 1, "all arrived")
+        assert set(right.seen.packets()[1:]) == {PIECE}
 
 
 @on_loop
 async def test_sending_on_without_credit_closes_the_flow_at_the_bound() -> None:
     limits = TcpLimits(write_high_bytes=64 * 1024, write_low_bytes=1024, write_max_bytes=1 << 20)
-    async with end("tcp", LEFT, limits=limits) as left, end("tcp", RIGHT) as right:
-        async with connected(left, right) as (flow, other):
-            right.transport.pause(other)
-            await fill(left, flow)
-            for _ in range(17):
-                assert left.seen.closes == [] or "above the bound of 1048576" in left.seen.closes[0].reason
-                left.transport.transmit(flow, [PIECE])
-            assert [c.flow for c in left.seen.closes] == [flow]
-            right.transport.resume(other)
+    async with joined("tcp", limits=limits) as (left, right, flow, other):
+        right.transport.pause(other)
+        await fill(left, flow)
+        for _ in range(17):
+            assert (
+                left.seen.closes == [] or "above the bound of 1048576" in left.seen.closes[0].reason
+            )
+            left.transport.transmit(flow, [PIECE])
+        assert [c.flow for c in left.seen.closes] == [flow]
+        right.transport.resume(other)
 
 
 @on_loop
 async def test_a_packet_above_the_largest_is_not_sent_and_closes_the_flow() -> None:
-    async with end("tcp", LEFT) as left, end("tcp", RIGHT) as right:
-        async with connected(left, right) as (flow, _):
-            left.transport.transmit(flow, [b"ok", bytes(PACKET_MAX + 1)])
-            assert str(PACKET_MAX + 1) in left.seen.closes[0].reason
-            await right.seen.until(lambda: right.seen.closes, "closed")
-            assert right.seen.packets() == [b"first"]
+    async with joined("tcp") as (left, right, flow, _):
+        left.transport.transmit(flow, [b"ok", bytes(PACKET_MAX + 1)])
+        assert str(PACKET_MAX + 1) in left.seen.closes[0].reason
+        await right.seen.until(lambda: right.seen.closes, "closed")
+        assert right.seen.packets() == [b"first"]
 
 
 @on_loop
@@ -91,7 +90,7 @@ async def test_a_peer_that_is_killed_closes_the_flow_and_what_it_sent_still_coun
     async with end("tcp") as right:
         stranger = dial(right)
         stranger.sendall(frame([b"one"]) + LENGTH.pack(100) + b"half a packet")
-        await right.seen.until(lambda: right.seen.count(), "a packet")
+        await right.seen.until(right.seen.count, "a packet")
         # What the kernel does for a process that dies with data unread.
         stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         stranger.close()
@@ -176,6 +175,20 @@ async def test_silent_strangers_are_bounded_and_the_oldest_makes_room() -> None:
 
 
 @on_loop
+async def test_one_that_has_spoken_makes_room_for_nobody() -> None:
+    async with end("tcp", limits=TcpLimits(newcomers_max=1)) as right:
+        strangers = [dial(right)]
+        strangers[0].sendall(frame([b"hello"]))
+        await right.seen.until_count(1)
+        for n in (2, 3):
+            strangers.append(dial(right))
+            await right.seen.until(lambda n=n: len(right.seen.opens) == n, "accepted")  # type: ignore[misc]
+        assert [c.flow for c in right.seen.closes] == [right.seen.opens[1].flow]
+        for stranger in strangers:
+            stranger.close()
+
+
+@on_loop
 async def test_all_connections_together_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     async with end("tcp", RIGHT, limits=TcpLimits(flows_max=2)) as right:
         strangers = [dial(right) for _ in range(3)]
@@ -213,6 +226,8 @@ async def test_outgoing_connections_come_from_the_address_of_the_adapter() -> No
 async def test_small_writes_are_not_delayed() -> None:
     async with end("tcp", LEFT) as left, end("tcp", RIGHT) as right:
         flow = await left.open_to(right)
-        connection = left.transport._flows[flow]  # type: ignore[union-attr]  # white box
-        sock = connection._transport.get_extra_info("socket")
+        assert isinstance(left.transport, TcpTransport)
+        transport = left.transport._flows[flow]._transport
+        assert transport is not None
+        sock = transport.get_extra_info("socket")
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1

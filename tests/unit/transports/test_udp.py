@@ -7,9 +7,10 @@ import socket
 import time
 from typing import Any
 
+from tests.unit.transports.harness import LEFT, RIGHT, End, connected, end, joined, on_loop
+
 from holdfast.transports.udp import QUEUED_OVERHEAD, UdpLimits, UdpTransport
 from holdfast.types import MILLISECOND
-from tests.unit.transports.harness import LEFT, RIGHT, End, connected, end, on_loop
 
 
 def stranger_to(target: End) -> socket.socket:
@@ -74,7 +75,7 @@ async def test_senders_that_nobody_answers_are_bounded_and_the_oldest_makes_room
         strangers = [stranger_to(right) for _ in range(5)]
         for n, stranger in enumerate(strangers):
             stranger.send(b"hello")
-            await right.seen.until(lambda n=n: right.seen.count() == n + 1, "heard")  # type: ignore[misc]
+            await right.seen.until_count(n + 1)
             if n == 0:
                 right.transport.transmit(right.seen.opens[0].flow, [b"welcome"])
         assert [c.flow for c in right.seen.closes] == [right.seen.opens[1].flow]
@@ -106,21 +107,19 @@ async def test_all_flows_together_are_bounded() -> None:
 
 @on_loop
 async def test_a_flow_that_was_heard_first_is_announced_again_when_it_is_asked_for() -> None:
-    async with end("udp", LEFT) as left, end("udp", RIGHT) as right:
-        async with connected(left, right) as (_, other):
-            right.ask(left.host, left.port, unit="door")
-            again = right.seen.opens[1]
-            assert (again.flow, again.inbound, again.unit) == (other, False, "door")
+    async with joined("udp") as (left, right, _, other):
+        right.ask(left.host, left.port, unit="door")
+        again = right.seen.opens[1]
+        assert (again.flow, again.inbound, again.unit) == (other, False, "door")
 
 
 @on_loop
 async def test_a_datagram_that_is_too_large_is_counted_and_the_others_pass() -> None:
-    async with end("udp", LEFT) as left, end("udp", RIGHT) as right:
-        async with connected(left, right) as (flow, _):
-            left.transport.transmit(flow, [b"before", bytes(65_508), b"after"])
-            await right.seen.until(lambda: right.seen.count() == 3, "the others")
-            assert right.seen.packets()[1:] == [b"before", b"after"]
-            assert left.transport.counters.too_large == 1
+    async with joined("udp") as (left, right, flow, _):
+        left.transport.transmit(flow, [b"before", bytes(65_508), b"after"])
+        await right.seen.until(lambda: right.seen.count() == 3, "the others")
+        assert right.seen.packets()[1:] == [b"before", b"after"]
+        assert left.transport.counters.too_large == 1
 
 
 @on_loop
@@ -146,31 +145,29 @@ async def test_datagrams_are_not_fragmented_and_no_path_mtu_is_remembered() -> N
 
 @on_loop
 async def test_a_socket_that_takes_no_more_takes_the_credit_and_order_is_kept() -> None:
-    async with end("udp", LEFT) as left, end("udp", RIGHT) as right:
-        async with connected(left, right) as (flow, _):
-            choked = choke(left)
-            left.transport.transmit(flow, [b"one", b"two"])
-            left.transport.transmit(flow, [b"three"])
-            await asyncio.sleep(0)
-            assert left.seen.credits == [(flow, False)]
-            choked.full = False
-            left.transport.transmit(flow, [b"four"])  # must not overtake those that wait
-            await right.seen.until(lambda: right.seen.count() == 5, "all sent")
-            assert right.seen.packets()[1:] == [b"one", b"two", b"three", b"four"]
-            assert left.seen.credits == [(flow, False), (flow, True)]
+    async with joined("udp") as (left, right, flow, _):
+        choked = choke(left)
+        left.transport.transmit(flow, [b"one", b"two"])
+        left.transport.transmit(flow, [b"three"])
+        await asyncio.sleep(0)
+        assert left.seen.credits == [(flow, False)]
+        choked.full = False
+        left.transport.transmit(flow, [b"four"])  # must not overtake those that wait
+        await right.seen.until(lambda: right.seen.count() == 5, "all sent")
+        assert right.seen.packets()[1:] == [b"one", b"two", b"three", b"four"]
+        assert left.seen.credits == [(flow, False), (flow, True)]
 
 
 @on_loop
 async def test_what_waits_for_the_socket_is_bounded_and_the_rest_is_counted() -> None:
     limits = UdpLimits(queue_max_bytes=3 * (100 + QUEUED_OVERHEAD))
-    async with end("udp", LEFT, limits=limits) as left, end("udp", RIGHT) as right:
-        async with connected(left, right) as (flow, _):
-            choked = choke(left)
-            left.transport.transmit(flow, [bytes([n]) * 100 for n in range(10)])
-            assert left.transport.counters.dropped == 7
-            choked.full = False
-            await right.seen.until(lambda: right.seen.count() == 4, "those that fitted")
-            assert [packet[0] for packet in right.seen.packets()[1:]] == [0, 1, 2]
+    async with joined("udp", limits=limits) as (left, right, flow, _):
+        choked = choke(left)
+        left.transport.transmit(flow, [bytes([n]) * 100 for n in range(10)])
+        assert left.transport.counters.dropped == 7
+        choked.full = False
+        await right.seen.until(lambda: right.seen.count() == 4, "those that fitted")
+        assert [packet[0] for packet in right.seen.packets()[1:]] == [0, 1, 2]
 
 
 @on_loop

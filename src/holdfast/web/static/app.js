@@ -11,6 +11,7 @@ let node = {};
 let contact = "connecting";
 let reason = "";
 let trouble = ""; // What the node itself says is wrong with its status.
+let triedToken = false;
 let lost = null; // When contact was lost: { at: Date, ms: on the page's clock }.
 
 // -- snapshots -----------------------------------------------------------------------------------------------------
@@ -31,15 +32,28 @@ function draw() {
   setText($("domain"), node.domain ?? "Holdfast");
   setText($("node"), node.name ? `as ${node.name} sees it` : "");
   setText($("version"), node.version ? `Holdfast ${node.version}` : "Holdfast");
-  showVerdict(model);
-  showMatrices($("matrices"), model.subnets);
-  showGroups($("groups"), model.groups, node);
-  showMembers($("members"), model.members);
-  showEvents($("events"), model.events);
-  showLinks($("links"), model.links);
+  drawEach(
+    () => showVerdict(model),
+    () => showMatrices($("matrices"), model.subnets),
+    () => showGroups($("groups"), model.groups, node),
+    () => showMembers($("members"), model.members),
+    () => showEvents($("events"), model.events),
+    () => showLinks($("links"), model.links),
+  );
   $("main").hidden = false;
   document.body.dataset.version = String(Number(document.body.dataset.version ?? 0) + 1);
   showContact();
+}
+
+// A status of another version may surprise one part of the page; the others are shown all the same.
+function drawEach(...parts) {
+  for (const draw of parts) {
+    try {
+      draw();
+    } catch (error) {
+      reportError(error);
+    }
+  }
 }
 
 // -- contact -------------------------------------------------------------------------------------------------------
@@ -56,6 +70,7 @@ function showContact() {
   $("locked").hidden = contact !== "locked";
   if (contact === "locked") {
     $("main").hidden = true;
+    setText($("unlock-text"), triedToken ? "That was not the right token." : "");
     $("token").focus();
   }
   const words = { connecting: "connecting", live: "live", lost: "no contact", locked: "locked" };
@@ -100,16 +115,20 @@ function firstToken() {
   return given;
 }
 
-const token = firstToken();
-$("plain").hidden = token !== ""; // A link cannot carry the token, but in the address.
-const stream = new Stream({ token, onSnapshot, onContact });
+function useToken(token) {
+  triedToken = token !== "";
+  $("plain").hidden = triedToken; // A link cannot carry the token, but in the address.
+  return token;
+}
+
+const stream = new Stream({ token: useToken(firstToken()), onSnapshot, onContact });
 
 $("unlock").addEventListener("submit", (event) => {
   event.preventDefault();
-  sessionStorage.setItem(TOKEN, $("token").value);
-  setText($("unlock-text"), "That was not the right token.");
-  $("plain").hidden = true;
-  stream.unlock($("token").value);
+  const token = useToken($("token").value);
+  sessionStorage.setItem(TOKEN, token);
+  setText($("unlock-text"), "");
+  stream.unlock(token);
 });
 $("retry").addEventListener("click", () => stream.retryNow());
 

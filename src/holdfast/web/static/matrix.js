@@ -15,7 +15,7 @@ export function showMatrices(container, all) {
   keep(
     container,
     subnets.length ? subnets : [null],
-    (subnet) => subnet?.name ?? "\u0000none",
+    (subnet) => (subnet ? `subnet ${subnet.name}` : "none"),
     (subnet) => (subnet ? build(subnet) : el("p", "panel empty", "No paths yet: this node has not met another one.")),
     (panel, subnet) => subnet && panel.matrix.update(subnet),
   );

@@ -1,6 +1,7 @@
 // From the node's status to what the page shows. Pure: no DOM, no clock. Every part of the status may be missing.
 
 const LOSS_PPM_MAX = 10_000; // As in metrics.py.
+const EVENTS_MAX = 100;
 const natural = new Intl.Collator("en", { numeric: true });
 export const byName = (a, b) => natural.compare(a, b);
 
@@ -12,14 +13,14 @@ export function readStatus(status) {
   const node = part(status.node);
   const members = readMembers(status, node);
   const subnets = readSubnets(list(status.paths), members);
-  const groups = list(status.groups);
+  const groups = list(status.groups).map(readGroup);
   const model = {
     node,
     members,
     subnets,
     groups,
     links: list(status.links).sort((a, b) => byName(String(a.peer), String(b.peer))),
-    events: readEvents(list(status.events)),
+    events: readEvents(list(status.events), members),
     queues: part(status.queues),
     telemetry: part(status.telemetry),
   };
@@ -27,18 +28,35 @@ export function readStatus(status) {
 }
 
 function readMembers(status, node) {
-  const members = list(status.members).map((member) => ({ ...member, self: member.name === node.name }));
+  const members = list(status.members).map((member) => ({ ...member }));
   // The node may leave itself out: it is there all the same.
-  if (node.name && !members.some((member) => member.self)) {
-    members.push({ ...node, state: "up", since_s: node.uptime_s, self: true });
+  if (node.name && !members.some((member) => member.name === node.name)) {
+    members.push({ id: node.id, name: node.name, incarnation: node.incarnation, state: "up" });
+  }
+  for (const member of members) {
+    member.self = member.name !== undefined && member.name === node.name;
+    if (member.self) member.since_s = node.uptime_s ?? member.since_s;
   }
   return members.sort((a, b) => byName(String(a.name), String(b.name)));
 }
 
-function readEvents(events) {
-  const newestFirst = events.map((event, i) => ({ ...event, i }));
-  newestFirst.sort((a, b) => (Date.parse(b.at) || 0) - (Date.parse(a.at) || 0) || b.i - a.i);
-  return newestFirst.slice(0, 100);
+// Replicas come as a list of rows, or as an object from name to the highest entry that each has.
+function readGroup(group) {
+  const peers = Array.isArray(group.peers)
+    ? list(group.peers)
+    : Object.entries(part(group.peers)).map(([name, match]) => ({ name, ...(typeof match === "number" ? { match } : part(match)) }));
+  const digest = typeof group.digest === "number" ? group.digest.toString(16).padStart(8, "0") : group.digest;
+  return { ...group, digest, peers: peers.sort((a, b) => byName(String(a.name), String(b.name))) };
+}
+
+function readEvents(events, members) {
+  const names = new Map(members.map((member) => [member.id, member.name]));
+  const named = (text) => String(text ?? "").replace(/\b[0-9a-f]{32}\b/g, (id) => names.get(id) ?? id.slice(0, 8));
+  const times = events.map((event) => Date.parse(event.at) || 0);
+  // Events of the same moment keep the order in which they came, whichever end the newest is at.
+  const newestLast = times.length > 1 && times[0] < times.at(-1);
+  const rows = events.map((event, i) => ({ ...event, text: named(event.text), order: newestLast ? -i : i, time: times[i] }));
+  return rows.sort((a, b) => b.time - a.time || a.order - b.order).slice(0, EVENTS_MAX);
 }
 
 // -- paths ---------------------------------------------------------------------------------------------------------
@@ -47,7 +65,8 @@ export function pathState(path) {
   if (!path.alive) return "dead";
   if (path.size && path.size < (path.size_max || 0)) return "soft";
   if ((path.loss_ppm || 0) >= LOSS_PPM_MAX) return "soft";
-  return path.size ? "ok" : "unknown";
+  // Where no size is probed, to be heard is all there is to know.
+  return path.size || !path.size_max ? "ok" : "unknown";
 }
 
 function readSubnets(paths, members) {
@@ -90,21 +109,19 @@ function readSubnet({ name, names, rows }, down) {
 
 function readCell(sender, listener, subnet, rows) {
   rows.sort((a, b) => byName(String(a.transport), String(b.transport)));
-  const states = rows.map(pathState);
-  const known = states.filter((state) => state !== "unknown");
+  const cell = { sender: sender.name, listener: listener.name, subnet, rows, excused: sender.down || listener.down };
+  if (cell.excused) {
+    // A listener that is down told its rows while it was up; nobody takes them back.
+    const names = [sender, listener].filter((node) => node.down).map((node) => node.name);
+    const sentence = `${names.join(" and ")} ${names.length > 1 ? "are" : "is"} down`;
+    return { ...cell, rows: [], state: "dead", ...explain("dead", []), sentence };
+  }
+  const known = rows.map(pathState).filter((state) => state !== "unknown");
   let state = "soft";
   if (!known.length) state = "unknown";
   else if (known.every((one) => one === "dead")) state = "dead";
   else if (known.every((one) => one === "ok")) state = "ok";
-  return {
-    sender: sender.name,
-    listener: listener.name,
-    subnet,
-    state,
-    rows,
-    excused: sender.down || listener.down,
-    ...explain(state, rows),
-  };
+  return { ...cell, state, ...explain(state, rows) };
 }
 
 const SYMBOLS = { ok: "✓", dead: "✕", unknown: "?" };
@@ -180,7 +197,8 @@ function nodeTroubles(node, members) {
 
 function groupTroubles(groups) {
   return groups.flatMap((group) => {
-    const why = group.state === "suspended" ? "is suspended on this node" : group.leader ? "" : "has no leader";
+    const suspended = `is suspended on this node${group.why ? `: ${group.why}` : ""}`;
+    const why = group.state === "suspended" ? suspended : group.leader ? "" : "has no leader";
     return why ? [{ kind: "group", level: "dead", text: `group ${group.name} ${why}` }] : [];
   });
 }

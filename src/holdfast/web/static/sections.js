@@ -21,11 +21,11 @@ export function showVerdict({ verdict, node, members, queues, telemetry }) {
     ["Members up", `${members.filter((member) => member.state === "up").length} of ${members.length}`],
     ["Paths fine", `${verdict.figures.ok} of ${verdict.figures.paths}`],
     ["Waiting inputs", count(waiting)],
-    ["Facts recorded", count(telemetry.facts)],
-    ["Facts lost", count(telemetry.lost), telemetry.lost > 0 ? "is-soft" : ""],
-    ["Security", node.security ?? "–", node.security === "plain" ? "is-soft" : ""],
+    ["Facts recorded", telemetry.facts && count(telemetry.facts)],
+    ["Facts lost", telemetry.facts && count(telemetry.lost), telemetry.lost > 0 ? "is-soft" : ""],
+    ["Security", node.security, node.security === "plain" ? "is-soft" : ""],
     ["Up for", node.uptime_s],
-  ];
+  ].filter(([, value]) => value !== undefined);
   keep($("tiles"), tiles, ([name]) => name, ([name]) => el("div", "", el("dt", "", name), el("dd")), (tile, [name, value, mark = ""]) => {
     const figure = tile.lastElementChild;
     setClass(figure, mark);
@@ -61,18 +61,19 @@ const GROUP_MARKS = { leading: "lead", following: "ok", restoring: "soft", start
 
 export function showGroups(container, groups, node) {
   const items = groups.length ? groups : [null];
-  keep(container, items, (group) => group?.name ?? "\u0000none", makeGroup, (card, group) => group && fillGroup(card, group, node));
+  keep(container, items, (group) => (group ? `group ${group.name}` : "none"), makeGroup, (card, group) => group && fillGroup(card, group, node));
 }
 
 function makeGroup(group) {
   if (!group) return el("p", "panel empty", "This node is in no group.");
   const card = el("article", "panel group");
-  card.append(el("header", "panel-head", el("h3", "", group.name), el("span")), el("dl", "facts"), el("div"));
+  card.append(el("header", "panel-head", el("h3", "", group.name ?? "?"), el("span")), el("p", "why"), el("dl", "facts"), el("div"));
   return card;
 }
 
 function fillGroup(card, group, node) {
-  const [head, facts, replicas] = card.children;
+  const [head, why, facts, replicas] = card.children;
+  setText(why, group.why);
   badge(head.lastElementChild, group.state ?? "unknown", GROUP_MARKS[group.state] ?? "unknown");
   const lag = group.lag ?? group.commit - group.applied;
   const rows = [
@@ -93,7 +94,7 @@ function fillGroup(card, group, node) {
 
 function showReplicas(container, group, node) {
   const me = { name: node.name, match: group.commit, applied: group.applied, state: "this node" };
-  const peers = (group.peers ?? []).filter((peer) => peer.name !== node.name);
+  const peers = group.peers.filter((peer) => peer.name !== node.name);
   if (!peers.length) return container.replaceChildren();
   const body = tableIn(container, ["Replica", "Has", "Processed", "Behind"]);
   keep(body, [me, ...peers], (peer) => peer.name, () => row(4, [1, 2, 3]), (line, peer) => {
@@ -135,7 +136,7 @@ function fillLinkRow(line, { link, channel }) {
     const [peer, state, session, flows] = line.cells[0].firstElementChild.children;
     setText(peer, link.peer);
     badge(state, link.state ?? "unknown", LINK_MARKS[link.state] ?? "soft");
-    setText(session, link.session === undefined ? "" : `session ${link.session}`);
+    setText(session, [link.session && `session ${link.session}`, link.refused].filter(Boolean).join(" · "));
     return chips(flows, (link.flows ?? []).map(flowChip));
   }
   const [name, path, ...numbers] = line.cells;

@@ -2,12 +2,15 @@
 // because then the token goes into a header and we learn why the node refused.
 
 const SILENCE_MS_MAX = 12_000; // The node says something every five seconds, if only that it is there.
+const SENDABLE = /^[!-~]*$/; // Nothing else can be in a header, so no node has such a token.
 const RETRY_MS = [250, 500, 1000, 2000, 4000];
 
 export class Stream {
   #token;
   #tries = 0;
   #wake = () => {};
+  #abort = () => {};
+  #anew = false; // A new token came: what is under way with the old one does not matter.
 
   // `onContact` is told "live", "lost" (with a reason) or "locked"; `onSnapshot` gets each status.
   constructor({ token, onSnapshot, onContact }) {
@@ -25,12 +28,16 @@ export class Stream {
 
   unlock(token) {
     this.#token = token;
-    this.retryNow();
+    this.#anew = true;
+    this.#abort();
+    this.#wake();
   }
 
   async #run() {
     for (;;) {
+      this.#anew = false;
       const refusal = await this.#read();
+      if (this.#anew) continue;
       const locked = refusal === "locked";
       this.onContact(locked ? "locked" : "lost", refusal);
       await this.#pause(locked ? Infinity : RETRY_MS[Math.min(this.#tries++, RETRY_MS.length - 1)]);
@@ -39,7 +46,9 @@ export class Stream {
 
   // Reads until the stream ends; returns why it did.
   async #read() {
+    if (!SENDABLE.test(this.#token)) return "locked";
     const abort = new AbortController();
+    this.#abort = () => abort.abort();
     const watchdog = new Watchdog(() => abort.abort());
     try {
       const headers = this.#token ? { Authorization: `Bearer ${this.#token}` } : {};

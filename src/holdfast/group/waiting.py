@@ -1,4 +1,4 @@
-"""A follower's part in the order: entries of the leader wait until their messages are here, then they are appended.
+"""Entries of the leader wait until their messages are here, then they are appended.
 
 To append is to acknowledge, and to acknowledge is to claim in a later election. So an entry enters the log only when
 every message in it is held; until then it waits outside, and a new term discards what waits (DESIGN, Groups, rule 1).
@@ -17,15 +17,15 @@ WAITING_MAX: Final = 8192
 """Entries that may wait; the leader sends again what finds no room."""
 
 
-class Follower:
-    """Takes the leader's entries in."""
+class Waiting:
+    """Takes the leader's entries in, as far as they follow from what is here."""
 
-    __slots__ = ("_log", "_streams", "broken", "hint", "leader_commit", "verified", "waiting")
+    __slots__ = ("_log", "_streams", "broken", "entries", "hint", "leader_commit", "verified")
 
     def __init__(self, log: Log, streams: Streams) -> None:
         self._log = log
         self._streams = streams
-        self.waiting: deque[Entry] = deque()
+        self.entries: deque[Entry] = deque()
         """The entries that follow the log's last."""
         self.verified = 0
         """Up to this index our entries are the leader's. Above may be what an earlier leader left."""
@@ -37,7 +37,7 @@ class Follower:
 
     @property
     def end(self) -> int:
-        return self._log.last + len(self.waiting)
+        return self._log.last + len(self.entries)
 
     @property
     def match(self) -> int:
@@ -46,7 +46,7 @@ class Follower:
 
     def new_term(self) -> None:
         """Another term: nothing is verified but what is committed, and what waits may never have been decided."""
-        self.waiting.clear()
+        self.entries.clear()
         self.verified = self._log.commit
         self.leader_commit = self._log.commit
 
@@ -102,46 +102,46 @@ class Follower:
                 self.broken += 1
                 return False
             self._cut(index)
-        if len(self.waiting) >= WAITING_MAX:
+        if len(self.entries) >= WAITING_MAX:
             return False
-        self.waiting.append(entry)
+        self.entries.append(entry)
         return True
 
     def _term_at(self, index: int) -> int | None:
         at = index - self._log.last - 1
         if at >= 0:
-            return self.waiting[at].term if at < len(self.waiting) else None
+            return self.entries[at].term if at < len(self.entries) else None
         return self._log.term_at(index)
 
     def _cut(self, index: int) -> None:
         """Our entries from `index` on are not the leader's."""
         if index <= self._log.last:
             self._log.truncate(index)
-            self.waiting.clear()
-        while self.waiting and self.waiting[-1].index >= index:
-            self.waiting.pop()
+            self.entries.clear()
+        while self.entries and self.entries[-1].index >= index:
+            self.entries.pop()
         self.verified = min(self.verified, index - 1)
 
     def expect(self, entries: tuple[Entry, ...]) -> None:
         """Entries that came with a state: they are to be appended like the leader's."""
         for entry in entries:
-            if entry.index == self.end + 1 and is_sound(entry) and len(self.waiting) < WAITING_MAX:
-                self.waiting.append(entry)
+            if entry.index == self.end + 1 and is_sound(entry) and len(self.entries) < WAITING_MAX:
+                self.entries.append(entry)
         self.verified = self.end
 
     def settle(self) -> None:
         """Append what waits and is whole now, and commit as far as the leader says."""
-        waiting, log = self.waiting, self._log
-        while waiting:
-            entry = waiting[0]
+        entries, log = self.entries, self._log
+        while entries:
+            entry = entries[0]
             if not log.tail.fits(entry):
                 self.broken += 1
-                waiting.clear()
+                entries.clear()
                 self.verified = min(self.verified, log.last)
                 break
             if entry.stream is not None and not self._streams.holds(
                 entry.stream, entry.first, entry.last
             ):
                 break
-            log.append(waiting.popleft())
+            log.append(entries.popleft())
         log.commit_to(min(self.leader_commit, self.match))

@@ -1,0 +1,121 @@
+"""How fast the simulator is: a ring of real nodes that do nothing but heartbeat.
+
+Each node has two subnets and links to its eight neighbours on the ring; basics go ten times a second on every flow.
+An event is one thing that the world takes off its heap: packets that reach a host, a wake-up, a timer. Next to it
+stands what the same machine does per second with a bare heap, so that the figure means something elsewhere.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from heapq import heappop, heappush
+from time import perf_counter
+from typing import Final
+
+from holdfast.cli.bench.report import Report, new_report
+from holdfast.health.config import HealthConfig
+from holdfast.node.config import AdapterConfig, NodeConfig, SecurityConfig, TelemetryConfig
+from holdfast.node.core import NodeCore
+from holdfast.sim.cluster import address, node_name
+from holdfast.sim.port import Core, HostContext
+from holdfast.sim.world import World
+from holdfast.stores.identity import open_identity
+from holdfast.types import SECOND
+
+SUBNETS: Final = ("red", "blue")
+NEIGHBOURS: Final = (1, 2, 3, 4)
+"""On each side of the ring."""
+AIM_EVENTS_PER_S: Final = 100_000
+
+
+def bench_sim(nodes: int, seconds: float) -> Report:
+    report = new_report("sim")
+    world = ring(nodes)
+    for host in world.hosts.values():
+        host.start()
+    world.run(3 * SECOND)  # links form; measured is the steady state
+    before, packets, began = world.events, _packets(world), perf_counter()
+    world.run(world.now + int(seconds * SECOND))
+    took = perf_counter() - began
+    events = (world.events - before) / took
+    heap = bare_heap()
+    links_up = sum(_links_up(host.core) for host in world.hosts.values())
+    report.figures = {
+        "nodes": nodes,
+        "links_up": links_up,
+        "simulated_s": seconds,
+        "events_per_s": round(events),
+        "packets_per_s": round((_packets(world) - packets) / took),
+        "turns": sum(host.turns for host in world.hosts.values()),
+        "bare_heap_events_per_s": round(heap),
+    }
+    report.ratios = {
+        "events_vs_bare_heap": round(events / heap, 4),
+        "simulated_vs_real_time": round(seconds / took, 3),
+    }
+    report.aim("events_per_s", round(events), AIM_EVENTS_PER_S)
+    report.aim("links_up", links_up, nodes * 2 * len(NEIGHBOURS))
+    return report
+
+
+def ring(nodes: int) -> World:
+    """A world of nodes that each join their neighbours on a ring."""
+    world = World(1)
+    for subnet in SUBNETS:
+        world.network.subnet(subnet, mtu=1500)
+    for number in range(1, nodes + 1):
+        host = world.add_host(node_name(number), partial(_core, config=_config(number, nodes)))
+        for index, subnet in enumerate(SUBNETS, 1):
+            world.network.attach(host, subnet, subnet, address(index, number))
+    return world
+
+
+def _config(number: int, nodes: int) -> NodeConfig:
+    joins = []
+    for step in NEIGHBOURS:
+        host, port = address(1, (number - 1 + step) % nodes + 1)
+        joins.append(f"{host}:{port}")
+    adapters = []
+    for index, subnet in enumerate(SUBNETS, 1):
+        host, port = address(index, number)
+        adapters.append(AdapterConfig(subnet, f"{host}:{port}", transports=("udp",)))
+    return NodeConfig(
+        domain="ring",
+        name=node_name(number),
+        join=tuple(joins),
+        mesh="join",
+        adapter=tuple(adapters),
+        security=SecurityConfig(mode="plain"),
+        telemetry=TelemetryConfig(enabled=False),
+    )
+
+
+def _core(context: HostContext, config: NodeConfig) -> Core:
+    identity = open_identity(context.store, lambda: context.entropy(16))
+    return NodeCore(
+        config,
+        identity.node,
+        identity.incarnation,
+        context.seed,
+        context.entropy,
+        health=HealthConfig(probe_every=0),
+    )
+
+
+def _packets(world: World) -> int:
+    return sum(path.sent for path in world.network.paths())
+
+
+def _links_up(core: Core | None) -> int:
+    assert isinstance(core, NodeCore)
+    return sum(1 for link in core.status(0)["links"] if link["state"] == "up")
+
+
+def bare_heap(events: int = 200_000) -> float:
+    """Push and pop with nothing in between: what no simulator on this machine can pass."""
+    heap: list[tuple[int, int, None]] = [(i, i, None) for i in range(1000)]
+    began = perf_counter()
+    for number in range(events):
+        at, _, _ = heappop(heap)
+        heappush(heap, (at + 1000, number, None))
+    return events / (perf_counter() - began)

@@ -1,0 +1,476 @@
+"""A small deterministic world for groups: nodes with a source and a replica each, fake links, virtual time.
+
+Links are units of layer 1, as in a real node, but the network below them is this file: each message is delayed, and,
+where a test asks for it, lost, doubled or overtaken, all by one seed. Channels keep their order unless `reorder` is
+set. A session ends when a node is killed or two nodes are cut apart; what is on the way then is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from hashlib import blake2b
+from heapq import heappop, heappush
+from random import Random
+from typing import Any
+
+import msgspec
+
+from holdfast.group import (
+    GroupConfig,
+    ReplicaMachine,
+    SourceMachine,
+    replica_unit,
+    source_unit,
+    units_for,
+)
+from holdfast.group.ports import (
+    Applied,
+    AppFailed,
+    Apply,
+    Multicast,
+    Restored,
+    RestoreState,
+    SnapshotTaken,
+    SourceRoom,
+    TakeSnapshot,
+)
+from holdfast.links.ports import PeerDown, PeerUp, Received, SendChannel, link_unit
+from holdfast.machine import Machine, Outbox, Turns
+from holdfast.telemetry.facts import DeliveryFact, GroupFact, OrderFact
+from holdfast.types import MICROSECOND, MILLISECOND, NodeId
+from holdfast.wire.codec import Rejected, decode_frame
+from holdfast.wire.frames import MemberInfo
+
+GROUP = "book"
+
+
+def node_id(name: str) -> NodeId:
+    return NodeId(blake2b(name.encode(), digest_size=16).digest())
+
+
+class Wire(msgspec.Struct, frozen=True, gc=False):
+    """Effect of a fake link: messages for the peer on a channel."""
+
+    peer: NodeId
+    channel: int
+    messages: list[bytes]
+
+
+class Arrival(msgspec.Struct, frozen=True, gc=False):
+    """Input of a fake link."""
+
+    messages: list[bytes]
+
+
+class FakeLink(Machine):
+    """Carries frames between the units of a node and the world's network."""
+
+    layer = 1
+
+    def __init__(self, peer: NodeId) -> None:
+        self._peer = peer
+
+    def up(self, now: int, inputs: list[Any], out: Outbox) -> None:
+        for item in inputs:
+            if isinstance(item, Arrival):
+                for message in item.messages:
+                    frame = decode_frame(message)
+                    assert not isinstance(frame, Rejected), frame
+                    for unit in units_for(frame):
+                        out.up(unit, Received(self._peer, [frame], now))
+            else:
+                out.up(source_unit(GROUP), item)
+                out.up(replica_unit(GROUP), item)
+
+    def down(self, now: int, inputs: list[Any], out: Outbox) -> None:
+        for item in inputs:
+            assert isinstance(item, SendChannel)
+            out.effect(Wire(self._peer, item.channel, item.messages))
+
+
+class Delivered(msgspec.Struct, frozen=True, array_like=True):
+    position: int
+    stream: str
+    number: int
+    message: bytes
+
+
+class App:
+    """Remembers everything, and its snapshot is all of it: whoever was restored can be compared from position 1 on."""
+
+    def __init__(self) -> None:
+        self.got: list[Delivered] = []
+
+    def apply(self, effect: Apply) -> None:
+        batch = effect.batch
+        stream = f"{batch.stream.source.hex()}/{batch.stream.incarnation}/{batch.stream.stream}"
+        for k, message in enumerate(batch.messages):
+            self.got.append(Delivered(batch.position + k, stream, batch.first + k, bytes(message)))
+
+    def snapshot(self) -> bytes:
+        return msgspec.msgpack.encode(self.got)
+
+    def restore(self, data: bytes) -> None:
+        self.got = msgspec.msgpack.decode(data, type=list[Delivered])
+
+
+class Host:
+    """One node, in one life."""
+
+    def __init__(self, world: World, name: str, incarnation: int) -> None:
+        self.name = name
+        self.id = node_id(name)
+        self.incarnation = incarnation
+        self.member = MemberInfo(self.id, name, incarnation, ())
+        self.app = App()
+        self.frozen = False
+        """The application answers nothing while this is set."""
+        self.fails_at = 0
+        """The application raises when it is given this position."""
+        self.unanswered: list[Any] = []
+        self.room: list[int] = []
+        self.turns = Turns(lambda _unit: None)
+        config = world.config
+        seed = f"{world.seed}/{name}/{incarnation}"
+        self.source = SourceMachine(
+            config=config, node=self.id, name=name, incarnation=incarnation, rng=Random(seed + "s")
+        )
+        self.turns.add(source_unit(GROUP), self.source)
+        self.replica: ReplicaMachine | None = None
+        if name in config.replicas:
+            self.replica = ReplicaMachine(
+                config=config, node=self.id, name=name, incarnation=incarnation, rng=Random(seed + "r")
+            )  # fmt: skip
+            self.turns.add(replica_unit(GROUP), self.replica)
+        for other in world.names:
+            if other != name:
+                peer = node_id(other)
+                self.turns.add(link_unit(peer), FakeLink(peer))
+
+    @property
+    def status(self) -> dict[str, Any]:
+        assert self.replica is not None
+        return self.replica.status()
+
+    @property
+    def messages(self) -> list[bytes]:
+        return [item.message for item in self.app.got]
+
+
+class World:
+    """Nodes, the network between them, and time."""
+
+    def __init__(
+        self,
+        seed: int = 1,
+        voters: int = 3,
+        learners: int = 0,
+        sources: int = 0,
+        *,
+        loss: float = 0.0,
+        double: float = 0.0,
+        reorder: bool = False,
+        delay_us: tuple[int, int] = (50, 400),
+        **settings: Any,
+    ) -> None:
+        """Voters are n1, n2, ..., learners l1, ..., nodes that only send s1, ...; n1 leads."""
+        self.seed = seed
+        self.rng = Random(f"world/{seed}")
+        self.loss, self.double, self.reorder = loss, double, reorder
+        self.delay_us = delay_us
+        self.app_delay_us = (10, 200)
+        names = [f"n{k + 1}" for k in range(voters)], [f"l{k + 1}" for k in range(learners)]
+        self.config = GroupConfig(
+            name=GROUP, voters=tuple(names[0]), leader="n1", learners=tuple(names[1]), **settings
+        )
+        self.names = [*names[0], *names[1], *(f"s{k + 1}" for k in range(sources))]
+        self.now = 0
+        self.hosts: dict[str, Host] = {}
+        self.past: list[Host] = []
+        """Hosts that were killed: what they delivered still counts."""
+        self.facts: list[tuple[str, Any]] = []
+        self.failures: list[Any] = []
+        self.turns_run = 0
+        self._lives: dict[str, int] = {}
+        self._cut: dict[tuple[str, str], bool] = {}
+        self._session: dict[tuple[str, str], int] = {}
+        self._lane: dict[tuple[str, str, int], int] = {}
+        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._sequence = 0
+        self._alarm: dict[str, int] = {}
+        self._trace = blake2b(digest_size=16)
+        self.drop: Callable[[str, str, Any], bool] | None = None
+        """A test may lose frames of its choice: (from, to, frame)."""
+
+    # -- time ----------------------------------------------------------------------------------------------------
+
+    def at(self, when: int, do: Callable[[], None]) -> None:
+        self._sequence += 1
+        heappush(self._events, (when, self._sequence, do))
+
+    def run(self, duration_ns: int) -> None:
+        end = self.now + duration_ns
+        while self._events and self._events[0][0] <= end:
+            self.now, _, do = heappop(self._events)
+            do()
+        self.now = end
+
+    def run_until(self, reached: Callable[[], bool], limit_ns: int) -> None:
+        end = self.now + limit_ns
+        while not reached():
+            assert self._events and self._events[0][0] <= end, f"not reached in {limit_ns} ns: {self.describe()}"
+            self.now, _, do = heappop(self._events)
+            do()
+
+    def describe(self) -> str:
+        return "\n".join(f"{name}: {host.status}" for name, host in self.hosts.items() if host.replica)
+
+    def digest(self) -> str:
+        return self._trace.hexdigest()
+
+    # -- nodes ---------------------------------------------------------------------------------------------------
+
+    def start(self, *names: str) -> None:
+        for name in names or self.names:
+            assert name not in self.hosts
+            self._lives[name] = self._lives.get(name, 0) + 1
+            host = self.hosts[name] = Host(self, name, self._lives[name])
+            self._turn(host, [])
+            for other in list(self.hosts.values()):
+                if other is not host and not self._is_cut(name, other.name):
+                    self._join(host, other)
+
+    def kill(self, name: str) -> None:
+        host = self.hosts.pop(name)
+        self.past.append(host)
+        for other in list(self.hosts.values()):
+            if not self._is_cut(name, other.name):
+                self._part(name, other.name)
+                self._later(other, link_unit(host.id), PeerDown(host.id, "killed"))
+
+    def restart(self, name: str) -> None:
+        self.kill(name)
+        self.start(name)
+
+    def cut(self, a: str, b: str) -> None:
+        if self._is_cut(a, b):
+            return
+        self._cut[self._pair(a, b)] = True
+        self._part(a, b)
+        for one, other in ((a, b), (b, a)):
+            if one in self.hosts and other in self.hosts:
+                peer = node_id(other)
+                self._later(self.hosts[one], link_unit(peer), PeerDown(peer, "cut"))
+
+    def heal(self, a: str, b: str) -> None:
+        if not self._is_cut(a, b):
+            return
+        self._cut[self._pair(a, b)] = False
+        if a in self.hosts and b in self.hosts:
+            self._join(self.hosts[a], self.hosts[b])
+
+    def isolate(self, name: str) -> None:
+        for other in self.names:
+            if other != name:
+                self.cut(name, other)
+
+    def heal_all(self) -> None:
+        for a, b in list(self._cut):
+            self.heal(a, b)
+
+    def _pair(self, a: str, b: str) -> tuple[str, str]:
+        return (a, b) if a < b else (b, a)
+
+    def _is_cut(self, a: str, b: str) -> bool:
+        return self._cut.get(self._pair(a, b), False)
+
+    def _part(self, a: str, b: str) -> None:
+        pair = self._pair(a, b)
+        self._session[pair] = self._session.get(pair, 0) + 1
+
+    def _join(self, a: Host, b: Host) -> None:
+        self._part(a.name, b.name)
+        for one, other in ((a, b), (b, a)):
+            self._later(one, link_unit(other.id), PeerUp(other.id, other.member))
+
+    def _later(self, host: Host, unit: str, item: Any, delay_ns: int = 1000) -> None:
+        self.at(self.now + delay_ns, lambda: self._feed(host, unit, item))
+
+    # -- sending -------------------------------------------------------------------------------------------------
+
+    def send(self, name: str, messages: Iterable[bytes]) -> None:
+        self._feed(self.hosts[name], source_unit(GROUP), Multicast(list(messages)))
+
+    def inject(self, name: str, item: Any) -> None:
+        """Give a replica any input."""
+        self._feed(self.hosts[name], replica_unit(GROUP), item)
+
+    # -- turns ---------------------------------------------------------------------------------------------------
+
+    def _feed(self, host: Host, unit: str, item: Any) -> None:
+        if self.hosts.get(host.name) is host:
+            self._turn(host, [(unit, item)])
+
+    def _turn(self, host: Host, inputs: list[tuple[str, Any]]) -> None:
+        more = True
+        while more:
+            self.turns_run += 1
+            result = host.turns.run(self.now, inputs)
+            inputs = []
+            more = result.more
+            self.failures.extend(result.failures)
+            for failure in result.failures:
+                raise AssertionError(f"{host.name}: {failure.unit} failed on {failure.inputs}") from failure.error
+            self.facts.extend((host.name, fact) for fact in result.facts)
+            for effect in result.effects:
+                self._effect(host, effect)
+        self._set_alarm(host)
+
+    def _set_alarm(self, host: Host) -> None:
+        deadline = host.turns.next_deadline()
+        if deadline < 1 << 62 and deadline != self._alarm.get(host.name):
+            self._alarm[host.name] = deadline
+            self.at(max(deadline, self.now), lambda: self._ring(host, deadline))
+
+    def _ring(self, host: Host, deadline: int) -> None:
+        if self.hosts.get(host.name) is not host:
+            return
+        if self._alarm.get(host.name) == deadline:
+            del self._alarm[host.name]
+        if host.turns.next_deadline() <= self.now:
+            self._turn(host, [])
+
+    def _effect(self, host: Host, effect: Any) -> None:
+        self._trace.update(f"{self.now} {host.name} {type(effect).__name__} ".encode())
+        if isinstance(effect, Wire):
+            for message in effect.messages:
+                self._trace.update(message)
+            self._transmit(host, effect)
+        elif isinstance(effect, SourceRoom):
+            host.room.append(effect.held)
+        else:
+            self._trace.update(str(getattr(effect, "index", 0)).encode())
+            host.unanswered.append(effect)
+            if len(host.unanswered) == 1:
+                self._schedule_app(host)
+
+    # -- the application -----------------------------------------------------------------------------------------
+
+    def _schedule_app(self, host: Host) -> None:
+        delay_ns = self.rng.randint(*self.app_delay_us) * MICROSECOND
+        self.at(self.now + delay_ns, lambda: self._work(host))
+
+    def _work(self, host: Host) -> None:
+        if self.hosts.get(host.name) is not host or not host.unanswered:
+            return
+        if host.frozen:
+            self.at(self.now + MILLISECOND, lambda: self._work(host))
+            return
+        effect = host.unanswered.pop(0)
+        answer = self._perform(host, effect)
+        if host.unanswered:
+            self._schedule_app(host)
+        self._turn(host, [(effect.unit, answer)])
+
+    def _perform(self, host: Host, effect: Any) -> Any:
+        if isinstance(effect, Apply):
+            if host.fails_at and effect.batch.position <= host.fails_at:
+                last = effect.batch.position + len(effect.batch.messages) - 1
+                if host.fails_at <= last:
+                    return AppFailed(effect.index, "deliberate")
+            host.app.apply(effect)
+            return Applied(effect.index, effect.size)
+        if isinstance(effect, TakeSnapshot):
+            return SnapshotTaken(effect.request, effect.index, host.app.snapshot())
+        assert isinstance(effect, RestoreState)
+        host.app.restore(effect.data)
+        return Restored(effect.index)
+
+    # -- the network ---------------------------------------------------------------------------------------------
+
+    def _transmit(self, host: Host, wire: Wire) -> None:
+        target = next((name for name in self.names if node_id(name) == wire.peer), "")
+        if target not in self.hosts or self._is_cut(host.name, target):
+            return
+        session = self._session.get(self._pair(host.name, target), 0)
+        lane = (host.name, target, wire.channel)
+        for message in wire.messages:
+            if self.drop is not None and self.drop(host.name, target, decode_frame(message)):
+                continue
+            copies = 0 if self.rng.random() < self.loss else 1
+            if copies and self.rng.random() < self.double:
+                copies = 2
+            for _ in range(copies):
+                when = self.now + self.rng.randint(*self.delay_us) * MICROSECOND
+                if not self.reorder:
+                    when = max(when, self._lane.get(lane, 0))
+                    self._lane[lane] = when
+                self.at(when, self._arrive(host.name, target, session, message))
+
+    def _arrive(self, sender: str, target: str, session: int, message: bytes) -> Callable[[], None]:
+        receiver = self.hosts[target]
+
+        def arrive() -> None:
+            if self._session.get(self._pair(sender, target), 0) == session:
+                self._feed(receiver, link_unit(node_id(sender)), Arrival([message]))
+
+        return arrive
+
+    # -- what must hold ------------------------------------------------------------------------------------------
+
+    def events(self, kind: str) -> list[tuple[str, GroupFact]]:
+        return [(name, fact) for name, fact in self.facts if isinstance(fact, GroupFact) and fact.event == kind]
+
+    def check(self) -> None:
+        """Invariants 1 and 2 of the design, over all lives of all replicas, and that facts tell the same."""
+        longest: list[Delivered] = []
+        for host in [*self.hosts.values(), *self.past]:
+            got = host.app.got
+            assert [item.position for item in got] == list(range(1, len(got) + 1)), f"{host.name} has a hole"
+            common = min(len(got), len(longest))
+            assert got[:common] == longest[:common], f"{host.name} delivered something else"
+            if len(got) > len(longest):
+                longest = got
+        following: dict[str, int] = {}
+        for item in longest:
+            assert item.number == following.get(item.stream, 1), f"{item} out of the order of its stream"
+            following[item.stream] = item.number + 1
+        self._check_facts()
+
+    def _check_facts(self) -> None:
+        digests: dict[int, tuple[str, DeliveryFact]] = {}
+        for name, fact in self.facts:
+            if isinstance(fact, DeliveryFact):
+                first = digests.setdefault(fact.position, (name, fact))[1]
+                same = (fact.stream, fact.first, fact.last, fact.digest, fact.index)
+                assert same == (first.stream, first.first, first.last, first.digest, first.index)
+
+    def orders(self) -> list[OrderFact]:
+        return [fact for _, fact in self.facts if isinstance(fact, OrderFact)]
+
+
+def settle(world: World, expected: int, limit_ns: int = 20_000 * MILLISECOND) -> None:
+    """Run until every running replica has delivered `expected` messages, then check what must hold."""
+
+    def reached() -> bool:
+        return all(len(host.app.got) >= expected for host in world.hosts.values() if host.replica)
+
+    world.run_until(reached, limit_ns)
+    world.run(50 * MILLISECOND)
+    world.check()
+
+
+def leading(world: World) -> bool:
+    host = world.hosts.get("n1")
+    return host is not None and host.status["state"] == "leading"
+
+
+def ready(world: World, limit_ns: int = 10_000 * MILLISECOND) -> None:
+    """Run until the leader leads and every running replica has a whole memory."""
+
+    def reached() -> bool:
+        return leading(world) and all(
+            host.status["memory"] == "whole" for host in world.hosts.values() if host.replica
+        )
+
+    world.run_until(reached, limit_ns)
