@@ -47,7 +47,9 @@ async def _run(path: Path) -> None:
                 page = WebServer(host, port, node.status, config.web.token or None)
                 await page.start()
                 typer.echo(f"page: {page.url}")
-            typer.echo(f"node {config.name} of domain {config.domain} runs, incarnation {node.incarnation}")
+            typer.echo(
+                f"node {config.name} of domain {config.domain} runs, incarnation {node.incarnation}"
+            )
             await _until_told(node)
         finally:
             if page is not None:
@@ -74,7 +76,9 @@ def control_socket(where: Path) -> Path:
         return where / "control.sock"
     config = load_config(where)
     if not config.data:
-        raise MisuseError(f"{where} names no data directory, so there is no socket to ask; nothing was asked")
+        raise MisuseError(
+            f"{where} names no data directory, so there is no socket to ask; nothing was asked"
+        )
     return Path(config.data) / "control.sock"
 
 
@@ -139,7 +143,9 @@ def fault(
 ) -> None:
     """Break what a node sends, on purpose (its configuration must allow it: [lab] faults = true)."""
     request: dict[str, Any] = {"do": "fault", "kind": kind, "size": size, "loss_ppm": loss_ppm}
-    request |= {k: v for k, v in (("adapter", adapter), ("host", to), ("transport", transport)) if v}
+    request |= {
+        k: v for k, v in (("adapter", adapter), ("host", to), ("transport", transport)) if v
+    }
     typer.echo(json.dumps(ask(control_socket(where), request)))
 
 

@@ -94,7 +94,8 @@ class RestoreState(msgspec.Struct, frozen=True, gc=False):
 
 
 class SourceRoom(msgspec.Struct, frozen=True, gc=False):
-    """How many bytes a source's buffer holds that some replica may still need; the driver stops senders above its bound."""
+    """How many bytes a source's buffer holds that some replica may still need; the driver stops senders above its
+    bound."""
 
     unit: str
     held: int

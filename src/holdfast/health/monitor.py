@@ -37,7 +37,17 @@ _NO_FILL: Final = memoryview(b"")
 class _Watched:
     """A flow in both directions: what we hear on it, and what the peer says that it hears."""
 
-    __slots__ = ("listener", "probe_n", "ready", "row", "row_at", "sampled_at", "sizes", "unit", "verdict")
+    __slots__ = (
+        "listener",
+        "probe_n",
+        "ready",
+        "row",
+        "row_at",
+        "sampled_at",
+        "sizes",
+        "unit",
+        "verdict",
+    )
 
     def __init__(
         self, ready: FlowReady, sizes: tuple[int, ...], listener: Listener, now: Nanos
@@ -249,7 +259,11 @@ class HealthMachine(Machine):
             if not isinstance(frame, PathRows):
                 continue
             for row in frame.rows[: 10 * ROWS_PER_FRAME]:
-                if row.listener != self.me.node and self.table.put(row) and row.sender == self.me.node:
+                if (
+                    row.listener != self.me.node
+                    and self.table.put(row)
+                    and row.sender == self.me.node
+                ):
                     self._told(row, out)
 
     def _told(self, row: PathRow, out: Outbox) -> None:

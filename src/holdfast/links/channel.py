@@ -86,7 +86,6 @@ class ChannelOut:
     def unacked(self) -> int:
         return self._packed - self.acked
 
-    @property
     def wants(self) -> bool:
         """Whether there is anything that could be sent now."""
         if self._lost:
@@ -224,7 +223,10 @@ class ChannelOut:
                 still.append(piece)
         self._flight = deque()
         for piece in still:
-            if datagram_flows.get(piece.flow) and newest.get(piece.flow, 0) >= piece.order + REORDER:
+            if (
+                datagram_flows.get(piece.flow)
+                and newest.get(piece.flow, 0) >= piece.order + REORDER
+            ):
                 self._give_up(piece)
             else:
                 self._flight.append(piece)

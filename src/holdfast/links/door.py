@@ -84,7 +84,7 @@ class DoorMachine(Machine):
 
     def wake(self, now: Nanos, out: Outbox) -> None:
         self.deadline = NEVER
-        for flow, (info, since) in list(self._strangers.items()):
+        for info, since in list(self._strangers.values()):
             limit = since + self.me.timing.handshake_ns
             if limit <= now:
                 self._turn_away(now, info, Refuse("late", "no Hello came in time"), out)
@@ -122,7 +122,10 @@ class DoorMachine(Machine):
             return
         self.last_refusal = failed.reason
         for joining in self._join:
-            if (joining.host, joining.port) == (failed.host, failed.port) and joining.flow is not None:
+            if (joining.host, joining.port) == (
+                failed.host,
+                failed.port,
+            ) and joining.flow is not None:
                 self._retry(now, joining)
 
     # -- flows ---------------------------------------------------------------------------------------------------

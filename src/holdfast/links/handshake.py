@@ -24,13 +24,17 @@ def check_hello(me: Self, hello: Hello, identity: Identity | None, stream: bool)
             f"{member.name} speaks {hello.low} to {hello.high}: upgrade the older one",
         )
     if hello.sealed != me.sealed:
-        return Refuse("security", "one side is plain, the other is not: give both the same [security]")
+        return Refuse(
+            "security", "one side is plain, the other is not: give both the same [security]"
+        )
     if len(member.node) != 16 or not 0 < len(member.name) <= NAME_MAX:
         return Refuse("identity", "a node id has 16 bytes and a name at most 64 letters")
     if len(member.adapters) > ADAPTERS_MAX or member.incarnation < 1:
         return Refuse("identity", "too many adapters, or no incarnation")
     if member.node == me.node:
-        return Refuse("self", f"{me.name} has reached itself, or {member.name} runs on a copy of its data")
+        return Refuse(
+            "self", f"{me.name} has reached itself, or {member.name} runs on a copy of its data"
+        )
     if member.name == me.name:
         return Refuse("name", f"the name {me.name!r} is taken by another node of this domain")
     if me.sealed and stream:

@@ -316,7 +316,9 @@ class LinkMachine(Machine):
         """A flow between two subnets (who joins may come from anywhere): it tells where the peer is, no more."""
         self._wanted.update(hello.member, now)
         if not self._wanted:
-            self.last_refusal = f"no adapter of {self.me.name} is on a subnet of {hello.member.name}"
+            self.last_refusal = (
+                f"no adapter of {self.me.name} is on a subnet of {hello.member.name}"
+            )
         if flow.inbound:
             if hello.ask:
                 self._hello(now, flow, ask=False)
@@ -441,7 +443,9 @@ class LinkMachine(Machine):
     def _reject(self, now: Nanos, flow: FlowState, rejected: Rejected, out: Outbox) -> None:
         count = self.rejected.get(rejected.reason, 0) + 1
         self.rejected[rejected.reason] = count
-        if count & (count - 1) == 0:  # the 1st, 2nd, 4th, 8th ...: a flood does not become a flood of facts
+        if (
+            count & (count - 1) == 0
+        ):  # the 1st, 2nd, 4th, 8th ...: a flood does not become a flood of facts
             detail = f"{self.member.name} {flow.path}: {rejected.reason} {rejected.detail}"
             out.fact(NodeFact(now, "rejected", detail, count))
         if flow.stream and rejected.reason in _DAMAGED:

@@ -17,7 +17,7 @@ from holdfast.links.ports import PORT_MIN, PortRoom, SendRaw, Transmit
 from holdfast.machine import Outbox
 from holdfast.types import DATA, NEVER, FlowId, Nanos, NodeId
 from holdfast.wire.blocks import pack_block
-from holdfast.wire.codec import Part, encode, part_size
+from holdfast.wire.codec import Part, encode, part_size, probe_part
 from holdfast.wire.frames import ChunkAck, Probe, RawBatch
 
 TURN_BYTES: Final = 1 << 20
@@ -26,6 +26,7 @@ DATAGRAMS_MAX: Final = 1 << 20
 """Datagrams that wait for a flow to take more, in bytes; beyond that new ones are dropped and counted."""
 FRAMES_MAX: Final = 1000
 """Frames in one packet."""
+_EMPTY: Final = memoryview(b"")
 
 Moved = Callable[[Nanos, ChannelOut, FlowState, FlowState | None, Outbox], None]
 
@@ -213,8 +214,8 @@ class Outlet:
         self._datagram_bytes = 0
 
     def _pump(self, now: Nanos, channel: ChannelOut, out: Outbox) -> None:
-        flow = self._flow_of(channel)
-        if channel.wants:
+        flow: FlowState | None = self._flow_of(channel)
+        if channel.wants():
             if flow is None or not flow.ready or flow.closing:
                 flow = self.best(now)
                 if flow is None:
@@ -223,7 +224,7 @@ class Outlet:
             if flow.credit:
                 frames = channel.pump(now, flow.flow, TURN_BYTES, flow.piece_max, not flow.stream)
                 flow.parts.extend(frames)
-                if channel.wants and frames and flow.stream:
+                if channel.wants() and frames and flow.stream:
                     self._wake_at(now + 1)
         if channel.unacked:
             stream = flow is None or flow.stream
@@ -253,13 +254,11 @@ class Outlet:
 
     def probe(self, flow: FlowState, probe: Probe, wire_size: int, out: Outbox) -> None:
         """A probe, alone in a packet that is filled up to just `wire_size` bytes on the wire."""
-        fill = wire_size - len(self._cipher.write(flow, [encode(probe)], clear=True))
-        fill -= 0 if flow.stream else IP_UDP
-        fill -= 0 if fill < 1 << 8 else 1 if fill < 1 << 16 else 3  # the length of the fill takes room as well
+        empty = len(self._cipher.write(flow, [probe_part(probe, _EMPTY)], clear=True))
+        room = max(0, wire_size - empty - (0 if flow.stream else IP_UDP))
         pattern = bytes(probe.fill) or b"\0"
-        data = (pattern * (max(fill, 0) // len(pattern) + 1))[: max(fill, 0)]
-        full = Probe(probe.n, probe.size, probe.pair, probe.next_ns, memoryview(data))
-        packet = self._cipher.write(flow, [encode(full)], clear=True)
+        fill = (pattern * (room // len(pattern) + 1))[:room]
+        packet = self._cipher.write(flow, [probe_part(probe, memoryview(fill))], clear=True)
         out.effect(Transmit(flow.flow, [packet]), immediate=True)
 
     def status(self, received: dict[int, int]) -> list[dict[str, Any]]:

@@ -97,9 +97,7 @@ class WantedFlows:
             if wanted.flow == flow:
                 wanted.tries = 0
 
-    def due(
-        self, now: Nanos, flows: dict[FlowId, FlowState], has_key: bool
-    ) -> Iterator[OpenFlow]:
+    def due(self, now: Nanos, flows: dict[FlowId, FlowState], has_key: bool) -> Iterator[OpenFlow]:
         """What to open now; sets `deadline` to when to ask again."""
         self.deadline = NEVER
         for wanted in self._wanted.values():
@@ -110,7 +108,10 @@ class WantedFlows:
                 continue
             if transport == "tcp" and not self._opens_streams:
                 takeover_ns = self._me.timing.takeover_ns
-                if any((f.adapter, f.remote_adapter, f.stream) == (mine, theirs, True) for f in flows.values()):
+                if any(
+                    (f.adapter, f.remote_adapter, f.stream) == (mine, theirs, True)
+                    for f in flows.values()
+                ):
                     wanted.since = now
                 wanted.next_at = max(wanted.next_at, wanted.since + takeover_ns)
             if now < wanted.next_at:

@@ -18,10 +18,10 @@ class Intake:
     __slots__ = ("_queues", "_waiting", "bound", "waiting")
 
     def __init__(self, bound: int = 16 << 20, reserve: int = 4 << 20) -> None:
-        self.bound = {cls: bound for cls in CLASSES}
+        self.bound = dict.fromkeys(CLASSES, bound)
         self.bound[SYNC] = bound + reserve
         self._queues: dict[int, deque[tuple[str, Any, int]]] = {cls: deque() for cls in CLASSES}
-        self._waiting = {cls: 0 for cls in CLASSES}
+        self._waiting = dict.fromkeys(CLASSES, 0)
         self.waiting = 0
 
     def offer(self, cls: int, unit: str, item: Any, size: int) -> bool:

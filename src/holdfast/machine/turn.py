@@ -172,7 +172,7 @@ class Turns:
                     if machine.deadline <= now:
                         machine.wake(now, out)
                         assert machine.deadline > now, f"{name} asked to be woken in the past"
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001 whatever it raised, only this unit may suffer
                     self._fail(unit, error, items, now, result)
                     continue
                 if out.ups:
@@ -214,7 +214,7 @@ class Turns:
                 machine = unit.machine
                 try:
                     machine.down(now, items, out)
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001 whatever it raised, only this unit may suffer
                     self._fail(unit, error, items, now, result)
                     continue
                 self._carry_up.extend(out.ups)

@@ -114,7 +114,9 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for adapter in self.adapter:
             host, port = split_address(adapter.address, f"adapter {adapter.name!r}")
             infos.append(
-                AdapterInfo(adapter.name, adapter.subnet or adapter.name, host, port, adapter.transports)
+                AdapterInfo(
+                    adapter.name, adapter.subnet or adapter.name, host, port, adapter.transports
+                )
             )
         return tuple(infos)
 
@@ -134,7 +136,9 @@ def split_address(address: str, where: str) -> tuple[str, int]:
     """`host:port`, or a `ConfigError` that says where it stands."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"{where}: {address!r} is not an address; write host:port, as 10.0.0.1:7400")
+        raise ConfigError(
+            f"{where}: {address!r} is not an address; write host:port, as 10.0.0.1:7400"
+        )
     return host.strip("[]"), int(port)
 
 
@@ -160,13 +164,15 @@ def parse_config(text: str, source: str = "configuration") -> NodeConfig:
 def check(config: NodeConfig, source: str) -> None:
     """What types cannot say."""
     if not config.adapter:
-        raise ConfigError(f"{source}: no [[adapter]]: a node needs at least one way to reach others")
+        raise ConfigError(
+            f"{source}: no [[adapter]]: a node needs at least one way to reach others"
+        )
     names = [adapter.name for adapter in config.adapter]
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"{source}: two adapters are called {name!r}")
     for info, adapter in zip(config.adapters(), config.adapter, strict=True):
-        if info.host in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
+        if info.host in ("0.0.0.0", "::"):
             raise ConfigError(
                 f"{source}: adapter {info.name!r}: others cannot reach {info.host}; write the address they use"
             )
@@ -177,7 +183,7 @@ def check(config: NodeConfig, source: str) -> None:
         if config.security.mode == "plain" and not is_loopback(info.host):
             raise ConfigError(
                 f"{source}: adapter {info.name!r}: plain mode is for loopback only, {info.host} is not; "
-                "make certificates with `holdfast ca` and set [security] mode = \"tls\""
+                'make certificates with `holdfast ca` and set [security] mode = "tls"'
             )
     if config.security.mode == "tls":
         _check_tls(config, source)
@@ -196,10 +202,12 @@ def _check_tls(config: NodeConfig, source: str) -> None:
         if not getattr(config.security, key):
             raise ConfigError(
                 f"{source}: [security] {key} is missing; `holdfast ca init` and `holdfast ca issue "
-                f"{config.name}` make it, or use mode = \"plain\" on loopback"
+                f'{config.name}` make it, or use mode = "plain" on loopback'
             )
     if not any("tcp" in adapter.transports for adapter in config.adapter):
-        raise ConfigError(f"{source}: keys for datagrams are agreed over TLS: give an adapter \"tcp\"")
+        raise ConfigError(
+            f'{source}: keys for datagrams are agreed over TLS: give an adapter "tcp"'
+        )
 
 
 def _check_group(group: GroupSection, source: str) -> None:

@@ -105,8 +105,8 @@ class NodeCore:
         self._listeners.remove(DOOR)
 
     @staticmethod
-    def tables(config: NodeConfig) -> list[str]:
-        """The tables of the store that must be loaded before a core can be made."""
+    def tables(_: NodeConfig) -> list[str]:
+        """The tables of the store that must be loaded before a core can be made: none yet, groups are in memory."""
         return []
 
     def _fixed_units(self) -> Iterable[str]:
@@ -138,11 +138,19 @@ class NodeCore:
             return DirectoryMachine(me, spawn)
         if kind == "source":
             return SourceMachine(
-                config=self.groups[name], node=me.node, name=me.name, incarnation=me.incarnation, rng=rng
+                config=self.groups[name],
+                node=me.node,
+                name=me.name,
+                incarnation=me.incarnation,
+                rng=rng,
             )
         if kind == "replica":
             return ReplicaMachine(
-                config=self.groups[name], node=me.node, name=me.name, incarnation=me.incarnation, rng=rng
+                config=self.groups[name],
+                node=me.node,
+                name=me.name,
+                incarnation=me.incarnation,
+                rng=rng,
             )
         if kind == "link":
             old = self.turns.machine(unit)
@@ -236,7 +244,9 @@ class NodeCore:
 
     def status(self, now: Nanos) -> dict[str, Any]:
         """Everything that the page and `holdfast status` show of the core."""
-        links = [m for m in map(self.turns.machine, self.turns.units()) if isinstance(m, LinkMachine)]
+        links = [
+            m for m in map(self.turns.machine, self.turns.units()) if isinstance(m, LinkMachine)
+        ]
         subnets = {
             (member.node, adapter.name): adapter.subnet
             for member in (self.me.member, *self.directory.members.values())
@@ -256,7 +266,7 @@ class NodeCore:
         }
 
 
-def _spawn_nothing(now: Nanos, member: MemberInfo) -> bool:
+def _spawn_nothing(_now: Nanos, _member: MemberInfo) -> bool:
     return False
 
 

@@ -35,7 +35,7 @@ _COLOURS: Final = {
 STATE_COLOURS: Final = {"ok": "ok", "soft error": "soft", "dead": "dead"}
 NODES_MAX: Final = 40
 BARS_MAX: Final = 30
-_CELL_IN: Final = 0.40
+_CELL_IN: Final = 0.42
 _PAGE_IN: Final = 10.4
 _TEXT_PT: Final = 8.0
 _CHAR_IN: Final = 0.068
@@ -126,8 +126,9 @@ def draw_timeline(rows: Sequence[Row], name: str) -> str:
             [float(date2num(row.start)), float(date2num(row.end))],
             [place, place],
             color=_COLOURS["rail"],
-            linewidth=5,
+            linewidth=4,
             solid_capstyle="round",
+            zorder=1,
         )
         _draw_bars(axes, place, row, end, inches_per_second, f"{name}-{place}", tooltips)
     axes.set_yticks(range(len(rows)), [row.label for row in rows])
@@ -170,7 +171,7 @@ def _draw_matrix(
                 ha="center",
                 va="center_baseline",
                 color=_COLOURS["on"],
-                fontsize=6.8,
+                fontsize=7.4,
                 fontweight="bold",
             )
             if cell.had_trouble and cell.state == "ok":
@@ -196,7 +197,7 @@ def _draw_bars(
         shown_s = max(bar.seconds, least_s)
         colour = _COLOURS[STATE_COLOURS[bar.state]]
         left = float(date2num(bar.start))
-        patches = axes.barh(place, shown_s / 86_400, left=left, height=0.62, color=colour)
+        patches = axes.barh(place, shown_s / 86_400, left=left, height=0.62, color=colour, zorder=2)
         patches[0].set_gid(f"{gid}-{number}")
         tooltips[f"{gid}-{number}"] = bar.tooltip
         after = row.bars[number + 1].start if number + 1 < len(row.bars) else end
@@ -214,6 +215,7 @@ def _label(axes: Axes, x: float, y: float, text: str, align: str, colour: str) -
         *(x, y, text),
         ha=align,
         va="center_baseline",
+        zorder=3,
         fontsize=_TEXT_PT - 0.8,
         color=_COLOURS[colour],
         fontweight="bold" if colour == "on" else "normal",

@@ -52,7 +52,7 @@ def show_paths(content: Content, names: Mapping[str, str]) -> str:
         '<span class="ok"><i>&bull;</i>ok, was in trouble before</span>'
         '<span class="soft"><i></i>soft error, with the bytes that pass</span>'
         '<span class="dead"><i>&times;</i>dead</span><span><i></i>no path</span></div>\n'
-        + "\n".join(cards)
+        '<div class="cards">' + "\n".join(cards) + "</div>"
     )
 
 

@@ -33,14 +33,23 @@ from holdfast.runtime.driver import Driver
 from holdfast.runtime.events import event_of
 from holdfast.runtime.handles import Channel, Datagrams, Group
 from holdfast.runtime.worker import AppWorker
+from holdfast.stores.archive import SegmentBounds
 from holdfast.stores.identity import open_identity
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.port import Store
-from holdfast.stores.archive import SegmentBounds
 from holdfast.stores.segments import SegmentWriter
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.writer import StoreWriter
-from holdfast.transports import Credentials, Faults, Rule, TcpTransport, Tls, Transport, UdpTransport, load_tls
+from holdfast.transports import (
+    Credentials,
+    Faults,
+    Rule,
+    TcpTransport,
+    Tls,
+    Transport,
+    UdpTransport,
+    load_tls,
+)
 from holdfast.types import SECOND, NodeId
 
 EVENTS_KEPT: Final = 200
@@ -94,10 +103,13 @@ class Node:
         tls = self._tls()
         if tls is None:
             log.warning(
-                "PLAIN MODE: node %s neither authenticates nor encrypts; for loopback only", config.name
+                "PLAIN MODE: node %s neither authenticates nor encrypts; for loopback only",
+                config.name,
             )
         self._store = await asyncio.to_thread(self._open_store)
-        identity = await asyncio.to_thread(open_identity, self._store, lambda: secrets.token_bytes(16))
+        identity = await asyncio.to_thread(
+            open_identity, self._store, lambda: secrets.token_bytes(16)
+        )
         self._started_ns = monotonic_ns()
         self._wall_offset_ns = time_ns() - self._started_ns
         stored = {table: self._store.load(table) for table in NodeCore.tables(config)}
@@ -196,7 +208,7 @@ class Node:
             return MemoryStore()
         directory = Path(self.config.data)
         directory.mkdir(parents=True, exist_ok=True)
-        return SqliteStore(directory / "node.sqlite")
+        return SqliteStore(directory)
 
     def _open_segments(self, node: str, incarnation: int) -> SegmentWriter | None:
         telemetry = self.config.telemetry
@@ -253,7 +265,7 @@ class Node:
             if section.name == group and section.application:
                 return load_application(section.application)
         raise ConfigError(
-            f"group {group!r} has no application: set application = \"package.module:Class\" or give one to Node()"
+            f'group {group!r} has no application: set application = "package.module:Class" or give one to Node()'
         )
 
     # -- the driver's callbacks ----------------------------------------------------------------------------------
@@ -274,7 +286,10 @@ class Node:
 
     def _unit_failed(self, failure: Failure) -> None:
         log.error(
-            "unit %s failed%s: %r", failure.unit, " and is stopped" if failure.stopped else "", failure.error
+            "unit %s failed%s: %r",
+            failure.unit,
+            " and is stopped" if failure.stopped else "",
+            failure.error,
         )
         if not self.config.data:
             return
@@ -308,8 +323,9 @@ class Node:
                 name = self._running().directory.name_of(ended.peer)
                 channel.end(
                     ChannelEnded(
-                        f"the channel to {name}, port {channel.port}, ended: {ended.reason}; up to {ended.unacked} bytes "
-                        "may not have arrived; ask the node for a new channel when the peer is back"
+                        f"the channel to {name}, port {channel.port}, ended: {ended.reason}; up to "
+                        f"{ended.unacked} bytes may not have arrived; ask the node for a new channel "
+                        "when the peer is back"
                     )
                 )
 
@@ -329,13 +345,16 @@ class Node:
 
     async def until_up(self, *names: str, timeout_s: float = 10.0) -> None:
         """Wait until there is a session with each of these members; raises `NotAccepted` when it takes too long."""
+        missing: list[str] = []
         try:
             async with asyncio.timeout(timeout_s):
                 while missing := [name for name in names if not self._is_up(name)]:
                     self._link_changed.clear()
                     await self._link_changed.wait()
         except TimeoutError:
-            raise NotAccepted(f"no session with {', '.join(missing)} within {timeout_s:g} s") from None
+            raise NotAccepted(
+                f"no session with {', '.join(missing)} within {timeout_s:g} s"
+            ) from None
 
     def _is_up(self, name: str) -> bool:
         core = self._running()
@@ -350,7 +369,9 @@ class Node:
         for node, member in self._running().directory.members.items():
             if member.name == name:
                 return node
-        raise PeerUnknown(f"no member of domain {self.config.domain!r} is called {name!r}; nothing was sent")
+        raise PeerUnknown(
+            f"no member of domain {self.config.domain!r} is called {name!r}; nothing was sent"
+        )
 
     def channel(self, peer: NodeId | str, port: int = PORT_MIN) -> Channel:
         """A reliable, ordered stream of messages to a port of `peer`."""
@@ -359,7 +380,9 @@ class Node:
         node = self.peer(peer) if isinstance(peer, str) else peer
         link = self._running().link(node)
         if link is None or link.up_since is None:
-            raise NotAccepted(f"there is no session with {peer!r} now; nothing was sent; wait with until_up()")
+            raise NotAccepted(
+                f"there is no session with {peer!r} now; nothing was sent; wait with until_up()"
+            )
         key = (node, port)
         if key not in self._channels:
             channel = self._channels[key] = Channel(self._drive(), node, port)
@@ -446,7 +469,9 @@ class Node:
 
     def _lab(self) -> Faults:
         if self._faults is None:
-            raise MisuseError("this node does not take faults; set [lab] faults = true; nothing was changed")
+            raise MisuseError(
+                "this node does not take faults; set [lab] faults = true; nothing was changed"
+            )
         return self._faults
 
     def _running(self) -> NodeCore:

@@ -77,7 +77,9 @@ class AppWorker:
                     self._answer(Applied(index, size))
                     index = size = 0
                 if isinstance(job, TakeSnapshot):
-                    self._answer(SnapshotTaken(job.request, job.index, self._application.snapshot()))
+                    self._answer(
+                        SnapshotTaken(job.request, job.index, self._application.snapshot())
+                    )
                 else:
                     self._application.restore(job.data)
                     self._answer(Restored(job.index))

@@ -285,6 +285,7 @@ class Connection(asyncio.BufferedProtocol):
         assert self._pipe is not None
         pipe, cutter = self._pipe, self._cutter
         packets: list[memoryview] = []
+        broken: ssl.SSLError | None = None
         pipe.feed(count)
         if not pipe.ready and not self._shake_hands():
             return packets
@@ -293,10 +294,12 @@ class Connection(asyncio.BufferedProtocol):
                 cutter.add(got)
                 packets += cutter.cut()
         except ssl.SSLError as error:
-            self._trouble = why_tls(error)
+            broken = error
         self._put(pipe.outgoing())
         if self.stage is Stage.WAITING and cutter.frames:
             self._open()
+        if broken is not None:
+            self._trouble = self._why_lost(broken)
         return packets
 
     def _seal(self, data: bytes) -> bytes:
@@ -330,7 +333,12 @@ class Connection(asyncio.BufferedProtocol):
         self.end(f"the peer {what} within {seconds:g} s")
 
     def _why_lost(self, error: Exception | None) -> str:
-        reason = "the peer closed the connection" if error is None else why(error)
+        if error is None or isinstance(error, ssl.SSLZeroReturnError):
+            reason = "the peer closed the connection"
+        elif isinstance(error, ssl.SSLError):
+            return why_tls(error)
+        else:
+            reason = why(error)
         if self.stage is Stage.OPEN:
             return reason
         return f"{reason}, before the handshake was over; the log of the peer may say why"

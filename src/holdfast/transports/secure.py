@@ -48,9 +48,12 @@ class Pipe:
     def read_into(self, room: memoryview) -> int:
         """Decrypt at most one record; 0 when more is needed from the cable."""
         try:
-            return cast(int, self._tls.read(len(room), cast(bytearray, room)))
+            count = cast(int, self._tls.read(len(room), cast(bytearray, room)))
         except ssl.SSLWantReadError:
             return 0
+        if not count:
+            raise ssl.SSLZeroReturnError(ssl.SSL_ERROR_ZERO_RETURN, "the peer said farewell")
+        return count
 
     def seal(self, data: bytes) -> bytes:
         """Encrypt; also takes along what TLS itself has to say."""

@@ -231,16 +231,16 @@ class UdpTransport:
 
     def _received_at(self) -> Nanos:
         """When the last datagram came, on the monotonic clock: the kernel's word, or now."""
-        now = monotonic_ns()
         if self._socket is None or sys.platform != "linux":
-            return now
+            return monotonic_ns()
         stamp = bytearray(_STAMP.size)
         try:
             fcntl.ioctl(self._socket, _SIOCGSTAMPNS, stamp)
         except OSError:
-            return now
+            return monotonic_ns()
         seconds, rest = _STAMP.unpack(stamp)
         age = time_ns() - (seconds * SECOND + rest)
+        now = monotonic_ns()  # right after the other clock, or what lies between would count as age
         return now - age if 0 < age < STAMP_AGE_MAX_NS else now
 
     def _first_heard(self, address: SockAddr) -> _Flow | None:

@@ -1,6 +1,6 @@
 """Many messages as one run of bytes: their lengths first, so that both ends work per batch, not per message.
 
-    block = u32 length of what follows | u32 count | count x u32 length | the messages
+block = u32 length of what follows | u32 count | count x u32 length | the messages
 """
 
 from __future__ import annotations

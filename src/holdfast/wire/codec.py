@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.wire.frames import AnyFrame, Chunk, Frame
+from holdfast.wire.frames import AnyFrame, Chunk, Probe
 
 
 class Rejected(msgspec.Struct, frozen=True, gc=False):
@@ -45,6 +45,13 @@ def chunk_part(channel: int, offset: int, piece: memoryview) -> Part:
     return head + b"\xc6" + size.to_bytes(4, "big"), piece
 
 
+def probe_part(probe: Probe, fill: memoryview) -> Part:
+    """A `Probe` with this fill. The length of the fill always takes two bytes, where msgpack would take one for a
+    short fill: or some sizes of packets could not be made."""
+    head = encode(Probe(probe.n, probe.size, probe.pair, probe.next_ns, _EMPTY))[:-2]
+    return head + b"\xc5" + len(fill).to_bytes(2, "big"), fill
+
+
 def body_buffers(parts: Sequence[Part]) -> list[bytes | memoryview]:
     """The body of a packet as pieces, to be joined once, by whoever writes the packet."""
     buffers: list[bytes | memoryview] = [array_header(len(parts))]
@@ -66,9 +73,10 @@ def array_header(count: int) -> bytes:
 def decode_frame(data: bytes | memoryview) -> AnyFrame | Rejected:
     """One frame, as channels carry them."""
     try:
-        return _one.decode(data)
+        frame: AnyFrame = _one.decode(data)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         return Rejected("frame", str(error)[:200])
+    return frame
 
 
 def decode_body(data: bytes | memoryview) -> list[AnyFrame] | Rejected:
@@ -77,7 +85,3 @@ def decode_body(data: bytes | memoryview) -> list[AnyFrame] | Rejected:
         return _many.decode(data)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         return Rejected("body", str(error)[:200])
-
-
-def encoded_size(frame: Frame) -> int:
-    return len(encode(frame))

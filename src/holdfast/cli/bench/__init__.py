@@ -11,7 +11,9 @@ import typer
 
 from holdfast.cli.bench.report import Report, show
 
-app = typer.Typer(help="Measure this machine; each figure with a ratio to something known.", no_args_is_help=True)
+app = typer.Typer(
+    help="Measure this machine; each figure with a ratio to something known.", no_args_is_help=True
+)
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 
@@ -23,8 +25,12 @@ def _finish(report: Report, as_json: bool) -> None:
 @app.command()
 def links(
     as_json: AsJson = False,
-    seconds: Annotated[float, typer.Option(help="How long each measurement sends.", min=0.2, max=60)] = 2.0,
-    rounds: Annotated[int, typer.Option(help="Rounds; the best of each is taken.", min=1, max=20)] = 3,
+    seconds: Annotated[
+        float, typer.Option(help="How long each measurement sends.", min=0.2, max=60)
+    ] = 2.0,
+    rounds: Annotated[
+        int, typer.Option(help="Rounds; the best of each is taken.", min=1, max=20)
+    ] = 3,
 ) -> None:
     """Messages per second between two processes on loopback: channels and datagrams against raw asyncio."""
     from holdfast.cli.bench.link_speed import bench_links

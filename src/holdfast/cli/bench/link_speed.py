@@ -34,12 +34,20 @@ def bench_links(seconds: float, rounds: int) -> Report:
         figures = report.figures
         raw_tcp = max(figures[f"raw_tcp_{form}_{size}B_per_s"] for form in ("single", "packed"))
         raw_udp = max(figures[f"raw_udp_{form}_{size}B_per_s"] for form in ("single", "packed"))
-        for name, base in (("channel_tcp", raw_tcp), ("channel_tls", raw_tcp), ("datagram_udp", raw_udp)):
+        for name, base in (
+            ("channel_tcp", raw_tcp),
+            ("channel_tls", raw_tcp),
+            ("datagram_udp", raw_udp),
+        ):
             opponent = "raw_tcp" if base == raw_tcp else "raw_udp"
             ratio = figures[f"{name}_{size}B_per_s"] / base
             report.ratios[f"{name}_{size}B_vs_{opponent}"] = round(ratio, 3)
-        report.aim(f"channel_tcp_{size}B", report.ratios[f"channel_tcp_{size}B_vs_raw_tcp"], AIMS[size])
-        report.aim(f"datagram_udp_{size}B", report.ratios[f"datagram_udp_{size}B_vs_raw_udp"], AIMS[size])
+        report.aim(
+            f"channel_tcp_{size}B", report.ratios[f"channel_tcp_{size}B_vs_raw_tcp"], AIMS[size]
+        )
+        report.aim(
+            f"datagram_udp_{size}B", report.ratios[f"datagram_udp_{size}B_vs_raw_udp"], AIMS[size]
+        )
     return report
 
 
@@ -143,7 +151,9 @@ async def _raw_udp(message: bytes, form: str, seconds: float) -> float:
         return rate
 
 
-async def _node(message: bytes, transport: str, mode: str, seconds: float, directory: Path) -> float:
+async def _node(
+    message: bytes, transport: str, mode: str, seconds: float, directory: Path
+) -> float:
     ports = [_free_port(), _free_port()]
     mine = _config("sender", ports[0], [], transport, mode, directory)
     theirs = _config("receiver", ports[1], [ports[0]], transport, mode, directory)
@@ -167,12 +177,18 @@ async def _reach(node: Node, transport: str) -> Any:
     for _ in range(1000):
         up = [m for m in node.status()["members"] if m["name"] == "receiver" and m["state"] == "up"]
         if up:
-            return node.channel("receiver", PORT) if transport == "tcp" else node.datagrams("receiver", PORT)
+            return (
+                node.channel("receiver", PORT)
+                if transport == "tcp"
+                else node.datagrams("receiver", PORT)
+            )
         await asyncio.sleep(0.01)
     raise HoldfastError("the two nodes of the benchmark did not find each other within ten seconds")
 
 
-def _config(name: str, port: int, join: list[int], transport: str, mode: str, directory: Path) -> str:
+def _config(
+    name: str, port: int, join: list[int], transport: str, mode: str, directory: Path
+) -> str:
     if mode == "tls":
         if not (directory / "ca.pem").exists():
             write_pair(directory, "ca", make_authority(DOMAIN, days=1), force=True)

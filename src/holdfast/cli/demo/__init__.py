@@ -16,10 +16,14 @@ import typer
 
 def demo(
     directory: Annotated[
-        Path | None, typer.Option("--dir", help="Where to put everything; a new temporary directory if not given.")
+        Path | None,
+        typer.Option(
+            "--dir", help="Where to put everything; a new temporary directory if not given."
+        ),
     ] = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Leave the nodes and the page up at the end, until Ctrl-C.")
+        bool,
+        typer.Option("--keep", help="Leave the nodes and the page up at the end, until Ctrl-C."),
     ] = False,
     rate: Annotated[int, typer.Option(help="Orders per second and node.", min=1, max=2000)] = 100,
     pipeline: Annotated[

@@ -100,7 +100,9 @@ class Domain:
         for name, member in self.members.items():
             member.directory.mkdir(exist_ok=True)
             page = f"127.0.0.1:{web}" if name == names[-1] else ""
-            member.config.write_text(_toml(member, ports[name], f"{first}:{ports['n1']}", names, page))
+            member.config.write_text(
+                _toml(member, ports[name], f"{first}:{ports['n1']}", names, page)
+            )
 
     def __getitem__(self, name: str) -> Member:
         return self.members[name]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -80,7 +81,7 @@ async def main(path: Path) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, told.set)
-    loop.add_reader(sys.stdin.fileno(), lambda: told.set() if not sys.stdin.buffer.raw.read(1) else None)  # type: ignore[attr-defined]
+    loop.add_reader(sys.stdin.fileno(), lambda: None if os.read(0, 1) else told.set())
     async with node:
         trader = Trader(node, seed=node.incarnation)
         node.answer(handlers(book, trader))

@@ -80,19 +80,27 @@ def delivery_violations(
     """One row per offence, with the rows that make it one. `group_facts` tell when a replica's state was restored."""
     rows = _rows(delivery_facts)
     entries = _entries(rows)
-    agreed = entries.where("low = high")
-    steps = _steps(rows, group_facts)
     went_back = sf.col("index") <= sf.col("index_before")
-    found = (
+    skipped = sf.lit(group_facts is not None) & _skips() & (sf.col("lost") == 0)
+    by_replica = _steps(rows, group_facts).where(~sf.col("restored"))
+    return conform(
         _disagreements(rows, entries)
-        .unionByName(_overlaps(agreed, ONE_PLACE, ["group"], "position", "end", "<"))
-        .unionByName(_overlaps(agreed, ONCE, ["group", "stream"], "first", "last", "<="))
-        .unionByName(_offences(steps.where(went_back & ~sf.col("restored")), IN_ORDER))
+        .unionByName(
+            _offences(
+                _beside_earlier(entries.where("low = high")),
+                (ONE_PLACE, sf.expr("position < end_before.end"), "end_before.said"),
+                (ONCE, sf.expr("first <= last_before.last"), "last_before.said"),
+            )
+        )
+        .unionByName(
+            _offences(
+                by_replica,
+                (IN_ORDER, went_back, "said_before"),
+                (NO_HOLE, skipped, "said_before"),
+            )
+        ),
+        DELIVERY_VIOLATIONS,
     )
-    if group_facts is not None:
-        skipped = _skips() & ~sf.col("restored") & (sf.col("lost") == 0)
-        found = found.unionByName(_offences(steps.where(skipped), NO_HOLE))
-    return conform(found, DELIVERY_VIOLATIONS)
 
 
 def delivery_audit(delivery_facts: DataFrame, group_facts: DataFrame | None = None) -> DataFrame:
@@ -175,22 +183,16 @@ def _disagreements(rows: DataFrame, entries: DataFrame) -> DataFrame:
     )
 
 
-def _overlaps(
-    entries: DataFrame, claim: str, within: list[str], start: str, stop: str, sign: str
-) -> DataFrame:
-    """Entries that begin before (`<`) or at (`<=`) the furthest end of all earlier ones."""
-    earlier = (
-        Window.partitionBy(*within).orderBy("index").rowsBetween(Window.unboundedPreceding, -1)
-    )
-    furthest = sf.max(sf.struct(sf.col(stop).alias("stop"), "said")).over(earlier)
-    return (
-        entries.withColumn("furthest", furthest)
-        .where(f"`{start}` {sign} furthest.stop")
-        .select(
-            *("group", "index", "position"),
-            sf.array("furthest.said", "said").alias("rows"),
-            sf.lit(claim).alias("claim"),
-        )
+def _beside_earlier(entries: DataFrame) -> DataFrame:
+    """Each entry beside the one that came furthest of all before it: in position, and in its stream's numbers."""
+    in_group = Window.partitionBy("group").orderBy("index")
+    in_stream = Window.partitionBy("group", "stream").orderBy("index")
+    earlier = (Window.unboundedPreceding, -1)
+    return entries.withColumns(
+        {
+            "end_before": sf.max(sf.struct("end", "said")).over(in_group.rowsBetween(*earlier)),
+            "last_before": sf.max(sf.struct("last", "said")).over(in_stream.rowsBetween(*earlier)),
+        }
     )
 
 
@@ -231,11 +233,23 @@ def _skips() -> Column:
     return sf.col("position") > sf.col("end_before")
 
 
-def _offences(steps: DataFrame, claim: str) -> DataFrame:
-    return steps.select(
-        *("group", "index", "position"),
-        sf.array("said_before", "said").alias("rows"),
-        sf.lit(claim).alias("claim"),
+def _offences(rows: DataFrame, *claims: tuple[str, Column, str]) -> DataFrame:
+    """One row for each claim that a row breaks, together with the row it breaks it against."""
+    broken = sf.array(
+        *(
+            sf.when(
+                condition,
+                sf.struct(
+                    sf.lit(claim).alias("claim"), sf.array(sf.col(other), "said").alias("rows")
+                ),
+            )
+            for claim, condition, other in claims
+        )
+    )
+    return (
+        rows.withColumn("broken", sf.explode(broken))
+        .where("broken IS NOT NULL")
+        .select("group", "index", "position", "broken.claim", "broken.rows")
     )
 
 
@@ -264,14 +278,15 @@ def _why() -> Column:
     return (
         sf.when(
             sf.col("verdict") == VIOLATED,
-            sf.format_string("%d offences, the first ones are named", "violations"),
+            sf.concat(_counted("violations", "offence"), sf.lit("; the first are named")),
         )
         .when(sf.col("replicas") < 2, sf.lit("only one replica recorded deliveries"))
         .when(sf.col("entries_compared") == 0, sf.lit("no entry was recorded by two replicas"))
         .when(
             sf.col("holes_unexplained") > 0,
-            sf.format_string(
-                "%d holes in what replicas recorded cannot be explained", "holes_unexplained"
+            sf.concat(
+                _counted("holes_unexplained", "hole"),
+                sf.lit(" in what replicas recorded, unexplained"),
             ),
         )
         .otherwise(
@@ -281,3 +296,7 @@ def _why() -> Column:
             )
         )
     )
+
+
+def _counted(column: str, noun: str) -> Column:
+    return sf.concat_ws(" ", column, sf.when(sf.col(column) == 1, noun).otherwise(noun + "s"))
