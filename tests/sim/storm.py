@@ -11,7 +11,7 @@ from holdfast.sim.nemesis import plan
 from holdfast.sim.port import HostContext
 from holdfast.sim.trace import Trace
 from holdfast.sim.world import World
-from holdfast.types import MILLISECOND, SECOND, Nanos
+from holdfast.types import MILLISECOND, SECOND, FlowId, Nanos
 
 HOSTS = 4
 
@@ -22,7 +22,7 @@ class Chatter:
     def __init__(self, context: HostContext) -> None:
         self._context = context
         self._number = 0
-        self._flows: list[int] = []
+        self._flows: list[FlowId] = []
         self._deadline = 0
         self._count = len(context.load("seen"))
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.sim.toys import STEADY, Puppet, puppet
 
 from holdfast.group.ports import (
     APPLY_MAX,
@@ -34,7 +35,6 @@ from holdfast.sim.ledger import Ledger
 from holdfast.sim.world import World
 from holdfast.types import MILLISECOND, SECOND, Nanos
 from holdfast.wire.frames import StreamId
-from tests.sim.toys import STEADY, Puppet, puppet
 
 UNIT = "replica/book"
 RED, BLUE = StreamId(b"red", 1, 0), StreamId(b"blue", 1, 0)
@@ -193,7 +193,7 @@ def test_a_deadline_that_stays_in_the_past_is_caught() -> None:
     core = puppet(n1)
     core.next_deadline = lambda: n1.now - 5  # type: ignore[method-assign]
     n1.give("unit", 1)
-    with pytest.raises(CheckFailed, match="nodes do not spin.*n1 woke 101 times"):
+    with pytest.raises(CheckFailed, match=r"nodes do not spin.*n1 woke 101 times"):
         world.run_for(SECOND)
 
 
@@ -223,7 +223,7 @@ def test_later_protocols_add_checks_of_their_own() -> None:
     n1.give("do", "bye")
     world.run_for(MILLISECOND)
     n1.give("do", "hello")
-    with pytest.raises(CheckFailed, match="nobody greets: violated at 1.000001ms: n1"):
+    with pytest.raises(CheckFailed, match=r"nobody greets: violated at 1\.000001ms: n1"):
         world.run_for(MILLISECOND)
 
 

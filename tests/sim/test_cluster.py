@@ -60,7 +60,18 @@ def test_facts_of_real_nodes_can_be_collected() -> None:
 
 def run_elsewhere(hash_seed: str, trace: Path) -> str:
     code = "import sys; from holdfast.cli.sim import app; app(sys.argv[1:])"
-    arguments = [*SMALL, "--seed", "5", "--scenario", "restart", "--json", "--trace", str(trace)]
+    scenario = trace.with_suffix(".txt")
+    scenario.write_text("at 1s crash n3\nat 1.5s start n3\nat 1s break red n1->n2 loss 20%\n")
+    arguments = [
+        *SMALL,
+        "--seed",
+        "5",
+        "--scenario",
+        str(scenario),
+        "--json",
+        "--trace",
+        str(trace),
+    ]
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments],
         cwd=ROOT,

@@ -8,9 +8,10 @@ import sys
 from io import StringIO
 from pathlib import Path
 
+from tests.sim.storm import digest, storm
+
 from holdfast.sim.seeds import chance, derive
 from holdfast.sim.trace import Trace
-from tests.sim.storm import digest, storm
 
 ROOT = Path(__file__).parents[2]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.sim.toys import STEADY, Puppet, puppet
 
 from holdfast.errors import StoreError, StoreFull
 from holdfast.machine import Erase, Put
@@ -10,7 +11,6 @@ from holdfast.sim.disk import DiskStore
 from holdfast.sim.host import STOPPED, Host
 from holdfast.sim.world import World
 from holdfast.types import MICROSECOND, MILLISECOND, SECOND
-from tests.sim.toys import STEADY, Puppet, puppet
 
 
 def running(seed: int = 1) -> tuple[World, Host]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow.parquet as pq
+from tests.sim.toys import STEADY, Puppet, puppet
 
 from holdfast.sim.facts import FactBook
 from holdfast.sim.host import EPOCH_NS, Host
 from holdfast.sim.world import World
 from holdfast.telemetry.facts import LinkFact, NodeFact
 from holdfast.types import SECOND
-from tests.sim.toys import STEADY, Puppet, puppet
 
 
 def recording(book: FactBook) -> tuple[World, Host]:

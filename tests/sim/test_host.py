@@ -3,14 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
-from holdfast.errors import MisuseError
-from holdfast.links.ports import Transmit
-from holdfast.machine import Put
-from holdfast.sim.checkers import CheckFailed
-from holdfast.sim.host import EPOCH_NS, Host, HostProfile
-from holdfast.sim.world import World
-from holdfast.types import MICROSECOND, MILLISECOND, NEVER, SECOND
 from tests.sim.toys import (
     STEADY,
     Arrived,
@@ -22,6 +14,15 @@ from tests.sim.toys import (
     puppet,
     send,
 )
+
+from holdfast.errors import MisuseError
+from holdfast.links.ports import Transmit
+from holdfast.machine import Put
+from holdfast.sim.checkers import CheckFailed
+from holdfast.sim.host import EPOCH_NS, Host
+from holdfast.sim.profile import HostProfile
+from holdfast.sim.world import World
+from holdfast.types import MICROSECOND, MILLISECOND, NEVER, SECOND
 
 
 def lone(profile: HostProfile = STEADY, seed: int = 1) -> tuple[World, Host]:

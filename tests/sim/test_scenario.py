@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.sim.toys import open_flow, pair, puppet, send
 
 from holdfast.errors import MisuseError
 from holdfast.sim.amounts import MILLION, parse_share, parse_time, share_text, time_text
@@ -36,7 +37,6 @@ from holdfast.sim.scenario import (
     scenario_names,
 )
 from holdfast.types import MILLISECOND, SECOND
-from tests.sim.toys import open_flow, pair, puppet, send
 
 NAMES = st.sampled_from(["n1", "n2", "n30", "core-7"])
 PPM = st.integers(0, MILLION)

@@ -3,6 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from tests.sim.toys import (
+    Arrived,
+    Credit,
+    FlowClosed,
+    FlowOpened,
+    OpenFailed,
+    close,
+    open_flow,
+    open_request,
+    pair,
+    puppet,
+    send,
+)
 
 from holdfast.links.ports import Identity
 from holdfast.sim.amounts import MILLION
@@ -22,27 +35,14 @@ from holdfast.sim.faults import (
 from holdfast.sim.host import Host
 from holdfast.sim.world import World
 from holdfast.types import MICROSECOND, MILLISECOND, SECOND, FlowId
-from tests.sim.toys import (
-    Arrived,
-    Credit,
-    FlowClosed,
-    FlowOpened,
-    OpenFailed,
-    close,
-    open_flow,
-    open_request,
-    pair,
-    puppet,
-    send,
-)
 
 THERE = Where("red", "n1", "n2")
 BACK = Where("red", "n2", "n1")
 
 
-def connected(**options: bool) -> tuple[World, Host, Host, FlowId, FlowId]:
+def connected(secure: bool = False) -> tuple[World, Host, Host, FlowId, FlowId]:
     """Two hosts with a connection; its number at either side."""
-    world, n1, n2 = pair(**options)
+    world, n1, n2 = pair(secure=secure)
     flow = open_flow(world, n1, n2, "tcp")
     return world, n1, n2, flow, puppet(n2).of(FlowOpened)[0].flow
 

@@ -3,6 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from tests.sim.toys import (
+    Arrived,
+    FlowClosed,
+    FlowOpened,
+    OpenFailed,
+    Puppet,
+    close,
+    open_flow,
+    open_request,
+    pair,
+    puppet,
+    send,
+)
 
 from holdfast.sim.amounts import MILLION
 from holdfast.sim.faults import (
@@ -20,27 +33,15 @@ from holdfast.sim.faults import (
     What,
     Where,
 )
-from holdfast.sim.host import Host, HostProfile
+from holdfast.sim.host import Host
+from holdfast.sim.profile import HostProfile
 from holdfast.sim.world import World
 from holdfast.types import MICROSECOND, MILLISECOND, SECOND, FlowId
-from tests.sim.toys import (
-    Arrived,
-    FlowClosed,
-    FlowOpened,
-    OpenFailed,
-    Puppet,
-    close,
-    open_flow,
-    open_request,
-    pair,
-    puppet,
-    send,
-)
 
 ONE_WAY = Where("red", "n1", "n2")
 
 
-def talking(*faults: Fault, **options: int) -> tuple[World, Host, Host, FlowId, FlowId]:
+def talking(*faults: Fault) -> tuple[World, Host, Host, FlowId, FlowId]:
     """Two hosts with a datagram flow between them; the faults come after it is there."""
     world, n1, n2 = pair()
     flow = open_flow(world, n1, n2, "udp")

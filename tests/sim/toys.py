@@ -15,8 +15,9 @@ from holdfast.links.ports import (
     Transmit,
 )
 from holdfast.machine import Result, Write
-from holdfast.sim.host import Host, HostProfile
+from holdfast.sim.host import Host
 from holdfast.sim.port import HostContext
+from holdfast.sim.profile import HostProfile
 from holdfast.sim.world import World
 from holdfast.types import MILLISECOND, NEVER, SECOND, FlowId, Nanos
 

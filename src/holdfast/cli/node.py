@@ -40,8 +40,8 @@ async def _run(path: Path) -> None:
     config = load_config(path)
     node = Node(config)
     page: WebServer | None = None
-    async with node:
-        try:
+    try:
+        async with node:
             if config.web.address:
                 host, port = split_address(config.web.address, "[web] address")
                 page = WebServer(host, port, node.status, config.web.token or None)
@@ -51,9 +51,9 @@ async def _run(path: Path) -> None:
                 f"node {config.name} of domain {config.domain} runs, incarnation {node.incarnation}"
             )
             await _until_told(node)
-        finally:
-            if page is not None:
-                await page.close()
+    finally:
+        if page is not None:
+            await page.close()
 
 
 async def _until_told(node: Node) -> None:

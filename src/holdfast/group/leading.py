@@ -36,6 +36,9 @@ class Leading:
 
     def appended(self, peer: Peer, frame: Appended, now: Nanos, out: Outbox) -> None:
         """A replica says how far it is, and of what numbers it has heard."""
+        if frame.term > self._core.leadership.term:
+            # Only a replica that was left over from an earlier life of the group can know one; it suspends itself.
+            self._core.ignore("later term")
         self.appends.heard(peer, frame, now, out)
         tail = self._core.log.tail
         for stream, number in frame.marks[:MARKS_MAX]:

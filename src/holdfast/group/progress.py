@@ -63,8 +63,6 @@ class Appends:
         self._voters = tuple(voter for voter in config.voters if voter != name)
         self.term = 0
         self.progress: dict[str, Progress] = {}
-        self.higher_term = 0
-        """The highest term that a replica has answered with: above ours only if histories were mixed up."""
 
     def begin(self, term: int, now: Nanos) -> None:
         self.term = term
@@ -93,7 +91,6 @@ class Appends:
         if frame.term != self.term:
             if frame.term == 0:
                 self._heard_blank(progress, now)
-            self.higher_term = max(self.higher_term, frame.term)
             return
         progress.heard_ns = now
         progress.blank = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from struct import Struct
+from struct import Struct, unpack_from
 from typing import Final
 from zlib import crc32
 
@@ -36,11 +36,7 @@ def is_sound_payload(frame: Payload) -> bool:
     size, packed = _HEAD.unpack_from(block)
     if packed != count or size + 4 != len(block):
         return False
-    return sum(_lengths(block, count)) == len(block) - HEAD - 4 * count
-
-
-def _lengths(block: memoryview, count: int) -> tuple[int, ...]:
-    return Struct(f"<{count}I").unpack_from(block, HEAD)
+    return sum(unpack_from(f"<{count}I", block, HEAD)) == len(block) - HEAD - 4 * count
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 
 from holdfast.health.config import HealthConfig
 from holdfast.health.listener import Listener
-from holdfast.health.table import PathTable, key_of
+from holdfast.health.table import PathTable
 from holdfast.links.config import Self
 from holdfast.links.ports import (
     FlowLost,
@@ -25,7 +25,7 @@ from holdfast.links.ports import (
 )
 from holdfast.machine import Machine, Outbox
 from holdfast.telemetry.facts import PathFact
-from holdfast.types import MILLISECOND, NEVER, SYNC, FlowId, Nanos, NodeId
+from holdfast.types import MILLISECOND, NEVER, SECOND, SYNC, FlowId, Nanos, NodeId
 from holdfast.wire.codec import encode
 from holdfast.wire.frames import Basic, PathRow, PathRows, Probe
 
@@ -87,7 +87,7 @@ class HealthMachine(Machine):
             kind = type(item)
             if kind is Received:
                 if item.flow is None:
-                    self._rows(item, out)
+                    self._rows(now, item, out)
                 else:
                     self._heard(now, item, out)
             elif kind is FlowReady:
@@ -149,7 +149,7 @@ class HealthMachine(Machine):
         """What we say of a path has changed: a new version of its row, a fact, and everybody hears of it."""
         watched.row = self._row(watched)
         watched.row_at = now
-        self.table.put(watched.row)
+        self.table.put(watched.row, now)
         self._news.append(watched.row)
         self._fact(now, watched, "change", out)
 
@@ -240,7 +240,7 @@ class HealthMachine(Machine):
             if same_loss and same_rtt:
                 return
         watched.row = self._row(watched)
-        self.table.put(watched.row)
+        self.table.put(watched.row, now)
         self._news.append(watched.row)
 
     def _publish(self, out: Outbox) -> None:
@@ -254,14 +254,14 @@ class HealthMachine(Machine):
 
     # -- what others say -----------------------------------------------------------------------------------------
 
-    def _rows(self, item: Received, out: Outbox) -> None:
+    def _rows(self, now: Nanos, item: Received, out: Outbox) -> None:
         for frame in item.frames:
             if not isinstance(frame, PathRows):
                 continue
             for row in frame.rows[: 10 * ROWS_PER_FRAME]:
                 if (
                     row.listener != self.me.node
-                    and self.table.put(row)
+                    and self.table.put(row, now)
                     and row.sender == self.me.node
                 ):
                     self._told(row, out)
@@ -306,6 +306,7 @@ class HealthMachine(Machine):
                 "size_max": row.size_max,
                 "loss_ppm": row.loss_ppm,
                 "rtt_us": row.rtt_us,
+                "since_s": round((now - self.table.since[key]) / SECOND, 1),
             }
-            for row in sorted(self.table.rows.values(), key=key_of)
+            for key, row in sorted(self.table.rows.items())
         ]

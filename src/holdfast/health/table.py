@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from holdfast.types import Nanos
 from holdfast.wire.frames import PathRow
 
 ROWS_MAX: Final = 200_000
@@ -23,8 +24,10 @@ class PathTable:
 
     def __init__(self) -> None:
         self.rows: dict[RowKey, PathRow] = {}
+        self.since: dict[RowKey, Nanos] = {}
+        """When this node learnt of the state that a path is in."""
 
-    def put(self, row: PathRow) -> bool:
+    def put(self, row: PathRow, now: Nanos = 0) -> bool:
         """Take a row if it is newer than ours; True when it was."""
         key = key_of(row)
         known = self.rows.get(key)
@@ -33,6 +36,8 @@ class PathTable:
         if known is None and len(self.rows) >= ROWS_MAX:
             return False
         self.rows[key] = row
+        if known is None or (known.alive, known.size) != (row.alive, row.size):
+            self.since[key] = now
         return True
 
     def forget(self, listener: bytes, before_incarnation: int) -> None:
@@ -42,4 +47,4 @@ class PathTable:
             for k, row in self.rows.items()
             if row.listener == listener and row.incarnation < before_incarnation
         ]:
-            del self.rows[key]
+            del self.rows[key], self.since[key]

@@ -21,24 +21,23 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 _COLOURS: Final = {
-    "ok": "#00a001",
+    "well": "#00a001",
     "soft": "#00a002",
     "dead": "#00a003",
     "ink": "#00a004",
     "muted": "#00a005",
     "rail": "#00a006",
-    "paper": "#00a007",
-    "on": "#00a008",
+    "on": "#00a007",
 }
-"""What a colour is for to the stand-in that is drawn; the page defines `--ok` and so on."""
+"""What a colour is for to the stand-in that is drawn; the page defines `--well` and so on."""
 
-STATE_COLOURS: Final = {"ok": "ok", "soft error": "soft", "dead": "dead"}
+STATE_COLOURS: Final = {"ok": "well", "soft error": "soft", "dead": "dead"}
 NODES_MAX: Final = 40
 BARS_MAX: Final = 30
-_CELL_IN: Final = 0.42
+_CELL_IN: Final = 0.44
 _PAGE_IN: Final = 10.4
-_TEXT_PT: Final = 8.0
-_CHAR_IN: Final = 0.068
+_TEXT_PT: Final = 9.0
+_CHAR_IN: Final = 0.076
 """A little more than a character of `_TEXT_PT` takes: labels must fit in any font."""
 
 
@@ -76,6 +75,11 @@ class Row(msgspec.Struct, frozen=True):
     start: datetime
     end: datetime
     bars: Sequence[Bar]
+
+
+def is_wide(nodes: int, matrices: int) -> bool:
+    """Whether a picture of that many matrices wants the page's whole width."""
+    return _CELL_IN * nodes * matrices > _PAGE_IN * 0.55
 
 
 def draw_matrices(nodes: Sequence[str], matrices: Sequence[Matrix], name: str) -> str:
@@ -158,8 +162,7 @@ def _draw_matrix(
                 boxstyle="round,pad=0,rounding_size=0.12",
                 facecolor=_COLOURS[colour],
                 edgecolor="none",
-                # What is not there is faint, and what is well does not shout.
-                alpha=None if cell else 0.45,
+                alpha=None if cell else 0.35,
             )
             axes.add_patch(box)
             if cell is None:
@@ -171,15 +174,15 @@ def _draw_matrix(
                 ha="center",
                 va="center_baseline",
                 color=_COLOURS["on"],
-                fontsize=7.4,
+                fontsize=7.8,
                 fontweight="bold",
             )
             if cell.had_trouble and cell.state == "ok":
-                axes.plot(across + 0.27, down - 0.27, "o", ms=3.2, color=_COLOURS["on"])
+                axes.plot(across, down, "o", ms=4.5, color=_COLOURS["soft"])
     axes.set_xticks(range(len(nodes)), nodes, rotation=90)
     axes.set_yticks(range(len(nodes)), nodes)
     axes.xaxis.tick_top()
-    axes.set_title(matrix.title, fontsize=9, color=_COLOURS["ink"], loc="left", fontweight="bold")
+    axes.set_title(matrix.title, fontsize=10, color=_COLOURS["ink"], loc="left", fontweight="bold")
     _bare(axes)
 
 
@@ -200,6 +203,8 @@ def _draw_bars(
         patches = axes.barh(place, shown_s / 86_400, left=left, height=0.62, color=colour, zorder=2)
         patches[0].set_gid(f"{gid}-{number}")
         tooltips[f"{gid}-{number}"] = bar.tooltip
+        if bar.open:
+            axes.plot(left + shown_s / 86_400, place, ">", ms=9, color=colour, mew=0, zorder=2)
         after = row.bars[number + 1].start if number + 1 < len(row.bars) else end
         free_in = ((after - bar.start).total_seconds() - shown_s) * inches_per_second
         text_in = _CHAR_IN * len(bar.text) + 0.08
@@ -244,7 +249,13 @@ def _svg(figure: Figure, label: str, tooltips: Mapping[str, str]) -> str:
     # Text stays text, and the same tables give the same bytes.
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "holdfast"}):
         out = io.StringIO()
-        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+        figure.savefig(
+            out,
+            format="svg",
+            bbox_inches="tight",
+            pad_inches=0.02,
+            metadata={"Date": None, "Creator": None},
+        )
     drawing = out.getvalue()
     drawing = drawing[drawing.index("<svg") :]
     drawing = re.sub(r"<metadata>.*?</metadata>", "", drawing, flags=re.DOTALL)

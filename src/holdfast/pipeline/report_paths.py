@@ -16,11 +16,14 @@ from holdfast.pipeline.pictures import (
     Row,
     draw_matrices,
     draw_timeline,
+    is_wide,
 )
 from holdfast.pipeline.words import CROSS, UNKNOWN, count, duration, microseconds, moment, percent
 
 WORST_MAX: Final = 12
 LOSS_WORTH_TELLING: Final = 0.001
+_BARS_PER_PATH_MAX: Final = 100
+"""A path that flaps all day must not make the page unreadable; the longest troubles show."""
 _BADNESS: Final = {"ok": 0, "soft error": 1, "dead": 2}
 
 
@@ -44,12 +47,15 @@ def show_paths(content: Content, names: Mapping[str, str]) -> str:
             by_transport.setdefault(row["transport"], []).append(row)
         matrices = [Matrix(t, _cells(of_t, names)) for t, of_t in sorted(by_transport.items())]
         picture = draw_matrices(shown, matrices, f"subnet {subnet}")
-        cards.append(f'<div class="card"><h3>Subnet {escape(subnet)}</h3>{note}{picture}</div>')
+        wide = " wide" if is_wide(len(shown), len(matrices)) else ""
+        cards.append(
+            f'<div class="card{wide}"><h3>Subnet {escape(subnet)}</h3>{note}{picture}</div>'
+        )
     return (
         "<h2>Paths now</h2>\n"
         '<p class="note">Each row sends, each column listens. Where two nodes have several paths, the worst shows.</p>'
-        '<div class="key"><span class="ok"><i></i>ok</span>'
-        '<span class="ok"><i>&bull;</i>ok, was in trouble before</span>'
+        '<div class="key"><span class="well"><i></i>ok</span>'
+        '<span class="well"><i><b></b></i>ok, was in trouble before</span>'
         '<span class="soft"><i></i>soft error, with the bytes that pass</span>'
         '<span class="dead"><i>&times;</i>dead</span><span><i></i>no path</span></div>\n'
         '<div class="cards">' + "\n".join(cards) + "</div>"
@@ -121,7 +127,8 @@ def show_timeline(content: Content, names: Mapping[str, str]) -> str:
         by_path.setdefault(_path_key(trouble), []).append(trouble)
     rows = []
     for path in content.health:
-        bars = [_bar(t, names) for t in by_path.get(_path_key(path), [])]
+        longest = sorted(by_path.get(_path_key(path), []), key=lambda trouble: -trouble["seconds"])
+        bars = [_bar(trouble, names) for trouble in longest[:_BARS_PER_PATH_MAX]]
         if bars:
             label = f"{_path_name(path, names)}  {_path_place(path)}"
             ordered = sorted(bars, key=lambda bar: bar.start)
@@ -133,8 +140,8 @@ def show_timeline(content: Content, names: Mapping[str, str]) -> str:
         f'<p class="note">Paths that were in trouble, worst first; times are UTC. '
         f"A number is the largest packet in bytes that passed.{more}</p>"
         '<div class="key"><span class="soft"><i></i>soft error</span><span class="dead"><i></i>dead</span>'
-        "<span><i></i>watched, and well</span></div>\n"
-        f'<div class="card">{draw_timeline(rows, "timeline")}</div>'
+        "<span><i></i>watched, and well</span><span>an arrow: it goes on</span></div>\n"
+        f'<div class="card timeline">{draw_timeline(rows, "timeline")}</div>'
     )
 
 
@@ -175,7 +182,7 @@ def show_worst(content: Content, names: Mapping[str, str]) -> str:
     return (
         "<h2>Worst paths</h2>\n"
         + table(
-            "Path |State |#Bytes now |#Worst |#Soft error |#Dead |#Falls |#Loss |#Round trip, p50 / p99",
+            "Path |State |#Bytes now |#Fewest |#Soft error |#Dead |#Falls |#Loss |#Round trip, p50 / p99",
             [_worst_cells(row, names) for row in telling[:WORST_MAX]],
         )
         + note
@@ -190,7 +197,7 @@ def _worst_cells(row: Mapping[str, Any], names: Mapping[str, str]) -> list[str]:
     return [
         f"{escape(_path_name(row, names))}<small>{escape(_path_place(row))}</small>",
         badge(row["state"]),
-        f"{row['size']} / {row['size_max']}" if row["size_max"] else UNKNOWN,
+        f"{row['size']} / {row['size_max']}" if row["alive"] and row["size_max"] else UNKNOWN,
         str(row["worst_size"] or UNKNOWN),
         or_zero(row["soft_error_s"], duration(row["soft_error_s"])),
         or_zero(row["dead_s"], duration(row["dead_s"])),

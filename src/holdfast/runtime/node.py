@@ -40,6 +40,7 @@ from holdfast.stores.port import Store
 from holdfast.stores.segments import SegmentWriter
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.writer import StoreWriter
+from holdfast.telemetry.facts import NodeFact
 from holdfast.transports import (
     Credentials,
     Faults,
@@ -153,11 +154,16 @@ class Node:
         await self._tear_down()
 
     async def _tear_down(self) -> None:
+        if self._driver is not None:
+            # First of all: what happens while this node goes is not worth recording.
+            self._driver.halt()
+            self._record([NodeFact(monotonic_ns(), "stop", f"incarnation {self.incarnation}")])
         if self._control is not None:
             await self._control.close()
             self._control = None
         if self._driver is not None:
-            await self._driver.stop()
+            driver, self._driver = self._driver, None
+            await driver.stop()
         if self._writer is not None:
             await asyncio.to_thread(self._writer.close)
             self._writer = None
@@ -432,7 +438,11 @@ class Node:
             },
             **body,
             "events": list(self._events),
-            "queues": {"intake": self._drive().intake.waiting},
+            "queues": {"intake": self._driver.intake.waiting if self._driver else 0},
+            "telemetry": {
+                "facts": self._segments.facts if self._segments else 0,
+                "lost": self._segments.lost if self._segments else 0,
+            },
         }
 
     # -- control -------------------------------------------------------------------------------------------------
@@ -481,7 +491,8 @@ class Node:
 
     def _drive(self) -> Driver:
         self._running()
-        assert self._driver is not None
+        if self._driver is None:
+            raise NodeStopped(f"node {self.config.name} has stopped; nothing was sent")
         return self._driver
 
 

@@ -10,9 +10,10 @@ import msgspec
 from holdfast.group.ports import SourceRoom
 from holdfast.sim.checkers import Bounds, Checker, DeadlinesMove, DeliveryOrder, NoFailures
 from holdfast.sim.facts import FactBook
-from holdfast.sim.host import Host, HostProfile
+from holdfast.sim.host import Host
 from holdfast.sim.ledger import Converged, Ledger, Load, Sender
 from holdfast.sim.port import Core, HostContext
+from holdfast.sim.profile import HostProfile
 from holdfast.sim.scenario import Scenario
 from holdfast.sim.trace import Trace
 from holdfast.sim.world import World

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from heapq import heappush
-from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from holdfast.errors import MisuseError, StoreError
 from holdfast.group.ports import Replica
@@ -17,10 +15,11 @@ from holdfast.sim.application import Worker
 from holdfast.sim.disk import OUTSTANDING_MAX, Disk, DiskStore
 from holdfast.sim.effects import Handlers, handlers_of
 from holdfast.sim.port import Boot, Core, HostContext
+from holdfast.sim.profile import HostProfile
 from holdfast.sim.seeds import chance
 from holdfast.sim.tcp import PREFIX, Pipe, TcpEnd
 from holdfast.sim.udp import UdpEnd
-from holdfast.types import MICROSECOND, MILLISECOND, NEVER, SECOND, FlowId, Nanos
+from holdfast.types import NEVER, SECOND, FlowId, Nanos
 
 if TYPE_CHECKING:
     from holdfast.sim.network import Adapter
@@ -34,25 +33,6 @@ UP: Final = "up"
 PAUSED: Final = "paused"
 STOPPED: Final = "stopped"
 """By itself, for a reason that it gives; `start` starts it again."""
-
-
-class HostProfile(msgspec.Struct, frozen=True):
-    """How a machine behaves when nothing is wrong with it."""
-
-    turn_jitter_ns: Nanos = 20 * MICROSECOND
-    """A turn runs up to so much after its first input, so several arrivals land in it."""
-    hiccup_ppm: int = 1_000
-    """This share of the turns comes late by up to `hiccup_ns`: another process had the processor."""
-    hiccup_ns: Nanos = 2 * MILLISECOND
-    batch_max: int = 256
-    """At most so many inputs in a turn; often fewer when more wait."""
-    packets_max: int = 8_192
-    """Datagrams that wait for the process; more are lost, as from a full socket buffer."""
-    apply_ns: Nanos = 50 * MICROSECOND
-    disk_lag_ns: Nanos = 400 * MICROSECOND
-    disk_jitter_ns: Nanos = 400 * MICROSECOND
-    wall_skew_ns: Nanos = 50 * MILLISECOND
-    """The time of day is wrong by up to this, either way."""
 
 
 class Host:
@@ -84,6 +64,10 @@ class Host:
         random = chance(world.seed, "host", name)
         self._random = random
         self._draw = random.getrandbits
+        self._jitter_ns = profile.turn_jitter_ns
+        self._hiccups = profile.hiccup_ppm * 65_536 // 1_000_000
+        """Of 65536 turns; attributes here are read in every turn."""
+        self._packets_max = profile.packets_max
         self._skew_ns = random.randint(-profile.wall_skew_ns, profile.wall_skew_ns)
         self.clock_ns = random.getrandbits(44)
         """The host's monotonic time is the world's plus this."""
@@ -101,6 +85,8 @@ class Host:
         self._unread: list[tuple[TcpEnd | None, Any]] = []
         self._read: list[tuple[Pipe, int]] = []
         self._written_turn = 0
+        self._waits_for_disk = False
+        """A turn was due while too much waited for the disk; it runs when some of that is written."""
         self._turn_at = NEVER
         self._wake_for = NEVER
         self._batch_limit = self.profile.batch_max
@@ -159,7 +145,7 @@ class Host:
         self._handlers = handlers_of(self)
         for checker in self.world.checkers:
             checker.booted(self)
-        self._carry_out(self._guarded(self.core.start, self.now))
+        self._special_turn(self.core.start)
 
     def start_again(self) -> None:
         """Start it unless it runs; a crash that was meant for one of its turns does not come any more."""
@@ -174,7 +160,7 @@ class Host:
         self.resume()
         last_turn = getattr(self.core, "stop", None)
         if last_turn is not None:
-            self._carry_out(self._guarded(last_turn, self.now))
+            self._special_turn(last_turn)
         self._log("stop")
         self.disk.flush()
         for end in self.flows.values():
@@ -271,20 +257,20 @@ class Host:
     def hear_datagrams(self, end: UdpEnd, packets: list[bytes]) -> None:
         """Datagrams carry the time at which the kernel got them, also when the process reads them late."""
         world = self.world
-        waiting = self.inbox if self.state == UP else self._unread
-        if len(waiting) >= self.profile.packets_max:
+        running = self.state == UP
+        if len(self.inbox if running else self._unread) >= self._packets_max:
             self.dropped_packets += len(packets)
             return
         views = [memoryview(packet) for packet in packets]
         item = (DOOR, Arrived(end.flow, views, world.now + self.clock_ns))
         if world.trace is not None:
             world.trace.line(world.now, self.name, f"hears udp {end.flow} {len(packets)}")
-        if self.state == UP:
-            self.inbox.append(item)
-            if self._turn_at == NEVER:
-                self._schedule()
-        else:
+        if not running:
             self._unread.append((None, item))
+            return
+        self.inbox.append(item)
+        if self._turn_at == NEVER:
+            self._schedule()
 
     def hear_stream(self, end: TcpEnd, packets: list[bytes]) -> None:
         """A stream is read when the process runs; until then its sender's buffer fills."""
@@ -306,7 +292,8 @@ class Host:
             return
         assert self.core is not None
         self._log(f"written {turn}")
-        if self.core.written(turn) or self.inbox:
+        if self.core.written(turn) or self._waits_for_disk:
+            self._waits_for_disk = False
             self._schedule()
 
     # -- turns ---------------------------------------------------------------------------------------------------
@@ -322,10 +309,9 @@ class Host:
 
     def _lateness_ns(self) -> Nanos:
         bits = self._draw(32)
-        profile = self.profile
-        late_ns = 1 + ((bits & 0xFFFF) * profile.turn_jitter_ns >> 16)
-        if (bits >> 16) * 1_000_000 >> 16 < profile.hiccup_ppm:
-            late_ns += self._draw(16) * profile.hiccup_ns >> 16
+        late_ns = 1 + ((bits & 0xFFFF) * self._jitter_ns >> 16)
+        if bits >> 16 < self._hiccups:
+            late_ns += self._draw(16) * self.profile.hiccup_ns >> 16
         return late_ns
 
     def _turn(self, at: Nanos) -> None:
@@ -347,9 +333,14 @@ class Host:
         assert core is not None
         self._turn_at = NEVER
         if self.disk.outstanding_bytes > OUTSTANDING_MAX:
-            return  # `_on_written` schedules the turn.
+            self._waits_for_disk = True
+            return
         inputs = self._take()
-        self._carry_out(self._guarded(core.turn, self.world.now + self.clock_ns, inputs))
+        try:
+            result = core.turn(self.world.now + self.clock_ns, inputs)
+        except Exception as error:  # noqa: BLE001  # whatever it is, it must not leave a node
+            self._broken(error)
+        self._carry_out(result)
 
     def _take(self) -> list[tuple[str, Any]]:
         """The inputs of one turn; of many that wait sometimes few, so that every size of a batch is seen."""
@@ -366,11 +357,16 @@ class Host:
                 pipe.taken(size)
         return inputs
 
-    def _guarded(self, call: Callable[..., Result], *arguments: Any) -> Result:
+    def _special_turn(self, turn: Callable[[Nanos], Result]) -> None:
+        """The first turn of a process, or its last."""
         try:
-            return call(*arguments)
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is what the check is about
-            self.world.fail("no exception leaves a node", f"{self.name}: {error!r}", error)
+            result = turn(self.now)
+        except Exception as error:  # noqa: BLE001  # as above
+            self._broken(error)
+        self._carry_out(result)
+
+    def _broken(self, error: Exception) -> NoReturn:
+        self.world.fail("no exception leaves a node", f"{self.name}: {error!r}", error)
 
     def _carry_out(self, result: Result) -> None:
         """Do what a turn asks for, then wait for the next one."""

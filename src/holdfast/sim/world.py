@@ -11,9 +11,10 @@ from holdfast.group.ports import Replica
 from holdfast.sim.checkers import Checker, CheckFailed
 from holdfast.sim.effects import Watcher
 from holdfast.sim.facts import FactBook
-from holdfast.sim.host import Host, HostProfile
+from holdfast.sim.host import Host
 from holdfast.sim.network import Network
 from holdfast.sim.port import Boot
+from holdfast.sim.profile import HostProfile
 from holdfast.sim.tcp import TcpSettings
 from holdfast.sim.trace import Trace
 from holdfast.types import NEVER, SECOND, Nanos

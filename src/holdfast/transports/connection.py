@@ -221,7 +221,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.stage is Stage.OPEN and self._transport is not None:
             self._transport.resume_reading()
 
-    def faults_changed(self) -> None:
+    def fault_healed(self) -> None:
         if self._line is not None and self.stage is not Stage.GONE:
             self._line.release()
 

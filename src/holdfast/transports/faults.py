@@ -26,7 +26,6 @@ KINDS: Final = (OVER_SIZE, DROP_ALL, LOSS)
 
 HEADERS_BYTES: Final = {"udp": 28, "tcp": 40}
 """What IP and UDP or TCP put in front of our bytes (IPv4, no options)."""
-SYN_BYTES: Final = 60
 RETRY_S: Final = 0.2
 """How long a lost segment holds up its stream: the least that Linux waits before it sends one again."""
 
@@ -76,7 +75,6 @@ class Faults:
         self._next_id += 1
         self.rules[number] = rule
         self._hits[number] = 0
-        self._changed()
         return number
 
     def remove(self, number: int) -> None:
@@ -86,13 +84,13 @@ class Faults:
                 f"there is no fault {number} (in force: {known}); nothing was changed"
             )
         del self.rules[number], self._hits[number]
-        self._changed()
+        self._healed()
 
     def clear(self) -> None:
         """Heal everything."""
         self.rules.clear()
         self._hits.clear()
-        self._changed()
+        self._healed()
 
     def describe(self) -> list[str]:
         """A line for each rule in force, with how often it hit."""
@@ -116,13 +114,13 @@ class Faults:
                 return rule
         return None
 
-    def listen(self, changed: Callable[[], None]) -> None:
-        """Call `changed` whenever the rules change."""
-        self._listeners.append(changed)
+    def listen(self, healed: Callable[[], None]) -> None:
+        """Call `healed` whenever a rule is taken away."""
+        self._listeners.append(healed)
 
-    def unlisten(self, changed: Callable[[], None]) -> None:
-        if changed in self._listeners:
-            self._listeners.remove(changed)
+    def unlisten(self, healed: Callable[[], None]) -> None:
+        if healed in self._listeners:
+            self._listeners.remove(healed)
 
     def _strikes(self, rule: Rule, on_wire: int) -> bool:
         if rule.kind == OVER_SIZE:
@@ -131,7 +129,7 @@ class Faults:
             return self._random.randrange(1_000_000) < rule.loss_ppm
         return True
 
-    def _changed(self) -> None:
+    def _healed(self) -> None:
         for listener in list(self._listeners):
             listener()
 
@@ -179,7 +177,7 @@ class FaultyStream:
             self._write(data)
 
     def release(self) -> None:
-        """Send what may pass now; called when the rules change."""
+        """Send what may pass now; called when a fault is healed."""
         before = self.held_bytes
         while self._held and not self._is_hit(self._held[0]):
             data = self._held.popleft()

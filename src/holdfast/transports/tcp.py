@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, ClassVar, Final
 
 from holdfast.links.ports import FlowClosed, FlowOpened, OpenFailed, OpenFlow
 from holdfast.transports.connection import Connection, Stage, TcpLimits
-from holdfast.transports.faults import SYN_BYTES, Faults
+from holdfast.transports.faults import LOSS, Faults
 from holdfast.transports.port import Counters, Events, NextFlow
 from holdfast.transports.refusals import Refusals, log
 from holdfast.transports.secure import Pipe
@@ -24,6 +25,10 @@ from holdfast.types import SECOND, FlowId
 BACKLOG: Final = 128
 ACCEPTS_MAX: Final = 16
 """Connections accepted in a row before the event loop does something else."""
+SYN_BYTES: Final = 20
+"""The options of a SYN; its headers are counted by the faults."""
+SYN_RETRY_S: Final = 1.0
+"""When Linux sends a SYN again that was lost."""
 ACCEPT_PAUSE_S: Final = 0.1
 """How long to wait when the process has no file descriptors left."""
 
@@ -81,7 +86,7 @@ class TcpTransport:
         self._listener = listener
         asyncio.get_running_loop().add_reader(listener, self._accept)
         if self.faults is not None:
-            self.faults.listen(self._faults_changed)
+            self.faults.listen(self._fault_healed)
 
     def open(self, request: OpenFlow) -> None:
         pipe = Pipe(self._tls.client, server_side=False) if self._tls else None
@@ -118,7 +123,7 @@ class TcpTransport:
     async def stop(self) -> None:
         self._close_listener()
         if self.faults is not None:
-            self.faults.unlisten(self._faults_changed)
+            self.faults.unlisten(self._fault_healed)
         await asyncio.sleep(0)  # every task has begun now, so each tidies up after itself
         for connection in list(self._connections):
             connection.end("this node stops")
@@ -246,15 +251,19 @@ class TcpTransport:
     async def _until_syn_passes(self, host: str, port: int) -> None:
         """On a cable that passes nothing the kernel would send its SYN again and again."""
         faults = self.faults
-        if faults is None:
-            return
-        while faults.rules and faults.hit(self.adapter, self.kind, host, port, SYN_BYTES - 40):
-            changed = asyncio.Event()
-            faults.listen(changed.set)
+        while faults is not None:
+            rule = faults.hit(self.adapter, self.kind, host, port, SYN_BYTES)
+            if rule is None:
+                return
+            healed = asyncio.Event()
+            faults.listen(healed.set)
             try:
-                await changed.wait()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(
+                        healed.wait(), SYN_RETRY_S if rule.kind == LOSS else None
+                    )
             finally:
-                faults.unlisten(changed.set)
+                faults.unlisten(healed.set)
 
     def _drop(self, connection: Connection, reason: str) -> None:
         """Give up a connection that has no socket."""
@@ -274,9 +283,9 @@ class TcpTransport:
         self.counters.refused += 1
         self._refusals.note(host, port, reason)
 
-    def _faults_changed(self) -> None:
+    def _fault_healed(self) -> None:
         for connection in [*self._connections, *self._ending]:
-            connection.faults_changed()
+            connection.fault_healed()
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -24,6 +24,8 @@ from holdfast.wire.codec import decode_frame
 from holdfast.wire.frames import MemberInfo
 
 GROUP = "book"
+HELD_MAX = 8 << 20
+"""A driver stops senders when a source holds this much."""
 
 
 class Pipe(Machine):
@@ -60,12 +62,14 @@ class Loop:
         self.now = 0
         self.delivered = dict.fromkeys(names, 0)
         self.nodes: dict[NodeId, Turns] = {}
+        self.sources: list[SourceMachine] = []
         self.inbox: dict[NodeId, list[tuple[str, Any]]] = {}
         self.names = {node: name for name, node in ids.items()}
         for name, node in ids.items():
             turns = self.nodes[node] = Turns(lambda _unit: None)
             common: dict[str, Any] = {"config": config, "node": node, "name": name, "incarnation": 1}
-            turns.add(source_unit(GROUP), SourceMachine(**common, rng=Random(1)))
+            self.sources.append(SourceMachine(**common, rng=Random(1)))
+            turns.add(source_unit(GROUP), self.sources[-1])
             turns.add(replica_unit(GROUP), ReplicaMachine(**common, rng=Random(1)))
             self.inbox[node] = []
             for other, peer in ids.items():
@@ -110,6 +114,8 @@ def measure(size: int, total: int, batch: int, members: int) -> dict[str, float]
     sources = list(loop.nodes)
     begin = perf_counter_ns()
     for _ in range(total // batch // members):
+        while max(source.held for source in loop.sources) > HELD_MAX:
+            loop.settle()
         for node in sources:
             loop.inbox[node].append((source_unit(GROUP), Multicast([message] * batch)))
         loop.step()

@@ -123,6 +123,16 @@ async def test_no_connection_is_made_over_a_dead_cable_until_it_is_healed() -> N
 
 
 @on_loop
+async def test_a_lost_syn_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.transports.tcp.SYN_RETRY_S", 0.001)
+    faults = Faults(seed=5)
+    faults.add(Rule("loss", loss_ppm=900_000))
+    async with end("tcp", LEFT, faults=faults) as left, end("tcp", RIGHT) as right:
+        await left.open_to(right)
+        assert "hit 0 times" not in faults.describe()[0]
+
+
+@on_loop
 async def test_a_lost_segment_only_delays_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.transports.faults.RETRY_S", 0.001)
     faults = Faults(seed=1)

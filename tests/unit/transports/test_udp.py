@@ -156,6 +156,9 @@ async def test_a_socket_that_takes_no_more_takes_the_credit_and_order_is_kept() 
         await right.seen.until(lambda: right.seen.count() == 5, "all sent")
         assert right.seen.packets()[1:] == [b"one", b"two", b"three", b"four"]
         assert left.seen.credits == [(flow, False), (flow, True)]
+        choked.full = True
+        left.transport.transmit(flow, [b"five"])
+        assert left.seen.credits[2:] == [(flow, False)]
 
 
 @on_loop

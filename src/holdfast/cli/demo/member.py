@@ -82,25 +82,27 @@ async def main(path: Path) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, told.set)
     loop.add_reader(sys.stdin.fileno(), lambda: None if os.read(0, 1) else told.set())
-    async with node:
-        trader = Trader(node, seed=node.incarnation)
-        node.answer(handlers(book, trader))
-        trading = asyncio.ensure_future(trader.run())
-        page: WebServer | None = None
-        if config.web.address:
-            host, port = split_address(config.web.address, "[web] address")
-            page = WebServer(host, port, node.status, None)
-            await page.start()
-        stopped = asyncio.ensure_future(node.wait_stopped())
-        waiting = asyncio.ensure_future(told.wait())
-        done, _ = await asyncio.wait(
-            {stopped, waiting, trading}, return_when=asyncio.FIRST_COMPLETED
-        )
-        trading.cancel()
+    page: WebServer | None = None
+    try:
+        async with node:
+            trader = Trader(node, seed=node.incarnation)
+            node.answer(handlers(book, trader))
+            trading = asyncio.ensure_future(trader.run())
+            if config.web.address:
+                host, port = split_address(config.web.address, "[web] address")
+                page = WebServer(host, port, node.status, None)
+                await page.start()
+            stopped = asyncio.ensure_future(node.wait_stopped())
+            waiting = asyncio.ensure_future(told.wait())
+            done, _ = await asyncio.wait(
+                {stopped, waiting, trading}, return_when=asyncio.FIRST_COMPLETED
+            )
+            trading.cancel()
+            for task in done:
+                task.result()
+    finally:
         if page is not None:
             await page.close()
-        for task in done:
-            task.result()
 
 
 if __name__ == "__main__":

@@ -278,7 +278,7 @@ def _why() -> Column:
     return (
         sf.when(
             sf.col("verdict") == VIOLATED,
-            sf.concat(_counted("violations", "offence"), sf.lit("; the first are named")),
+            _counted("violations", "offence"),
         )
         .when(sf.col("replicas") < 2, sf.lit("only one replica recorded deliveries"))
         .when(sf.col("entries_compared") == 0, sf.lit("no entry was recorded by two replicas"))

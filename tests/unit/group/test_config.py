@@ -1,0 +1,65 @@
+"""Setting a group up, and which unit a frame is for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.group import GROUP_FRAMES, GroupConfig, ReplicaMachine, units_for
+from holdfast.types import NodeId
+from holdfast.wire.frames import Append, Basic, Freed, Nack, Payload, StreamId
+from random import Random
+
+S = StreamId(b"s" * 16, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"voters": ()}, "at least one voter"),
+        ({"name": ""}, "needs a name"),
+        ({"leader": "z"}, "not one of its voters"),
+        ({"leader": "l", "learners": ("l",)}, "not one of its voters"),
+        ({"learners": ("a",)}, "listed twice"),
+        ({"voters": tuple("abcdefghij")}, "at most 9"),
+        ({"window_bytes": 100_000}, "window_bytes"),
+        ({"nack_delay_ns": 0}, "nack_delay_ns"),
+    ],
+)
+def test_a_group_that_cannot_work_is_refused_with_the_reason(settings: dict[str, Any], message: str) -> None:
+    good: dict[str, Any] = {"name": "g", "voters": ("a", "b", "c"), "leader": "a"}
+    GroupConfig(**good)
+    with pytest.raises(ConfigError, match=message):
+        GroupConfig(**(good | settings))
+
+
+def test_unknown_settings_are_refused() -> None:
+    text = b'{"name": "g", "voters": ["a"], "leader": "a", "windw_bytes": 1}'
+    with pytest.raises(msgspec.ValidationError, match="windw_bytes"):
+        msgspec.json.decode(text, type=GroupConfig)
+
+
+@pytest.mark.parametrize(("voters", "majority", "witnesses"), [(1, 1, 0), (2, 2, 1), (3, 2, 2), (4, 3, 2), (5, 3, 3)])
+def test_witnesses_meet_every_majority(voters: int, majority: int, witnesses: int) -> None:
+    config = GroupConfig("g", tuple("abcde"[:voters]), "a")
+    assert (config.majority, config.witnesses) == (majority, witnesses)
+    others = voters - 1
+    assert voters == 1 or witnesses + (majority - 1) > others
+
+
+def test_a_stranger_cannot_be_a_replica() -> None:
+    config = GroupConfig("g", ("a",), "a")
+    with pytest.raises(HoldfastError, match="no replica of group g"):
+        ReplicaMachine(config=config, node=NodeId(b"z" * 16), name="z", incarnation=1, rng=Random(1))
+
+
+def test_frames_find_their_units() -> None:
+    assert units_for(Payload("g", S, 1, 1, 0, memoryview(b""))) == ("replica/g",)
+    assert units_for(Append("g", 1, 0, 0, 0)) == ("replica/g",)
+    assert units_for(Nack("g", S, ())) == ("source/g", "replica/g")
+    assert units_for(Freed("g", ())) == ("source/g", "replica/g")
+    assert units_for(Basic(1, 2, 3)) == ()
+    assert Basic not in GROUP_FRAMES

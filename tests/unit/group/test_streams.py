@@ -1,0 +1,158 @@
+"""What a replica holds: doubles and overlaps, bounds, what is let go when there is no room, and reading it back."""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+import pytest
+
+from holdfast.group.streams import PIECE_OVERHEAD, Stream, Streams, is_sound_payload
+from holdfast.wire.blocks import pack_block
+from holdfast.wire.frames import Payload, StreamId
+
+S = StreamId(b"s" * 16, 1, 0)
+LOTS = 1 << 20
+
+
+def text(number: int) -> bytes:
+    return b"%d." % number
+
+
+def payload(first: int, last: int, stream: StreamId = S) -> Payload:
+    block = pack_block([text(number) for number in range(first, last + 1)])
+    return Payload("g", stream, first, last - first + 1, 0, memoryview(block))
+
+
+def filled(*ranges: tuple[int, int]) -> Stream:
+    stream = Stream(S)
+    for first, last in ranges:
+        stream.take(payload(first, last), LOTS, 1)
+    return stream
+
+
+def read(stream: Stream, first: int, last: int) -> list[bytes]:
+    return [bytes(message) for message in stream.read(first, last, 0)[0]]
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        [(1, 3), (4, 6), (7, 9)],
+        [(7, 9), (1, 3), (4, 6)],
+        [(1, 9)],
+        [(1, 5), (3, 7), (6, 9)],
+        [(2, 3), (6, 7), (1, 9)],
+        [(1, 9), (1, 9), (4, 5)],
+    ],
+)
+def test_any_blocks_that_cover_a_range_read_the_same(ranges: list[tuple[int, int]]) -> None:
+    stream = filled(*ranges)
+    messages, size, digest = stream.read(2, 8, 0)
+    expected = [text(number) for number in range(2, 9)]
+    assert [bytes(message) for message in messages] == expected
+    assert size == sum(map(len, expected))
+    assert digest == crc32(b"".join(expected))
+
+
+def test_what_is_held_already_takes_no_room() -> None:
+    stream = filled((1, 5))
+    before = stream.bytes
+    assert not stream.take(payload(1, 5), LOTS, 1)
+    assert not stream.take(payload(2, 4), LOTS, 1)
+    assert stream.bytes == before
+
+
+def test_what_is_below_the_floor_is_not_taken_again() -> None:
+    stream = filled((1, 5), (6, 9))
+    stream.drop_below(6)
+    assert not stream.take(payload(1, 5), LOTS, 1)
+    assert read(stream, 6, 9) == [text(number) for number in range(6, 10)]
+
+
+def test_dropping_frees_every_byte() -> None:
+    stream = filled((1, 5), (6, 9), (3, 12))
+    stream.drop_below(13)
+    assert (stream.bytes, stream.top, list(stream.held)) == (0, 0, [])
+
+
+def test_a_block_stays_while_any_of_its_numbers_is_needed() -> None:
+    stream = filled((1, 5))
+    stream.drop_below(4)
+    assert stream.bytes > 0
+    assert read(stream, 4, 5) == [text(4), text(5)]
+
+
+def test_without_room_the_lowest_numbers_win() -> None:
+    room = 3 * (len(payload(1, 2).block) + PIECE_OVERHEAD)
+    stream = Stream(S)
+    for first in (3, 5, 7):
+        assert stream.take(payload(first, first + 1), room, 1)
+    assert not stream.take(payload(9, 10), room, 1), "higher than everything: dropped"
+    assert stream.take(payload(1, 2), room, 1), "lower: the highest makes room"
+    assert list(stream.held) == [(1, 7)]
+    assert stream.exists == 10, "what was let go is known to exist, so it is asked for again"
+
+
+def test_what_the_log_has_is_never_let_go() -> None:
+    room = len(payload(3, 4).block) + PIECE_OVERHEAD
+    stream = Stream(S)
+    assert stream.take(payload(3, 4), room, 1)
+    assert not stream.take(payload(1, 2), room, fixed=5)
+    assert list(stream.held) == [(3, 5)]
+
+
+def test_tiny_messages_are_bounded_by_more_than_their_bytes() -> None:
+    stream = Stream(S)
+    for number in range(1, 10_000, 2):
+        stream.take(payload(number, number), 100_000, 1)
+    assert len(stream.held) <= 100_000 // PIECE_OVERHEAD
+
+
+def test_a_cut_ends_at_whole_blocks_and_has_at_least_one() -> None:
+    stream = filled((1, 3), (4, 6), (7, 9))
+    size = len(payload(1, 3).block)
+    assert stream.cut(1, 10, 2 * size) == 6
+    assert stream.cut(1, 10, 1) == 3
+    assert stream.cut(2, 10, 1) == 3
+    assert stream.cut(1, 6, LOTS) == 5
+
+
+def test_too_many_streams_are_refused_unless_an_old_life_is_empty() -> None:
+    streams = Streams(LOTS, streams_max=2)
+    old, new, third = (StreamId(b"s" * 16, life, 0) for life in (1, 2, 3))
+    assert streams.take(payload(1, 2, old), 1)
+    assert streams.take(payload(1, 2, new), 1)
+    assert streams.take(payload(1, 2, third), 1) is None
+    streams.streams[old].drop_below(3)
+    assert streams.take(payload(1, 2, third), 1)
+    assert list(streams.streams) == [new, third]
+
+
+def broken(**changes: object) -> Payload:
+    good = payload(1, 3)
+    fields = {name: getattr(good, name) for name in good.__struct_fields__} | changes
+    return Payload(**fields)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        broken(count=2),
+        broken(count=4),
+        broken(count=0),
+        broken(count=-1),
+        broken(count=1 << 40),
+        broken(first=0),
+        broken(first=-5),
+        broken(first=1 << 61),
+        broken(stream=StreamId(b"", 1, 0)),
+        broken(stream=StreamId(b"s" * 16, -1, 0)),
+        broken(block=memoryview(b"")),
+        broken(block=payload(1, 3).block[:-1]),
+        broken(block=memoryview(bytes(payload(1, 3).block) + b"x")),
+        broken(block=memoryview(b"\x10\x00\x00\x00\x03\x00\x00\x00" + b"\xff" * 12)),
+    ],
+)
+def test_damaged_payload_is_told(frame: Payload) -> None:
+    assert is_sound_payload(payload(1, 3))
+    assert not is_sound_payload(frame)

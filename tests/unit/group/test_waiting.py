@@ -1,0 +1,159 @@
+"""How entries come into a follower's log: DESIGN, Groups, rule 1, and log matching as in Raft (5.3)."""
+
+from __future__ import annotations
+
+from holdfast.group.log import Kind, Log
+from holdfast.group.streams import Streams
+from holdfast.group.waiting import WAITING_MAX, Waiting
+from holdfast.wire.blocks import pack_block
+from holdfast.wire.frames import Append, Entry, Payload, StreamId
+
+S = StreamId(b"s" * 16, 1, 0)
+
+
+def payload(first: int, last: int) -> Payload:
+    block = pack_block([b"x"] * (last - first + 1))
+    return Payload("g", S, first, last - first + 1, 0, memoryview(block))
+
+
+def term_entry(term: int, index: int, position: int = 1) -> Entry:
+    return Entry(term, index, position, 0, Kind.TERM)
+
+
+def order(term: int, index: int, first: int, last: int) -> Entry:
+    return Entry(term, index, first, 0, Kind.ORDER, S, first, last)
+
+
+def append(term: int, prev: int, prev_term: int, *entries: Entry, commit: int = 0) -> Append:
+    return Append("g", term, prev, prev_term, commit, entries)
+
+
+class Follower:
+    def __init__(self) -> None:
+        self.log = Log()
+        self.streams = Streams(1 << 20, 8)
+        self.waiting = Waiting(self.log, self.streams)
+
+    def take(self, frame: Append) -> bool:
+        taken = self.waiting.take(frame)
+        self.waiting.settle()
+        return taken
+
+    def hold(self, first: int, last: int) -> None:
+        self.streams.take(payload(first, last), 1)
+        self.waiting.settle()
+
+
+def test_an_entry_whose_messages_are_not_here_is_not_acknowledged() -> None:
+    """Rule 1: append, so acknowledge, only when every message is held."""
+    follower = Follower()
+    assert follower.take(append(1, 0, 0, order(1, 1, 1, 4), commit=1))
+    follower.hold(1, 3)
+    assert (follower.waiting.match, follower.log.commit) == (0, 0)
+    follower.hold(4, 4)
+    assert (follower.waiting.match, follower.log.commit) == (1, 1)
+
+
+def test_later_entries_wait_behind_one_that_lacks_messages() -> None:
+    follower = Follower()
+    follower.hold(3, 4)
+    follower.take(append(1, 0, 0, order(1, 1, 1, 2), order(1, 2, 3, 4)))
+    assert follower.waiting.match == 0
+    follower.hold(1, 2)
+    assert follower.waiting.match == 2
+
+
+def test_entries_sent_before_earlier_ones_are_answered_are_taken() -> None:
+    follower = Follower()
+    assert follower.take(append(1, 0, 0, order(1, 1, 1, 2)))
+    assert follower.take(append(1, 1, 1, order(1, 2, 3, 4)))
+    assert follower.take(append(1, 2, 1))
+    assert len(follower.waiting.entries) == 2
+
+
+def test_a_new_term_discards_what_waits() -> None:
+    follower = Follower()
+    follower.take(append(1, 0, 0, order(1, 1, 1, 4)))
+    follower.waiting.new_term()
+    follower.hold(1, 4)
+    assert follower.log.last == 0
+
+
+def test_a_hole_is_answered_with_where_to_go_on() -> None:
+    follower = Follower()
+    follower.take(append(1, 0, 0, term_entry(1, 1)))
+    assert not follower.take(append(1, 3, 1, term_entry(1, 4)))
+    assert follower.waiting.hint == 1
+
+
+def test_a_conflicting_suffix_is_cut_off_and_replaced() -> None:
+    """Raft 5.3: the leader's entries win over what is not committed."""
+    follower = Follower()
+    follower.hold(1, 9)
+    follower.take(append(1, 0, 0, term_entry(1, 1), order(1, 2, 1, 4), order(1, 3, 5, 9), commit=1))
+    assert follower.log.last == 3
+    follower.waiting.new_term()
+    assert follower.take(append(2, 1, 1, term_entry(2, 2), order(2, 3, 1, 7)))
+    assert [follower.log.term_at(index) for index in (1, 2, 3)] == [1, 2, 2]
+    assert follower.log.tail.next == {S: 8}
+    assert follower.waiting.match == 3
+
+
+def test_entries_of_an_earlier_leader_are_not_acknowledged_before_they_are_verified() -> None:
+    follower = Follower()
+    follower.take(append(1, 0, 0, term_entry(1, 1), term_entry(1, 2), term_entry(1, 3), commit=1))
+    follower.waiting.new_term()
+    assert follower.waiting.match == 1
+    assert follower.take(append(2, 2, 1))
+    assert follower.waiting.match == 2
+
+
+def test_a_different_previous_term_is_refused_down_to_what_is_committed() -> None:
+    follower = Follower()
+    follower.take(append(1, 0, 0, term_entry(1, 1), term_entry(1, 2), commit=1))
+    follower.waiting.new_term()
+    assert not follower.take(append(3, 2, 2, term_entry(3, 3)))
+    assert follower.waiting.hint == 1
+
+
+def test_what_is_committed_is_not_replaced_whatever_is_sent() -> None:
+    follower = Follower()
+    follower.take(append(1, 0, 0, term_entry(1, 1), term_entry(1, 2), commit=2))
+    follower.take(append(5, 0, 0, term_entry(5, 1), term_entry(5, 2)))
+    assert [follower.log.term_at(index) for index in (1, 2)] == [1, 1]
+    assert follower.waiting.broken == 1
+
+
+def test_the_same_frame_twice_changes_nothing() -> None:
+    follower = Follower()
+    frame = append(1, 0, 0, term_entry(1, 1), term_entry(1, 2), commit=1)
+    assert follower.take(frame)
+    assert follower.take(frame)
+    assert (follower.log.last, follower.waiting.match, follower.log.commit) == (2, 2, 1)
+
+
+def test_an_old_frame_does_not_take_acknowledged_entries_back() -> None:
+    follower = Follower()
+    first = append(1, 0, 0, term_entry(1, 1))
+    follower.take(first)
+    follower.take(append(1, 1, 1, term_entry(1, 2)))
+    assert follower.take(first)
+    assert follower.waiting.match == 2
+
+
+def test_an_entry_that_does_not_fit_the_order_never_enters_the_log() -> None:
+    follower = Follower()
+    follower.hold(1, 9)
+    follower.take(append(1, 0, 0, order(1, 1, 1, 2), Entry(1, 2, 7, 0, Kind.ORDER, S, 3, 4)))
+    assert follower.log.last == 1
+    assert follower.waiting.broken == 1
+    assert follower.waiting.match == 1
+
+
+def test_what_waits_is_bounded() -> None:
+    follower = Follower()
+    entries = [order(1, index, index, index) for index in range(1, WAITING_MAX + 11)]
+    follower.take(append(1, 0, 0, *entries))
+    assert len(follower.waiting.entries) == WAITING_MAX
+    assert not follower.take(append(1, WAITING_MAX + 10, 1))
+    assert follower.waiting.hint == WAITING_MAX
