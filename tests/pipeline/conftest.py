@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.pipeline.making import Fact, table_of
 
 from holdfast.pipeline.engine import open_engine
-from holdfast.pipeline.schemas import spark_schema
-from tests.pipeline.making import Fact, table_of
+from holdfast.pipeline.sources import read_facts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,8 +28,6 @@ def frame(spark: SparkSession) -> MakeFrame:
     """Facts as the DataFrame that a transform gets."""
 
     def make(kind: str, facts: list[Fact]) -> DataFrame:
-        return spark.createDataFrame(table_of(kind, facts)).to(
-            spark.createDataFrame([], spark_schema(kind)).schema
-        )
+        return spark.createDataFrame(table_of(kind, facts)).to(read_facts(spark, kind, []).schema)
 
     return make

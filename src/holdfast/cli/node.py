@@ -7,17 +7,17 @@ import json
 import logging
 import signal
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from holdfast.errors import MisuseError
-from holdfast.node.config import split_address
-from holdfast.runtime.control import ask
-from holdfast.runtime.node import Node, load_config
-from holdfast.web.server import WebServer
+
+if TYPE_CHECKING:
+    from holdfast.runtime.node import Node
+    from holdfast.web.server import WebServer
 
 Where = Annotated[
     Path, typer.Argument(help="The node's configuration file, or its data directory.", exists=True)
@@ -37,6 +37,11 @@ def run(
 
 
 async def _run(path: Path) -> None:
+    # Imported here: a node needs much that `holdfast --help` does not.
+    from holdfast.node.config import split_address
+    from holdfast.runtime.node import Node, load_config
+    from holdfast.web.server import WebServer
+
     config = load_config(path)
     node = Node(config)
     page: WebServer | None = None
@@ -72,6 +77,8 @@ async def _until_told(node: Node) -> None:
 
 def control_socket(where: Path) -> Path:
     """The control socket of the node that `where` (file or directory) describes."""
+    from holdfast.runtime.node import load_config
+
     if where.is_dir():
         return where / "control.sock"
     config = load_config(where)
@@ -87,6 +94,8 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Everything, for programs.")] = False,
 ) -> None:
     """Show what a node on this machine knows: members, paths, groups."""
+    from holdfast.runtime.control import ask
+
     answer = ask(control_socket(where), {"do": "status"})
     if as_json:
         typer.echo(json.dumps(answer))
@@ -141,7 +150,9 @@ def fault(
     to: Annotated[str, typer.Option(help="Only to this host.")] = "",
     transport: Annotated[str, typer.Option(help="Only tcp or udp.")] = "",
 ) -> None:
-    """Break what a node sends, on purpose (its configuration must allow it: [lab] faults = true)."""
+    """Break what a node sends, on purpose (its configuration must allow it: lab.faults = true)."""
+    from holdfast.runtime.control import ask
+
     request: dict[str, Any] = {"do": "fault", "kind": kind, "size": size, "loss_ppm": loss_ppm}
     request |= {
         k: v for k, v in (("adapter", adapter), ("host", to), ("transport", transport)) if v
@@ -151,4 +162,6 @@ def fault(
 
 def heal(where: Where) -> None:
     """Take back every fault that `holdfast fault` made at this node."""
+    from holdfast.runtime.control import ask
+
     typer.echo(json.dumps(ask(control_socket(where), {"do": "heal"})))

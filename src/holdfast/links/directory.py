@@ -1,13 +1,16 @@
 """The directory: who is in the domain and where. Every member tells what it knows; a link is made to each.
 
 A record belongs to its node and is replaced only by one with a higher incarnation. Knowledge spreads over the
-channels of the links: all of it when a session begins, and each change to everybody as it comes.
+channels of the links: all of it when a session begins, and each change to everybody as it comes. It is durable, so
+a node that restarts finds the domain again also when nobody is left at the addresses that it was told to join by.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
+
+import msgspec
 
 from holdfast.links.config import Self
 from holdfast.links.ports import (
@@ -18,13 +21,24 @@ from holdfast.links.ports import (
     SendChannel,
     link_unit,
 )
-from holdfast.machine import Machine, Outbox
-from holdfast.types import SYNC, Nanos, NodeId
+from holdfast.machine import Machine, Outbox, Put
+from holdfast.types import NEVER, SYNC, Nanos, NodeId
 from holdfast.wire.codec import encode
 from holdfast.wire.frames import MemberInfo, Members
 
 DIRECTORY: Final = "directory"
+MEMBERS: Final = "members"
+"""The table of the store in which the directory is kept."""
 MEMBERS_MAX: Final = 10_000
+
+_decoder: Final = msgspec.msgpack.Decoder(MemberInfo)
+
+
+def _decode(value: bytes) -> MemberInfo | None:
+    try:
+        return _decoder.decode(value)
+    except msgspec.DecodeError:
+        return None  # of a version that we do not read: it will be told to us again
 
 
 class DirectoryMachine(Machine):
@@ -32,12 +46,31 @@ class DirectoryMachine(Machine):
 
     layer: ClassVar[int] = 3
 
-    def __init__(self, me: Self, spawn: Callable[[Nanos, MemberInfo], bool]) -> None:
+    def __init__(
+        self,
+        me: Self,
+        spawn: Callable[[Nanos, MemberInfo], bool],
+        stored: list[tuple[bytes, bytes]],
+        now: Nanos,
+    ) -> None:
+        """`stored` are the rows of table `MEMBERS`."""
         self.me = me
         self.members: dict[NodeId, MemberInfo] = {}
         self.state: dict[NodeId, tuple[str, Nanos]] = {}
         self._up: dict[NodeId, bool] = {}
         self._spawn = spawn
+        self._remembered = [member for _, value in stored if (member := _decode(value))]
+        self.deadline = now + 1 if self._remembered else NEVER
+
+    def wake(self, now: Nanos, out: Outbox) -> None:
+        """Once, at the start: look for everybody who was there in an earlier life."""
+        self.deadline = NEVER
+        remembered, self._remembered = self._remembered, []
+        for member in remembered:
+            if NodeId(member.node) not in self.members and member.node != self.me.node:
+                self.members[NodeId(member.node)] = member
+                self.state.setdefault(NodeId(member.node), ("down", now))
+                self._spawn(now, member)
 
     def up(self, now: Nanos, inputs: list[Any], out: Outbox) -> None:
         news: dict[bytes, MemberInfo] = {}
@@ -71,6 +104,7 @@ class DirectoryMachine(Machine):
         if known is not None and known.incarnation >= member.incarnation:
             return
         self.members[node] = member
+        out.write(Put(MEMBERS, node, encode(member)))
         self.state.setdefault(node, ("joining", now))
         news[node] = member
         if known is None:

@@ -132,6 +132,9 @@ class DoorMachine(Machine):
 
     def _opened(self, now: Nanos, info: FlowOpened, out: Outbox) -> None:
         if info.unit and info.unit != DOOR:
+            self._strangers.pop(
+                info.flow, None
+            )  # a datagram flow that was heard of before it was asked for
             self._owner[info.flow] = info.unit
             out.up(info.unit, info)
             return

@@ -21,7 +21,7 @@ from holdfast.group.source import SourceMachine
 from holdfast.health.config import HealthConfig
 from holdfast.health.monitor import HEALTH, HealthMachine
 from holdfast.links.config import Self
-from holdfast.links.directory import DIRECTORY, DirectoryMachine
+from holdfast.links.directory import DIRECTORY, MEMBERS, DirectoryMachine
 from holdfast.links.door import DoorMachine
 from holdfast.links.link import LinkMachine, Route
 from holdfast.links.ports import DOOR, CloseFlow, FlowLost, PeerDown, Reannounce, link_unit
@@ -106,8 +106,8 @@ class NodeCore:
 
     @staticmethod
     def tables(_: NodeConfig) -> list[str]:
-        """The tables of the store that must be loaded before a core can be made: none yet, groups are in memory."""
-        return []
+        """The tables of the store that must be loaded before a core can be made."""
+        return [MEMBERS]
 
     def _fixed_units(self) -> Iterable[str]:
         yield DOOR
@@ -135,7 +135,7 @@ class NodeCore:
             return HealthMachine(me, self._health, mtus)
         if kind == DIRECTORY:
             spawn = self._spawn if self.config.mesh == "all" else _spawn_nothing
-            return DirectoryMachine(me, spawn)
+            return DirectoryMachine(me, spawn, self._stored.get(MEMBERS, []), self._now)
         if kind == "source":
             return SourceMachine(
                 config=self.groups[name],

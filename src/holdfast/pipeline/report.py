@@ -82,7 +82,8 @@ def _paths_sentence(content: Content) -> str:
         return "No path was recorded."
     if not soft and not dead:
         past = any(row["soft_error_s"] or row["dead_s"] for row in content.health)
-        return f"All {count(len(states), 'path')} work" + (" again." if past else ".")
+        which = "The only path works" if len(states) == 1 else f"All {len(states)} paths work"
+        return which + (" again." if past else ".")
     parts = []
     if soft:
         parts.append(f"{soft} with a soft error")

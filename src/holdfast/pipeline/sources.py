@@ -76,7 +76,9 @@ def within_look_back(segments: Sequence[Segment], days: int, today: date) -> tup
 def read_facts(session: SparkSession, kind: str, paths: Sequence[str]) -> DataFrame:
     """The facts of one kind. Columns that a segment does not have are empty."""
     if not paths:
-        return session.createDataFrame([], spark_schema(kind))
+        # Nothing that Spark itself knows to be nothing: it plans no work for it.
+        columns = (f"CAST(NULL AS {column.spark}) AS `{column.name}`" for column in COLUMNS[kind])
+        return session.sql(f"SELECT {', '.join(columns)} WHERE false")
     # Spark takes a path for a pattern, also where a folder's name only looks like one.
     plain = [_GLOB_SIGNS.sub(r"\\\1", path) for path in paths]
     return session.read.schema(spark_schema(kind)).parquet(*plain)

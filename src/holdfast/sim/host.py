@@ -402,11 +402,11 @@ class Host:
         heappush(world.heap, (at, sequence, self._wake, deadline))
 
     def _crash_between(self, result: Result) -> None:
-        """Do some of the steps of a turn, then crash. Writing may be the first step or the last."""
+        """Do some of the steps of a turn, then crash. What the disk got it may still lose, so effects can be seen
+        outside whose turn was never written."""
         steps = [partial(self._handlers[type(effect)], effect) for effect in result.effects]
         if result.writes:
-            place = 0 if self._random.getrandbits(1) else len(steps)
-            steps.insert(place, partial(self.disk.submit, result.number, result.writes))
+            steps.insert(0, partial(self.disk.submit, result.number, result.writes))
         done = self._random.randint(0, len(steps))
         for step in steps[:done]:
             step()

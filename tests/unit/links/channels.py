@@ -60,14 +60,15 @@ class Weather:
 class Pair:
     """A sender, a receiver, and everything that is on its way between them."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, pieces: tuple[int, ...] = (34, 500, 1200, 60_000)) -> None:
         self.rng = Random(seed)
+        self.pieces = pieces
         self.weather = Weather(self.rng)
         self.now = 0
         self.out = ChannelOut(16)
         self.into = ChannelIn(16)
         self.flow = self.rng.choice([STREAM, DATAGRAMS])
-        self.piece_max = self.rng.choice([34, 500, 1200, 60_000])
+        self.piece_max = self.rng.choice(pieces)
         self.received: list[bytes] = []
         self._heap: list[tuple[int, int, FlowId | None, Chunk | ChunkAck]] = []
         self._order = 0
@@ -86,7 +87,8 @@ class Pair:
                 changes -= 1
                 self._change()
             self._pump()
-            audit(self.out)
+            if step % 8 == 0:
+                audit(self.out)
             if not self._next():
                 if not waiting and not self.out.unacked and not self.out.waiting_bytes:
                     return
@@ -100,7 +102,7 @@ class Pair:
         if what == 0:
             self.flow = self.rng.choice([STREAM, OTHER_STREAM, DATAGRAMS])
         elif what == 1:
-            self.piece_max = self.rng.choice([1, 34, 500, 1200, 60_000])
+            self.piece_max = self.rng.choice(self.pieces)
         else:
             gone = self.rng.choice([STREAM, OTHER_STREAM, DATAGRAMS])
             self._heap = sorted(event for event in self._heap if event[2] != gone)
@@ -109,7 +111,7 @@ class Pair:
 
     def _pump(self) -> None:
         datagrams = KINDS[self.flow]
-        budget = self.rng.choice([100, 5000, 1 << 20])
+        budget = self.rng.choice([1000, 5000, 1 << 20])
         for part in self.out.pump(self.now, self.flow, budget, self.piece_max, datagrams):
             self._send(self.flow, chunk_of(part))
 

@@ -207,7 +207,9 @@ def _steps(rows: DataFrame, group_facts: DataFrame | None) -> DataFrame:
         .withColumns(
             {
                 "index_before": sf.lag("index").over(of_replica),
-                "end_before": sf.lag("end").over(of_replica),
+                "end_before": sf.max("end").over(
+                    of_replica.rowsBetween(Window.unboundedPreceding, -1)
+                ),
                 "ns_before": sf.lag("now_ns").over(of_replica),
                 "said_before": sf.lag("said").over(of_replica),
                 "lost": sf.col("missing_so_far") - sf.lag("missing_so_far").over(of_replica),

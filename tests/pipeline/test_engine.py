@@ -1,0 +1,102 @@
+"""One setting names the engine, and what is missing is said in one clear message."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast.errors import MisuseError
+from holdfast.pipeline import engine as engines
+from holdfast.pipeline.engine import EngineFailed, SparkMissing, check_engine, open_engine
+from holdfast.pipeline.java import JavaHome, JavaMissing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.mark.parametrize(
+    "engine", ["local", "local[*]", "local[2]", "spark://127.0.0.1:7077", "sc://localhost:15002"]
+)
+def test_engines(engine: str) -> None:
+    check_engine(engine)
+
+
+@pytest.mark.parametrize("engine", ["", "local[0]", "local[two]", "yarn", "http://x", "local[*] x"])
+def test_another_engine_is_misuse_and_the_message_names_those_there_are(engine: str) -> None:
+    with pytest.raises(MisuseError, match=r"nothing was started.*local\[\*\].*spark://.*sc://"):
+        check_engine(engine)
+
+
+def test_without_pyspark_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+
+    def hide(name: str, package: str | None = None) -> Any:
+        return None if name == "pyspark" else found(name, package)
+
+    monkeypatch.setattr(importlib.util, "find_spec", hide)
+    with (
+        pytest.raises(SparkMissing, match=r"needs pyspark.*pip install 'holdfast\[pipeline\]'"),
+        open_engine(),
+    ):
+        pass
+
+
+@pytest.fixture
+def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests keep one session; these tests need a process that has none yet."""
+    from pyspark import SparkContext
+
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.setattr(SparkContext, "_jvm", None)
+
+
+@pytest.mark.usefixtures("no_session")
+def test_without_java_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> JavaHome:
+        raise JavaMissing("the pipeline needs Java 17 or newer and found none")
+
+    monkeypatch.setattr(engines, "find_java", nowhere)
+    with pytest.raises(JavaMissing, match="needs Java 17"), open_engine("local[1]"):
+        pass
+
+
+@pytest.mark.usefixtures("no_session")
+def test_a_java_that_does_not_start_is_told_with_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java = tmp_path / "home" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\necho 'the library libjli.so is broken' >&2\nexit 3\n")
+    java.chmod(0o755)
+    monkeypatch.setattr(engines, "find_java", lambda: JavaHome(tmp_path / "home", 17, "JAVA_HOME"))
+    log = tmp_path / "logs" / "spark.log"
+    before = os.environ.get("JAVA_HOME")
+    with (
+        pytest.raises(EngineFailed, match=r"did not start(.|\n)*libjli\.so is broken"),
+        open_engine("local[1]", log),
+    ):
+        pass
+    assert "libjli.so is broken" in log.read_text()
+    assert os.environ.get("JAVA_HOME") == before
+
+
+@pytest.mark.spark
+def test_a_second_session_in_one_process_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(MisuseError, match="already runs a Spark session"), open_engine("local[1]"):
+        pass
+
+
+@pytest.mark.spark
+def test_the_session_is_utc_and_local_to_this_machine(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+    context = spark.sparkContext.getConf()
+    assert context.get("spark.driver.bindAddress") == "127.0.0.1"
+    assert context.get("spark.ui.enabled") == "false"
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable

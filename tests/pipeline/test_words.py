@@ -1,0 +1,51 @@
+"""Numbers as the report says them."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.pipeline.words import count, duration, listing, microseconds, percent
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0, "0 s"),
+        (0.0004, "0 ms"),
+        (0.34, "340 ms"),
+        (0.9999, "1.0 s"),
+        (4.23, "4.2 s"),
+        (9.99, "10 s"),
+        (59.7, "1 min"),
+        (200, "3 min 20 s"),
+        (3_600, "1 h"),
+        (3_605, "1 h"),
+        (7_500, "2 h 5 min"),
+        (90_000, "1 d 1 h"),
+    ],
+)
+def test_durations(seconds: float, said: str) -> None:
+    assert duration(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("ratio", "said"),
+    [
+        (None, "\N{EN DASH}"),
+        (0, "0 %"),
+        (1, "100 %"),
+        (0.000_01, "< 0.01 %"),
+        (0.0004, "0.04 %"),
+        (0.125, "12.5 %"),
+        (0.999_999, "99.99 %"),
+    ],
+)
+def test_shares_never_round_to_nothing_or_all(ratio: float | None, said: str) -> None:
+    assert percent(ratio) == said
+
+
+def test_round_trips_counts_and_lists() -> None:
+    assert (microseconds(120.4), microseconds(4_200)) == ("120 µs", "4.2 ms")
+    assert (count(1, "path"), count(0, "path")) == ("1 path", "0 paths")
+    assert count(12_000, "fact") == "12\N{NARROW NO-BREAK SPACE}000 facts"
+    assert [listing(["a"]), listing(["a", "b", "c"])] == ["a", "a, b and c"]

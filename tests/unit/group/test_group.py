@@ -1,0 +1,395 @@
+"""Groups as a whole, in virtual time: the order, what is lost on the way, restarts of followers, leader and sources."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.unit.group.harness import World, leading, node_id, ready, settle
+
+from holdfast.links.ports import Received
+from holdfast.types import MILLISECOND, SECOND
+from holdfast.wire.frames import Append, Entry, Payload, StateRequest
+
+FAST = {"window_bytes": 64_000, "payload_bytes": 1000}
+
+
+def started(*args: Any, **settings: Any) -> World:
+    world = World(*args, **(FAST | settings))
+    world.start()
+    ready(world)
+    return world
+
+
+def texts(name: str, count: int, size: int = 20) -> list[bytes]:
+    return [f"{name}:{k}".encode().ljust(size, b".") for k in range(count)]
+
+
+def talk(world: World, names: tuple[str, ...], rounds: int = 10, count: int = 5) -> int:
+    """Everybody named sends, round by round; how many messages that makes."""
+    for k in range(rounds):
+        for name in names:
+            world.send(name, texts(f"{name}/{k}", count))
+        world.run(2 * MILLISECOND)
+    return rounds * count * len(names)
+
+
+# -- the order ---------------------------------------------------------------------------------------------------
+
+
+def test_all_replicas_deliver_the_same_in_the_same_order() -> None:
+    """Seed 001: the leader decides one total order that respects every stream's order (L1)."""
+    world = started(1, voters=3, learners=1, sources=2)
+    sent = talk(world, ("n1", "n2", "s1", "s2"))
+    settle(world, sent)
+    assert {len(host.app.got) for host in world.hosts.values() if host.replica} == {sent}
+
+
+def test_one_replica_alone_is_a_group() -> None:
+    world = started(1, voters=1)
+    settle(world, talk(world, ("n1",)))
+
+
+def test_the_leader_makes_one_entry_for_each_stream_and_turn() -> None:
+    """DESIGN: the leader's work is per range, not per message."""
+    world = started(1, window_bytes=1_000_000)
+    world.send("n1", texts("a", 500))
+    settle(world, 500)
+    orders = [fact for fact in world.orders() if fact.entry == "order"]
+    assert [(fact.first, fact.last, fact.position) for fact in orders] == [(1, 500, 1)]
+
+
+def test_large_ranges_are_cut_into_entries_of_bounded_size() -> None:
+    world = started(1, window_bytes=1_000_000, entry_bytes=10_000)
+    world.send("n1", texts("a", 500, size=100))
+    settle(world, 500)
+    orders = [fact for fact in world.orders() if fact.entry == "order"]
+    assert len(orders) >= 5
+    assert max(fact.last - fact.first + 1 for fact in orders) <= 100
+
+
+def test_time_in_the_order_never_goes_back() -> None:
+    world = started(1)
+    times: dict[str, list[int]] = {}
+    original = World._perform
+
+    def watch(self: World, host: Any, effect: Any) -> Any:
+        if hasattr(effect, "log_ns"):
+            times.setdefault(host.name, []).append(effect.log_ns)
+        return original(self, host, effect)
+
+    World._perform = watch  # type: ignore[method-assign]  # only for this test
+    try:
+        sent = talk(world, ("n1", "n2"))
+        world.restart("n1")
+        ready(world)
+        sent += talk(world, ("n2", "n3"))
+        settle(world, sent)
+    finally:
+        World._perform = original  # type: ignore[method-assign]
+    assert times["n2"] == sorted(times["n2"])
+    assert len(times["n2"]) > 20
+
+
+# -- what is lost on the way -------------------------------------------------------------------------------------
+
+
+def test_a_replica_that_lacks_a_message_does_not_acknowledge_its_entry() -> None:
+    """DESIGN, Groups, rule 1. Without n2 the leader needs n3, which has the entry but not the message."""
+    world = started(1)
+    world.drop = lambda sender, target, frame: target == "n3" and isinstance(frame, Payload)
+    world.cut("n1", "n2")
+    world.send("n1", [b"precious"])
+    world.run(100 * MILLISECOND)
+    n3 = world.hosts["n3"].status
+    assert n3["lag"] == 1, "the entry itself is there"
+    assert world.hosts["n1"].status["peers"]["n3"] == n3["last"]
+    assert world.hosts["n1"].messages == [], "so it is not committed"
+    world.drop = None
+    world.run_until(lambda: world.hosts["n3"].messages == [b"precious"], 5 * SECOND)
+
+
+def test_a_lost_last_message_is_found_without_further_traffic() -> None:
+    """Seed 001, gaps: nothing comes after it, so only the source's own word shows that it is missing."""
+    world = started(1)
+    lost: list[Payload] = []
+
+    def lose_once(sender: str, target: str, frame: Any) -> bool:
+        if target == "n3" and isinstance(frame, Payload) and not lost:
+            lost.append(frame)
+            return True
+        return False
+
+    world.drop = lose_once
+    world.send("n1", [b"the last one"])
+    settle(world, 1, limit_ns=SECOND)
+    assert lost
+    assert [name for name, _ in world.events("recovered")] == ["n3"]
+
+
+def test_a_gap_in_the_middle_is_asked_for_and_filled() -> None:
+    world = started(1, sources=1)
+    count = 0
+
+    def lose_some(sender: str, target: str, frame: Any) -> bool:
+        nonlocal count
+        count += isinstance(frame, Payload)
+        return isinstance(frame, Payload) and count % 7 == 0
+
+    world.drop = lose_some
+    settle(world, talk(world, ("s1", "n2"), rounds=40, count=3))
+    assert world.events("gap")
+
+
+def test_what_only_one_replica_got_of_a_source_that_died_is_delivered_by_all() -> None:
+    """Rule 7: a number that anybody holds is a gap for the leader. The source died in the middle of its fan-out."""
+    world = started(1, sources=1)
+    world.drop = lambda sender, target, frame: sender == "s1" and target != "n2"
+    world.send("s1", [b"will"])
+    world.run(MILLISECOND)
+    world.kill("s1")
+    settle(world, 1, limit_ns=5 * SECOND)
+    assert world.hosts["n1"].messages == [b"will"]
+
+
+def test_a_restarted_source_is_a_new_stream() -> None:
+    world = started(1, sources=1)
+    world.send("s1", [b"one", b"two"])
+    settle(world, 2)
+    world.restart("s1")
+    world.run(10 * MILLISECOND)
+    world.send("s1", [b"three"])
+    settle(world, 3)
+    assert len({item.stream for item in world.hosts["n2"].app.got}) == 2
+
+
+# -- restarts ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["n2", "l1"])
+def test_a_restarted_replica_is_given_a_state_and_catches_up(name: str) -> None:
+    world = started(1, learners=1)
+    sent = talk(world, ("n1", "n3"))
+    world.facts.clear()
+    world.restart(name)
+    sent += talk(world, ("n1", "n3"))
+    ready(world)
+    settle(world, sent)
+    assert [who for who, _ in world.events("restored")] == [name]
+
+
+def test_a_replica_that_is_late_for_the_founding_is_given_a_state() -> None:
+    world = World(1, voters=3, learners=1, **FAST)
+    world.start("n1", "n2", "n3")
+    world.run_until(lambda: leading(world), SECOND)
+    sent = talk(world, ("n1",))
+    world.start("l1")
+    ready(world)
+    settle(world, sent)
+
+
+def test_a_large_state_arrives_over_a_lossy_network() -> None:
+    world = started(1, loss=0.1, window_bytes=4_000_000)
+    for _ in range(20):
+        world.send("n1", texts("big", 100, size=1000))
+        world.run(5 * MILLISECOND)
+    settle(world, 2000)
+    world.restart("n3")
+    ready(world, limit_ns=60 * SECOND)
+    settle(world, 2000)
+    (_, fact), *_ = world.events("state_sent")
+    assert int(fact.detail.split()[0]) > 40 * 48_000
+
+
+def test_a_restarted_leader_goes_on_with_a_higher_term() -> None:
+    world = started(1)
+    sent = talk(world, ("n2", "n3"))
+    settle(world, sent)
+    before = world.hosts["n2"].status["term"]
+    world.restart("n1")
+    world.send("n2", [b"meanwhile"])
+    ready(world)
+    sent += 1 + talk(world, ("n1", "n2", "n3"))
+    settle(world, sent)
+    assert world.hosts["n2"].status["term"] > before
+    assert world.hosts["n1"].status["state"] == "leading"
+
+
+def test_a_restarted_leader_delivers_what_its_earlier_life_had_decided_alone_with_one() -> None:
+    """n3 is cut off from the leader; what n1 and n2 decided is in the order of n1's next life."""
+    world = started(1)
+    world.cut("n1", "n3")
+    world.send("n1", [b"decided by n1 and n2"])
+    world.run_until(lambda: world.hosts["n1"].messages != [], SECOND)
+    world.kill("n1")
+    world.heal("n1", "n3")
+    world.start("n1")
+    ready(world)
+    world.send("n3", [b"later"])
+    settle(world, 2)
+    assert world.hosts["n3"].messages == [b"decided by n1 and n2", b"later"]
+
+
+def test_a_conflicting_suffix_is_truncated_and_the_group_agrees() -> None:
+    """The leader's last entries reached only n5, which the next life of the leader cannot reach at first."""
+    world = started(1, voters=5)
+    sent = talk(world, ("n1",), rounds=3)
+    settle(world, sent)
+    for name in ("n2", "n3", "n4"):
+        world.cut("n1", name)
+    world.send("n5", [b"only n1 and n5 know this order"])
+    world.run(50 * MILLISECOND)
+    old = world.hosts["n5"].status["last"]
+    assert old == world.hosts["n1"].status["last"] > world.hosts["n2"].status["last"]
+    world.cut("n1", "n5")
+    world.kill("n1")
+    for name in ("n2", "n3", "n4"):
+        world.heal("n1", name)
+    world.start("n1")
+    world.run_until(lambda: leading(world), 5 * SECOND)
+    world.send("n2", [b"another order"])
+    world.run(100 * MILLISECOND)
+    assert world.hosts["n5"].status["last"] == old
+    world.heal("n1", "n5")
+    settle(world, sent + 2)
+
+
+def test_every_replica_can_be_restarted_one_after_the_other() -> None:
+    world = started(1, voters=3)
+    sent = 0
+    for name in ("n1", "n2", "n3", "n1", "n3", "n2"):
+        sent += talk(world, tuple(other for other in world.names if other != name), rounds=3)
+        settle(world, sent)
+        world.restart(name)
+        ready(world)
+    settle(world, sent)
+
+
+# -- what a memory is worth --------------------------------------------------------------------------------------
+
+
+def test_a_leader_without_memory_founds_no_second_group() -> None:
+    """n1 and n3 have decided things, n2 has just started. n1 restarts and hears n2 first: a majority without a state."""
+    world = started(1)
+    sent = talk(world, ("n1",))
+    settle(world, sent)
+    world.isolate("n3")
+    world.kill("n2")
+    world.kill("n1")
+    world.start("n1", "n2")
+    world.run(2 * SECOND)
+    assert world.hosts["n1"].status["state"] == "starting"
+    world.heal_all()
+    world.run(2 * SECOND)
+    assert world.hosts["n1"].status["state"] == "starting"
+    assert "memory of a majority is lost" in world.hosts["n1"].status["why"]
+    assert len(world.events("halted")) == 1, "said once"
+    world.check()
+
+
+def test_a_memory_that_is_not_whole_yet_decides_nothing() -> None:
+    """n2 acknowledged an entry, restarted, and was given an older state by n3. When n1 restarts too, n2 and n3 together
+    do not know what n1 and n2 had decided: nobody may lead on their word."""
+    world = started(1)
+    world.cut("n1", "n3")
+    world.send("n1", [b"decided by n1 and n2"])
+    world.run_until(lambda: world.hosts["n2"].messages != [], SECOND)
+
+    def n1_gives_nothing(sender: str, target: str, frame: Any) -> bool:
+        withheld = isinstance(frame, Append) and frame.entries
+        return (sender, target) == ("n1", "n2") and bool(withheld) or isinstance(frame, StateRequest) and target == "n1"
+
+    world.drop = n1_gives_nothing
+    world.restart("n2")
+    world.run_until(lambda: world.hosts["n2"].status["memory"] == "learning", 10 * SECOND)
+    assert world.hosts["n2"].messages == [], "n3's state is older"
+    world.kill("n1")
+    world.heal_all()
+    world.drop = None
+    world.start("n1")
+    world.run(3 * SECOND)
+    world.send("n3", [b"must not take the place of the other"])
+    world.run(SECOND)
+    assert world.hosts["n1"].status["state"] == "starting"
+    world.check()
+
+
+def test_a_group_that_lost_all_memory_begins_again_where_the_sources_are() -> None:
+    world = started(1, sources=1)
+    world.send("s1", [b"before"])
+    settle(world, 1)
+    world.run(2 * SECOND)
+    for name in ("n1", "n2", "n3"):
+        world.kill(name)
+    world.past.clear()
+    world.start("n1", "n2", "n3")
+    ready(world)
+    world.send("s1", [b"after"])
+    world.run_until(lambda: all(world.hosts[name].messages == [b"after"] for name in ("n1", "n2", "n3")), 5 * SECOND)
+    assert world.hosts["n1"].status["term"] == 2, "not a term of its earlier life"
+
+
+def test_a_replica_left_over_from_an_earlier_life_of_the_group_suspends_itself() -> None:
+    world = started(1, learners=1)
+    world.send("n1", [b"old history"])
+    settle(world, 1)
+    for name in ("n1", "n2", "n3"):
+        world.kill(name)
+    world.past.clear()
+    world.start("n1", "n2", "n3")
+    world.run_until(lambda: leading(world), 5 * SECOND)
+    world.send("n2", [b"new history"])
+    world.run(SECOND)
+    assert world.hosts["l1"].messages == [b"old history"]
+    assert world.hosts["l1"].status["state"] == "suspended"
+    assert "another history" in world.hosts["l1"].status["why"]
+    world.restart("l1")
+    world.run_until(lambda: world.hosts["l1"].messages == [b"new history"], 5 * SECOND)
+
+
+# -- the application ---------------------------------------------------------------------------------------------
+
+
+def test_an_application_that_raises_suspends_its_replica_and_nobody_else() -> None:
+    world = started(1)
+    world.hosts["n2"].fails_at = 7
+    sent = talk(world, ("n1", "n3"))
+    world.run_until(lambda: len(world.hosts["n3"].messages) == sent == len(world.hosts["n1"].messages), 5 * SECOND)
+    world.run(2 * SECOND)
+    assert world.hosts["n2"].status["state"] == "suspended"
+    assert "deliberate" in world.hosts["n2"].status["why"]
+    assert len(world.hosts["n2"].messages) < 7
+    assert all(host.source.held == 0 for host in world.hosts.values()), "it holds nobody back"
+    assert world.hosts["n2"].status["log"] == 0
+
+
+def test_a_suspended_replica_gives_no_state() -> None:
+    world = started(1)
+    world.hosts["n1"].fails_at = 7
+    sent = talk(world, ("n1", "n3"))
+    world.run(SECOND)
+    assert world.hosts["n1"].status["state"] == "suspended"
+    world.restart("n2")
+    world.run_until(lambda: len(world.hosts["n2"].messages) == sent, 10 * SECOND)
+    assert [name for name, _ in world.events("state_sent")] == ["n3"]
+
+
+def test_status_says_what_people_ask() -> None:
+    world = started(1)
+    settle(world, talk(world, ("n1",)))
+    status = world.hosts["n1"].status
+    assert (status["leader"], status["state"], status["position"], status["lag"]) == ("n1", "leading", 50, 0)
+    assert list(status["peers"]) == ["n2", "n3"]
+    label = f"{node_id('n1').hex()}/1/0"
+    assert status["streams"][label] == {"held": 0, "next": 51, "lag": 0}
+    assert status["digest"] == world.hosts["n2"].status["digest"] != 0
+    source = world.hosts["n1"].source.status()
+    assert (source["last"], source["freed"], source["held"]) == (50, 50, 0)
+
+
+def test_an_entry_from_one_who_does_not_lead_is_not_believed() -> None:
+    world = started(1)
+    forged = Append("book", 9, 0, 0, 0, (Entry(9, 1, 1, 0, 2),))
+    world.inject("n3", Received(node_id("n2"), [forged], world.now))
+    assert world.hosts["n3"].status["term"] == 1
+    assert world.hosts["n3"].status["ignored"] == {"not the leader": 1}

@@ -1,0 +1,124 @@
+"""Bounds: buffers shrink back, a dead replica does not fill the others' memory, a slow one slows the sources down."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.unit.group.harness import World, node_id, ready, settle
+from tests.unit.group.test_group import FAST, started, talk, texts
+
+from holdfast.group.streams import PIECE_OVERHEAD
+from holdfast.types import MILLISECOND, SECOND
+
+WINDOW = FAST["window_bytes"]
+
+
+def held(world: World, name: str) -> int:
+    """Bytes of all streams that a replica holds."""
+    streams: dict[str, Any] = world.hosts[name].status["streams"]
+    return sum(stream["held"] for stream in streams.values())
+
+
+def pour(world: World, name: str, rounds: int, watch: list[str]) -> tuple[int, int]:
+    """Send as fast as the source has room; (messages sent, most bytes that a watched replica or the source held)."""
+    sent = most = 0
+    for k in range(rounds):
+        if world.hosts[name].source.held < WINDOW - 5000:
+            world.send(name, texts(f"{k}", 20, size=200))
+            sent += 20
+        world.run(MILLISECOND)
+        most = max([most, world.hosts[name].source.held, *(held(world, other) for other in watch)])
+    return sent, most
+
+
+def test_everything_is_freed_when_all_is_quiet() -> None:
+    world = started(1, sources=1, learners=1)
+    settle(world, talk(world, ("s1", "n1", "n2"), rounds=50))
+    world.run(3 * SECOND)
+    for host in world.hosts.values():
+        assert host.source.held == 0
+        if host.replica:
+            assert (held(world, host.name), host.status["log"]) == (0, 0)
+
+
+def test_a_dead_replica_does_not_fill_the_memory_of_the_others() -> None:
+    """It holds freeing back for half a window; then it is left behind, and is given a state when it is back."""
+    world = started(1)
+    world.kill("n3")
+    sent, most = pour(world, "n1", rounds=400, watch=["n1", "n2"])
+    assert sent * 200 > 10 * WINDOW, "it did not stop the source"
+    assert most < 2 * WINDOW
+    assert world.hosts["n1"].status["log"] < 2 * WINDOW // 200
+    assert ["n3" in fact.detail for _, fact in world.events("left behind")] == [True]
+    world.start("n3")
+    ready(world)
+    settle(world, sent)
+
+
+def test_a_replica_that_was_cut_off_too_long_is_offered_a_state_and_catches_up() -> None:
+    world = started(1)
+    world.isolate("n3")
+    sent, _ = pour(world, "n1", rounds=400, watch=[])
+    assert world.hosts["n3"].messages == []
+    world.heal_all()
+    settle(world, sent)
+    assert [name for name, _ in world.events("restored")] == ["n3"]
+
+
+def test_a_replica_that_was_cut_off_for_a_moment_needs_no_state() -> None:
+    world = started(1)
+    world.isolate("n3")
+    world.send("n1", texts("a", 50))
+    world.run(50 * MILLISECOND)
+    world.heal_all()
+    settle(world, 50)
+    assert world.events("restored") == []
+
+
+def test_a_slow_replica_slows_the_sources_down_and_loses_nothing() -> None:
+    """Flow control: the window of the source is full until the slowest application has caught up."""
+    world = started(1)
+    world.hosts["n2"].frozen = True
+    sent, most = pour(world, "n1", rounds=200, watch=["n1", "n2", "n3"])
+    assert sent * 200 < 2 * WINDOW, "the source has stopped"
+    assert max(world.hosts["n1"].room) > WINDOW * 3 // 4
+    assert most < 2 * WINDOW
+    world.hosts["n2"].frozen = False
+    settle(world, sent)
+    world.run(SECOND)
+    assert world.hosts["n1"].room[-1] < WINDOW // 8, "and is told that there is room"
+    assert world.events("left behind") == []
+
+
+def test_an_application_that_stands_still_for_long_is_left_behind() -> None:
+    world = started(1, patience_ns=2 * SECOND)
+    world.hosts["n2"].frozen = True
+    pour(world, "n1", rounds=100, watch=[])
+    world.run(3 * SECOND)
+    assert ["n2" in fact.detail for _, fact in world.events("left behind")] == [True]
+    sent, _ = pour(world, "n1", rounds=200, watch=[])
+    assert sent * 200 > 2 * WINDOW, "the others go on"
+
+
+def test_a_flood_of_what_cannot_be_ordered_is_bounded() -> None:
+    """A stream whose beginning never comes: what is above the gap may not fill the memory."""
+    world = started(1, sources=1)
+    world.drop = lambda sender, target, frame: getattr(frame, "first", 0) == 1
+    for _ in range(10):
+        world.send("s1", texts("x", 1000, size=50))
+        world.run(20 * MILLISECOND)
+    stream = f"{node_id('s1').hex()}/1/0"
+    for name in ("n1", "n2", "n3"):
+        assert world.hosts[name].status["streams"][stream]["held"] <= 2 * WINDOW + PIECE_OVERHEAD
+        assert world.hosts[name].messages == []
+    assert world.hosts["s1"].source.held <= 2 * WINDOW + 2000
+
+
+def test_a_quiet_group_costs_next_to_nothing() -> None:
+    world = started(1)
+    settle(world, talk(world, ("n1", "n2", "n3")))
+    world.run(2 * SECOND)
+    before = world.turns_run
+    world.run(10 * SECOND)
+    per_second = (world.turns_run - before) / 10 / 3
+    assert per_second < 120, f"{per_second} turns per second and node"

@@ -1,0 +1,218 @@
+"""A source alone: numbers, packing, what it keeps, what it answers, and how it says that it is full."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from holdfast.group import GroupConfig, SourceMachine
+from holdfast.group.ports import Multicast, SourceRoom
+from holdfast.links.ports import PeerUp, Received, SendChannel, link_unit
+from holdfast.machine import Outbox
+from holdfast.telemetry.facts import GroupFact
+from holdfast.types import DATA, MILLISECOND, SECOND, SYNC, NodeId
+from holdfast.wire.blocks import unpack_block
+from holdfast.wire.codec import Rejected, decode_frame
+from holdfast.wire.frames import Freed, Idle, MemberInfo, Nack, Payload, StreamId
+
+ME, ONE, TWO = (NodeId(letter * 16) for letter in (b"m", b"1", b"2"))
+
+
+class Bench:
+    """A source on a node that is no replica, with two replicas n1 and n2."""
+
+    def __init__(self, **settings: Any) -> None:
+        config = GroupConfig("g", ("n1", "n2"), "n1", **settings)
+        self.source = SourceMachine(config=config, node=ME, name="s", incarnation=7, rng=Random(1))
+        self.now = 0
+        self.out = Outbox()
+        for node, name in ((ONE, "n1"), (TWO, "n2")):
+            self.give(PeerUp(node, MemberInfo(node, name, 1, ())))
+        self.frames(ONE)
+
+    def give(self, *inputs: Any) -> None:
+        self.source.up(self.now, list(inputs), self.out)
+
+    def send(self, count: int, size: int = 100) -> None:
+        self.give(Multicast([bytes([k % 251]) * size for k in range(count)]))
+
+    def ask(self, *ranges: tuple[int, int], node: NodeId = ONE) -> None:
+        self.give(Received(node, [Nack("g", self.source.stream, ranges)], self.now))
+
+    def free(self, upto: int, stream: StreamId | None = None) -> None:
+        self.give(Received(ONE, [Freed("g", ((stream or self.source.stream, upto),))], self.now))
+
+    def frames(self, node: NodeId, channel: int | None = None) -> list[Any]:
+        """What was sent to `node` since the last call; forgets the rest."""
+        found = []
+        for unit, item, _ in self.out.downs:
+            assert isinstance(item, SendChannel)
+            if unit == link_unit(node) and channel in (None, item.channel):
+                found += [decode_frame(message) for message in item.messages]
+        self.out.downs = []
+        return found
+
+    def rooms(self) -> list[int]:
+        held = [effect.held for effect, _ in self.out.effects if isinstance(effect, SourceRoom)]
+        self.out.effects = []
+        return held
+
+
+def numbers(frames: list[Any]) -> list[tuple[int, int]]:
+    return [(frame.first, frame.first + frame.count - 1) for frame in frames if isinstance(frame, Payload)]
+
+
+def test_messages_of_a_turn_are_packed_and_numbered_from_one() -> None:
+    bench = Bench()
+    bench.give(Multicast([b"a", b"b"]), Multicast([b"c"]))
+    (frame,) = bench.frames(ONE, DATA)
+    assert (frame.first, frame.count, frame.stream) == (1, 3, StreamId(ME, 7, 0))
+    messages = unpack_block(frame.block)
+    assert not isinstance(messages, Rejected)
+    assert [bytes(message) for message in messages] == [b"a", b"b", b"c"]
+    bench.send(2)
+    assert numbers(bench.frames(TWO)) == [(4, 5)]
+
+
+def test_every_replica_is_sent_the_very_same_bytes() -> None:
+    bench = Bench()
+    bench.send(3)
+    sent = [item.messages for _, item, _ in bench.out.downs]
+    assert len(sent) == 2
+    assert sent[0] is sent[1]
+
+
+def test_frames_are_about_as_large_as_configured() -> None:
+    bench = Bench(payload_bytes=1000, window_bytes=1 << 20)
+    bench.send(35, 100)
+    frames = bench.frames(ONE)
+    assert numbers(frames) == [(1, 10), (11, 20), (21, 30), (31, 35)]
+
+
+def test_a_message_larger_than_a_frame_travels_alone() -> None:
+    bench = Bench(payload_bytes=1000, window_bytes=1 << 20)
+    bench.give(Multicast([b"x", b"y" * 5000, b"z"]))
+    assert numbers(bench.frames(ONE)) == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_a_request_is_answered_from_the_buffer_to_the_one_who_asked() -> None:
+    bench = Bench(payload_bytes=1000, window_bytes=1 << 20)
+    bench.send(40, 100)
+    bench.frames(ONE)
+    bench.ask((12, 13), (25, 31))
+    assert [unit for unit, _, _ in bench.out.downs] == [link_unit(ONE)]
+    assert numbers(bench.frames(ONE)) == [(11, 20), (21, 30), (31, 40)]
+
+
+def test_overlapping_ranges_are_sent_once() -> None:
+    bench = Bench(payload_bytes=1000, window_bytes=1 << 20)
+    bench.send(20, 100)
+    bench.frames(ONE)
+    bench.ask((1, 2), (2, 5), (3, 12))
+    assert numbers(bench.frames(ONE)) == [(1, 10), (11, 20)]
+
+
+def test_one_request_cannot_make_it_send_everything() -> None:
+    bench = Bench(window_bytes=8 << 20)
+    bench.send(6000, 1000)
+    bench.frames(ONE)
+    bench.ask((1, 6000))
+    sent = sum(frame.count for frame in bench.frames(ONE))
+    assert 1000 <= sent <= 1200
+
+
+def test_what_is_gone_is_answered_with_how_far_it_is_gone() -> None:
+    bench = Bench(payload_bytes=1000, window_bytes=1 << 20)
+    bench.send(40, 100)
+    bench.free(20)
+    bench.frames(ONE)
+    bench.ask((5, 25))
+    frames = bench.frames(ONE)
+    assert numbers(frames) == [(21, 30)]
+    assert frames[-1] == Idle("g", bench.source.stream, 40, 20)
+
+
+def test_what_every_replica_has_is_forgotten() -> None:
+    bench = Bench(payload_bytes=1000, window_bytes=1 << 20)
+    bench.send(40, 100)
+    held = bench.source.held
+    bench.free(25)
+    assert bench.source.held == held // 2, "the block of 21 to 30 is still needed"
+    bench.free(40)
+    assert bench.source.held == 0
+
+
+def test_impossible_and_foreign_numbers_free_nothing() -> None:
+    bench = Bench()
+    bench.send(10)
+    held = bench.source.held
+    bench.free(11)
+    bench.free(-3)
+    bench.free(10, StreamId(ME, 6, 0))
+    bench.give(Received(NodeId(b"z" * 16), [Freed("g", ((bench.source.stream, 10),))], 0))
+    assert bench.source.held == held
+
+
+def test_a_full_window_stops_sending_and_says_so() -> None:
+    bench = Bench(payload_bytes=1000, window_bytes=10_000)
+    bench.send(60, 100)
+    assert bench.rooms() == [6 * (8 + 10 * 104)], "another eighth of the window is worth a word"
+    bench.send(60, 100)
+    assert bench.rooms()[-1] > 10_000
+    sent = numbers(bench.frames(ONE))[-1][1]
+    assert sent < 120, "what does not fit waits here"
+    bench.free(sent)
+    assert bench.rooms()[-1] < 10_000
+    assert numbers(bench.frames(ONE))[-1][1] == 120, "and goes out when there is room"
+
+
+def test_senders_that_do_not_stop_are_refused_and_nothing_vanishes_silently() -> None:
+    bench = Bench(payload_bytes=1000, window_bytes=10_000)
+    for _ in range(10):
+        bench.send(40, 100)
+    status = bench.source.status()
+    facts = [fact for fact in bench.out.facts if isinstance(fact, GroupFact) and fact.event == "refused"]
+    assert status["refused"] == 40 * len(facts) > 0
+    assert "nothing of them was sent" in facts[0].detail
+    assert bench.source.held <= 2 * 10_000 + 1000
+    last, queued = status["last"], status["queued"]
+    assert isinstance(last, int)
+    assert isinstance(queued, int)
+    assert last + queued + 40 * len(facts) == 400
+
+
+def test_a_message_that_can_never_fit_is_refused() -> None:
+    bench = Bench(payload_bytes=1000, window_bytes=10_000)
+    bench.give(Multicast([b"x" * 2501]))
+    assert bench.frames(ONE) == []
+    assert bench.source.status()["refused"] == 1
+
+
+def test_the_last_number_is_repeated_quickly_then_slowly() -> None:
+    bench = Bench()
+    bench.send(3)
+    bench.frames(ONE)
+    gaps = []
+    for _ in range(12):
+        before, bench.now = bench.now, bench.source.deadline
+        gaps.append(bench.now - before)
+        bench.source.wake(bench.now, bench.out)
+        assert bench.frames(ONE, SYNC) == [Idle("g", bench.source.stream, 3, 0)]
+    assert gaps[0] == 5 * MILLISECOND
+    assert all(later >= earlier for earlier, later in zip(gaps[:6], gaps[1:7], strict=True))
+    assert SECOND <= gaps[-1] <= SECOND * 9 // 8
+    bench.send(1)
+    assert bench.source.deadline == bench.now + 5 * MILLISECOND
+
+
+def test_a_replica_that_comes_up_is_told_the_last_number() -> None:
+    bench = Bench()
+    bench.send(3)
+    bench.frames(ONE)
+    bench.give(PeerUp(TWO, MemberInfo(TWO, "n2", 2, ())))
+    assert bench.frames(TWO) == [Idle("g", bench.source.stream, 3, 0)]
+
+
+def test_a_source_that_never_sent_is_silent() -> None:
+    bench = Bench()
+    assert bench.source.deadline > 1 << 60
