@@ -116,7 +116,7 @@ def test_a_node_that_restarts_is_the_same_node_in_a_new_incarnation(
     world.multicast("ann", [b"before"] * 50)
     assert world.until(lambda: all_equal(world, 50))
     world.end("cem")
-    assert world.until(lambda: states(world, "ann")["cem"] == "down")
+    assert world.until(lambda: states(world, "ann")["cem"] in ("down", "left"))
     world.multicast("ann", [b"while it was away"] * 50)
     assert world.until(lambda: world.ledger("ben").state.count == 100)
     world.begin("cem")

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast.cli.sim import app
+from holdfast.sim.checkers import CheckFailed
 from holdfast.sim.cluster import Cluster
 from holdfast.sim.facts import FactBook
 from holdfast.sim.scenario import load_scenario, parse_scenario
@@ -48,6 +49,13 @@ def test_a_replica_that_crashes_catches_up() -> None:
     ]
     assert len(counts) == 3
     assert len(set(counts)) == 1
+
+
+def test_messages_that_never_arrive_fail_the_run() -> None:
+    scenario = parse_scenario("at 1s break * n4<->* blackout")
+    cluster = Cluster(1, 4, scenario=scenario, until_ns=3 * SECOND, quiet_ns=SECOND)
+    with pytest.raises(CheckFailed, match=r"delivered at the end.*of \d+ messages of n4 to book"):
+        cluster.run()
 
 
 def test_facts_of_real_nodes_can_be_collected() -> None:

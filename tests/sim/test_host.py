@@ -17,12 +17,12 @@ from tests.sim.toys import (
 
 from holdfast.errors import MisuseError
 from holdfast.links.ports import Transmit
-from holdfast.machine import Put
+from holdfast.machine import Put, Result
 from holdfast.sim.checkers import CheckFailed
 from holdfast.sim.host import EPOCH_NS, Host
 from holdfast.sim.profile import HostProfile
 from holdfast.sim.world import World
-from holdfast.types import MICROSECOND, MILLISECOND, NEVER, SECOND
+from holdfast.types import MICROSECOND, MILLISECOND, NEVER, SECOND, Nanos
 
 
 def lone(profile: HostProfile = STEADY, seed: int = 1) -> tuple[World, Host]:
@@ -222,6 +222,18 @@ def test_a_clean_stop_writes_everything_and_closes_flows() -> None:
     assert n1.disk.durable("t") == [(b"k", b"v")]
     assert puppet(n2).packets() == [b"last"]
     assert len(puppet(n2).of(FlowClosed)) == 1
+
+
+def test_a_core_that_can_say_goodbye_does_so_in_a_last_turn() -> None:
+    class Polite(Puppet):
+        def stop(self, now: Nanos) -> Result:
+            return self.turn(now, [("write", Put("t", b"bye", b"v"))])
+
+    world = World(1)
+    host = world.add_host("n1", Polite, STEADY)
+    host.start()
+    host.stop()
+    assert host.disk.durable("t") == [(b"bye", b"v")]
 
 
 def crash_in_a_turn(seed: int) -> tuple[bool, int]:

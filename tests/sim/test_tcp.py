@@ -153,6 +153,21 @@ def test_loss_delays_and_never_loses_or_reorders() -> None:
     assert world.now - began > 300 * MILLISECOND
 
 
+@pytest.mark.parametrize(("behind", "soon"), [(0, False), (10, True)])
+def test_a_lost_packet_is_repeated_soon_when_others_arrive_behind_it(
+    behind: int, soon: bool
+) -> None:
+    world, n1, n2, flow, _ = connected()
+    number = world.network.add(Fault(THERE, Blackout()))
+    send(n1, flow, b"lost", *[b"behind"] * behind)
+    world.run_for(MILLISECOND // 10)
+    world.network.remove(number)
+    world.run_for(100 * MILLISECOND)
+    assert bool(puppet(n2).packets()) is soon
+    world.run_for(SECOND)
+    assert len(puppet(n2).packets()) == 1 + behind
+
+
 @pytest.mark.parametrize(
     ("what", "fatal"),
     [

@@ -69,7 +69,8 @@ class Listener:
 
     def __init__(self, now: Nanos, promise_ns: Nanos) -> None:
         self.rungs: list[Rung] = []
-        self.alive = True
+        self.alive = False
+        """Until the first basic is heard."""
         self.since = now
         self.heard_at = now
         self.promise_ns = promise_ns

@@ -98,6 +98,8 @@ class HealthMachine(Machine):
                 self._peer_up(item, out)
             elif kind is PeerDown:
                 self._peers.pop(item.peer, None)
+                if item.left:
+                    self.table.forget_node(item.peer)
         self._publish(out)
 
     def _watch(self, now: Nanos, ready: FlowReady) -> None:
@@ -111,7 +113,7 @@ class HealthMachine(Machine):
 
     def _lost(self, now: Nanos, lost: FlowLost, out: Outbox) -> None:
         watched = self._flows.pop(lost.flow, None)
-        if watched is not None:
+        if watched is not None and not lost.left:
             watched.listener.alive = False
             self._state(now, watched, out)
 

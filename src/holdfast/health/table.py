@@ -40,6 +40,11 @@ class PathTable:
             self.since[key] = now
         return True
 
+    def forget_node(self, node: bytes) -> None:
+        """Drop every path from and to a node: it left."""
+        for key in [k for k, row in self.rows.items() if node in (row.sender, row.listener)]:
+            del self.rows[key], self.since[key]
+
     def forget(self, listener: bytes, before_incarnation: int) -> None:
         """Drop the rows of an earlier life of a listener."""
         for key in [

@@ -7,7 +7,7 @@ receiving half; the link decides which flow is used and when.
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_right, insort
 from collections import deque
 from typing import Final
 
@@ -63,13 +63,17 @@ class ChannelOut:
         self.backoff = 0
         self._waiting: list[bytes] = []
         self._taken = 0
-        self._blocks: deque[tuple[int, bytes]] = deque()
+        self._blocks: list[bytes] = []
+        self._starts: list[int] = []
+        self._first = 0
+        """The first block that is still held; those before it are empty by now."""
         self._packed = 0
         self._sent = 0
         self._order = 0
         self._flight: deque[_Sent] = deque()
         self._flight_bytes = 0
         self._again_flight = 0
+        self._progress_at: Nanos = 0
         self._lost = RangeSet()
         self._sacked = RangeSet()
         self._congestion = CONGESTION_START
@@ -93,9 +97,9 @@ class ChannelOut:
         new = self._sent < self._packed or self._taken < len(self._waiting)
         return new and self._sent < self.limit
 
-    def oldest(self) -> Nanos | None:
-        """When the oldest piece that is still on its way was sent."""
-        return self._flight[0].at if self._flight else None
+    def stalled_since(self) -> Nanos | None:
+        """Since when something is on its way and nothing was acknowledged. A slow path is not a stalled one."""
+        return self._progress_at if self._flight else None
 
     def rto(self) -> Nanos:
         """How long to wait for an acknowledgement of a datagram."""
@@ -111,9 +115,11 @@ class ChannelOut:
         if datagrams:
             budget = min(budget, self._congestion - self._flight_bytes)
         frames: list[Part] = []
-        while budget > 0 and self._lost:
-            start, stop = next(iter(self._lost))
-            budget -= self._emit(start, stop, piece_max, now, flow, frames, again=True)
+        for start, stop in self._lost if budget > 0 and self._lost else ():
+            while start < stop and budget > 0:
+                size = self._emit(start, stop, piece_max, now, flow, frames, again=True)
+                start += size
+                budget -= size
         while budget > 0 and self._sent < self.limit:
             if self._sent == self._packed and not self._pack(min(piece_max, BLOCK_MAX)):
                 break
@@ -147,7 +153,8 @@ class ChannelOut:
                 del waiting[:last]
                 self._taken = 0
         block = pack_block(taken)
-        self._blocks.append((self._packed, block))
+        self._blocks.append(block)
+        self._starts.append(self._packed)
         self._packed += len(block)
         return True
 
@@ -166,6 +173,8 @@ class ChannelOut:
         piece = memoryview(block)[start - begin : stop - begin]
         frames.append(chunk_part(self.channel, start, piece))
         self._order += 1
+        if not self._flight:
+            self._progress_at = now
         self._flight.append(_Sent(start, stop, now, flow, self._order, again))
         self._flight_bytes += stop - start
         if again:
@@ -174,13 +183,12 @@ class ChannelOut:
         return stop - start
 
     def _find(self, offset: int) -> tuple[int, bytes]:
-        blocks = self._blocks
-        if offset >= blocks[-1][0]:
-            return blocks[-1]
-        for begin, block in blocks:
-            if offset < begin + len(block):
-                return begin, block
-        raise AssertionError(f"offset {offset} is not held")
+        """The block that holds `offset`, and where it begins."""
+        starts = self._starts
+        at = len(starts) - 1
+        if offset < starts[at]:
+            at = bisect_right(starts, offset, self._first) - 1
+        return starts[at], self._blocks[at]
 
     # -- acknowledgement and loss --------------------------------------------------------------------------------
 
@@ -193,9 +201,7 @@ class ChannelOut:
             self.acked = frame.upto
             self.backoff = 0
             self._lost.remove(0, frame.upto)
-            blocks = self._blocks
-            while blocks and blocks[0][0] + len(blocks[0][1]) <= frame.upto:
-                blocks.popleft()
+            self._free(frame.upto)
         if frame.ranges:
             for start, stop in frame.ranges:
                 if self.acked < start < stop <= self._sent:
@@ -204,6 +210,17 @@ class ChannelOut:
         self._sacked.remove(0, self.acked)
         self._settle(now, datagram_flows)
         return True
+
+    def _free(self, upto: int) -> None:
+        """Forget the blocks that end at or before `upto`."""
+        blocks, starts, first = self._blocks, self._starts, self._first
+        while first < len(blocks) and starts[first] + len(blocks[first]) <= upto:
+            blocks[first] = b""
+            first += 1
+        if first > 1024 and 2 * first > len(blocks):
+            del blocks[:first], starts[:first]
+            first = 0
+        self._first = first
 
     def _settle(self, now: Nanos, datagram_flows: dict[FlowId, bool]) -> None:
         """Take what arrived out of the flight, and find what must have been lost on the way."""
@@ -233,6 +250,7 @@ class ChannelOut:
 
     def _arrived(self, piece: _Sent, now: Nanos) -> None:
         size = piece.stop - piece.start
+        self._progress_at = now
         self._flight_bytes -= size
         self._congestion = min(CONGESTION_MAX, self._congestion + size)
         if piece.again:
@@ -262,6 +280,14 @@ class ChannelOut:
             self._give_up(piece)
         self.backoff += 1
         return True
+
+    def give_up_strays(self, now: Nanos, patience_ns: Nanos) -> None:
+        """What was sent on a flow that the channel has left since, and did not arrive in time, goes again: nobody
+        else watches that flow for this channel."""
+        while self._flight and self._flight[0].flow != self.flow:
+            if now - self._flight[0].at < patience_ns:
+                return
+            self.abandon(self._flight[0].flow)
 
     def abandon(self, flow: FlowId) -> None:
         """Nothing that is on its way on `flow` counts any more: the flow closed, or the channel moves off it."""
@@ -302,11 +328,15 @@ class ChannelIn:
             self._keep_early(start, stop, data)
             return None
         problem = self._feed(data[self.upto - start :] if start < self.upto else data, messages)
-        while problem is None and self._early and self._early[0][0] <= self.upto:
-            begin, end, early = self._early.pop(0)
+        used = 0
+        for begin, end, early in self._early:
+            if problem is not None or begin > self.upto:
+                break
+            used += 1
             self._early_bytes -= end - begin
             if end > self.upto:
                 problem = self._feed(early[self.upto - begin :], messages)
+        del self._early[:used]
         self._have.remove(0, self.upto)
         return problem
 

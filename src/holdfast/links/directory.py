@@ -84,7 +84,7 @@ class DirectoryMachine(Machine):
                 self._tell(item.peer, everybody, out)
             elif kind is PeerDown:
                 self._up.pop(item.peer, None)
-                self.state[item.peer] = ("down", now)
+                self.state[item.peer] = ("left" if item.left else "down", now)
             elif kind is Received:
                 for frame in item.frames:
                     if isinstance(frame, Members):

@@ -27,6 +27,7 @@ from holdfast.links.ports import (
     FlowOpened,
     FlowReady,
     FlowVerdict,
+    Leave,
     MemberUpdate,
     OpenFailed,
     PeerDown,
@@ -50,6 +51,7 @@ from holdfast.wire.blocks import unpack_block
 from holdfast.wire.codec import Rejected, decode_frame, encode
 from holdfast.wire.frames import (
     AnyFrame,
+    Bye,
     Chunk,
     ChunkAck,
     Hello,
@@ -137,6 +139,10 @@ class LinkMachine(Machine):
                 self._wanted.failed(item, now)
             elif kind is Reannounce:
                 self._reannounce(item.unit, out)
+            elif kind is Leave:
+                for flow in self.flows.values():
+                    if flow.ready:
+                        flow.parts.append(encode(Bye()))
         if self._touched:
             # One call of `down` packs what this brought about together with what the layers above add.
             out.down(self.unit, _FLUSH)
@@ -364,8 +370,11 @@ class LinkMachine(Machine):
             if twin is not flow and twin.stream and pair == (flow.adapter, flow.remote_adapter):
                 self._close(twin, "replaced by a newer connection", out)
 
-    def _end_session(self, now: Nanos, reason: str, out: Outbox, restart: bool) -> None:
-        """End every channel, loudly. `restart`: we gave up, so the peer must learn of a new epoch."""
+    def _end_session(
+        self, now: Nanos, reason: str, out: Outbox, restart: bool, left: bool = False
+    ) -> None:
+        """End every channel, loudly. `restart`: we gave up, so the peer must learn of a new epoch. `left`: the peer
+        said goodbye, and will not answer."""
         self.up_since = None
         unsent = self._outlet.clear()
         self._ins.clear()
@@ -378,14 +387,14 @@ class LinkMachine(Machine):
             flow.parts.clear()
             if flow.ready:
                 flow.ready = False
-                self._announce(out, FlowLost(self.peer, flow.flow, reason))
-            if flow.stream and restart:
+                self._announce(out, FlowLost(self.peer, flow.flow, reason, left))
+            if flow.stream and (restart or left):
                 self._close(flow, reason, out)
             elif not flow.closing:
                 flow.hellos = 0
                 self._hello(now, flow)
         out.fact(self._fact(now, "down", reason=f"{reason}; {unsent} bytes not acknowledged"))
-        self._announce(out, PeerDown(self.peer, reason))
+        self._announce(out, PeerDown(self.peer, reason, left))
         out.effect(SessionEnded(self.peer, reason, unsent))
 
     def _flow_ready(self, flow: FlowState) -> FlowReady:
@@ -477,6 +486,8 @@ class LinkMachine(Machine):
             case Key() if flow.stream and self.me.sealed:
                 if self._cipher.take_key(frame):
                     self._wake_at(now + 1)  # datagram flows can be opened now
+            case Bye():
+                self._end_session(now, "the peer left", out, restart=False, left=True)
             case RawBatch():
                 messages = unpack_block(frame.block)
                 if not isinstance(messages, Rejected):

@@ -170,18 +170,22 @@ class Outlet:
         self.deadline = NEVER
         stall_ns = self._timing.stall_ns
         for channel in self.channels.values():
-            oldest, flow = channel.oldest(), self._flow_of(channel)
-            if oldest is None or flow is None:
+            flow = self._flow_of(channel)
+            if flow is None:
+                continue
+            channel.give_up_strays(now, stall_ns)
+            since = channel.stalled_since()
+            if since is None:
                 continue
             if not flow.stream and channel.expire(now, flow.flow) and channel.backoff < 4:
                 continue
-            if now < oldest + stall_ns:
-                self._wake_at(oldest + stall_ns)
+            if now < since + stall_ns:
+                self._wake_at(since + stall_ns)
                 continue
             self._wake_at(now + stall_ns)
             # The peer is alive if it was heard lately on another flow; if it is silent everywhere, wait.
             others = [f.heard_at for f in self._flows.values() if f.ready and f is not flow]
-            if others and max(others) >= oldest + stall_ns // 2:
+            if others and max(others) >= since + stall_ns // 2:
                 flow.shunned_until = now + self._timing.shun_ns
                 self._move(now, channel, out)
 

@@ -154,6 +154,10 @@ class FlowVerdict(msgspec.Struct, frozen=True, gc=False):
     """Lower is better among flows that are equally able."""
 
 
+class Leave(msgspec.Struct, frozen=True, gc=False):
+    """Say goodbye to the peer: this node is about to stop."""
+
+
 class Reannounce(msgspec.Struct, frozen=True, gc=False):
     """A unit above was rebuilt: tell it again about the session and its flows."""
 
@@ -184,6 +188,8 @@ class PeerDown(msgspec.Struct, frozen=True, gc=False):
 
     peer: NodeId
     reason: str
+    left: bool = False
+    """It said goodbye."""
 
 
 class FlowReady(msgspec.Struct, frozen=True, gc=False):
@@ -198,9 +204,13 @@ class FlowReady(msgspec.Struct, frozen=True, gc=False):
 
 
 class FlowLost(msgspec.Struct, frozen=True, gc=False):
+    """The flow cannot be used any more, for now or for good."""
+
     peer: NodeId
     flow: FlowId
     reason: str
+    left: bool = False
+    """The peer said goodbye: nothing is wrong with the path."""
 
 
 class PortReady(msgspec.Struct, frozen=True, gc=False):

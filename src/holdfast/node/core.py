@@ -24,7 +24,7 @@ from holdfast.links.config import Self
 from holdfast.links.directory import DIRECTORY, MEMBERS, DirectoryMachine
 from holdfast.links.door import DoorMachine
 from holdfast.links.link import LinkMachine, Route
-from holdfast.links.ports import DOOR, CloseFlow, FlowLost, PeerDown, Reannounce, link_unit
+from holdfast.links.ports import DOOR, CloseFlow, FlowLost, Leave, PeerDown, Reannounce, link_unit
 from holdfast.links.sessions import Sessions
 from holdfast.machine import Machine, Result, Turns
 from holdfast.node.config import NodeConfig, split_address
@@ -217,6 +217,11 @@ class NodeCore:
                 if link.up_since is not None:
                     self.turns.post(unit, PeerDown(link.peer, "its link failed"))
         result.more = True
+
+    def leave(self, now: Nanos) -> Result:
+        """The last turn of a node that stops on purpose: everybody is told."""
+        links = [unit for unit in self.turns.units() if unit.startswith("link/")]
+        return self.turn(now, [(unit, Leave()) for unit in links])
 
     def written(self, turn: int) -> bool:
         return self.turns.written(turn)

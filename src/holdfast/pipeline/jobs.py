@@ -97,9 +97,8 @@ class _Intake(msgspec.Struct, frozen=True):
     strange: tuple[str, ...]
 
     def run_ids(self) -> dict[str, str]:
-        contents = [(s.kind, self.state.files[s.path].digest) for s in self.segments]
-        newest = max(segment.day for segment in self.segments)
-        return {table.name: table.run_id(newest, contents) for table in TABLES}
+        contents = [(s.kind, s.day, self.state.files[s.path].digest) for s in self.segments]
+        return {table.name: table.run_id(contents) for table in TABLES}
 
 
 def run_pipeline(

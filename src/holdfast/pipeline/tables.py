@@ -29,11 +29,13 @@ class Table(msgspec.Struct, frozen=True):
     build: Callable[[Facts], DataFrame]
     version: int = 1
 
-    def run_id(self, day: str, contents: Iterable[tuple[str, str]]) -> str:
-        """Names the run that makes this table of these `(kind, digest)`: the same facts, the same name."""
-        inputs = sorted({item for item in contents if item[0] in self.kinds})
-        digest = hashlib.sha256(msgspec.json.encode((self.name, self.version, inputs)))
-        return f"{day}-{digest.hexdigest()[:16]}"
+    def run_id(self, contents: Iterable[tuple[str, str, str]]) -> str:
+        """Names the run that makes this table of these `(kind, day, digest)`: the same facts, the same name."""
+        mine = [item for item in contents if item[0] in self.kinds]
+        newest = max((day for _, day, _ in mine), default="empty")
+        inputs = sorted({(kind, digest) for kind, _, digest in mine})
+        name = hashlib.sha256(msgspec.json.encode((self.name, self.version, inputs)))
+        return f"{newest}-{name.hexdigest()[:16]}"
 
 
 def _recording(facts: Facts) -> DataFrame:

@@ -103,6 +103,11 @@ class Driver:
     def use_writer(self, writer: StoreWriter) -> None:
         self._writer = writer
 
+    def leave(self) -> None:
+        """One last turn, to say goodbye."""
+        if not self._stopped:
+            self._do(self.core.leave(monotonic_ns()))
+
     def halt(self) -> None:
         """No more turns: the node cannot keep its promises any more."""
         self._stopped = True

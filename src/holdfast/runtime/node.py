@@ -156,6 +156,7 @@ class Node:
     async def _tear_down(self) -> None:
         if self._driver is not None:
             # First of all: what happens while this node goes is not worth recording.
+            self._driver.leave()
             self._driver.halt()
             self._record([NodeFact(monotonic_ns(), "stop", f"incarnation {self.incarnation}")])
         if self._control is not None:

@@ -109,6 +109,10 @@ class RawBatch(Frame, frozen=True, gc=False, array_like=True, tag=8):
     block: memoryview
 
 
+class Bye(Frame, frozen=True, gc=False, array_like=True, tag=9):
+    """The sender leaves on purpose: it is not dead, and nothing is wrong with its paths."""
+
+
 # -- health ------------------------------------------------------------------------------------------------------
 
 
@@ -280,6 +284,7 @@ AnyFrame = (
     | ChunkAck
     | Members
     | RawBatch
+    | Bye
     | Basic
     | Probe
     | PathRows

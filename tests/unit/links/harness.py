@@ -23,11 +23,11 @@ from holdfast.links.ports import (
     SessionEnded,
     link_unit,
 )
-from holdfast.machine import Failure, Result
+from holdfast.machine import Failure, Put, Result
 from holdfast.node.config import parse_config
 from holdfast.node.core import NodeCore
 from holdfast.telemetry.facts import LinkFact, PathFact
-from holdfast.types import MILLISECOND, NEVER, SECOND, Nanos, NodeId
+from holdfast.types import NEVER, SECOND, Nanos, NodeId
 from holdfast.wire.frames import PathRow
 
 from tests.unit.links.fakenet import Network, Path
@@ -57,6 +57,8 @@ class Node:
         self.room: dict[tuple[NodeId, int], int] = {}
         self.facts: list[Any] = []
         self.failures: list[Failure] = []
+        self.store: dict[str, dict[bytes, bytes]] = {}
+        """What is durable: kept when the node is killed."""
 
 
 class World:
@@ -127,7 +129,14 @@ class World:
         seed = self.rng.getrandbits(32)
         entropy = Random(seed).randbytes
         node.core = NodeCore(
-            config, node.id, node.incarnation, seed, entropy, now=self.now, health=self.health
+            config,
+            node.id,
+            node.incarnation,
+            seed,
+            entropy,
+            {table: sorted(rows.items()) for table, rows in node.store.items()},
+            self.now,
+            self.health,
         )
         for adapter in node.core.me.adapters:
             place = (name, adapter.name)
@@ -297,10 +306,13 @@ class World:
                 if self.strict:
                     raise failure.error
                 node.failures.append(failure)
-            assert not result.writes
+            for write in result.writes:
+                assert isinstance(write, Put), "nothing here erases"
+                node.store.setdefault(write.table, {})[write.key] = write.value
             for effect in result.effects:
                 self._effect(node, effect)
-            if not result.more:
+            released = core.written(result.number) if result.writes else False
+            if not result.more and not released:
                 self._arm(node)
                 return
             result = core.turn(self.now, [])
@@ -330,5 +342,5 @@ def connected(count: int = 2, **options: Any) -> World:
     """A world in which everybody is linked to everybody, on all paths."""
     world = World(count, **options)
     world.run_until(world.settled)
-    world.run(0.01 * MILLISECOND / MILLISECOND)
+    world.run(1)
     return world
