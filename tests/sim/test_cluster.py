@@ -87,8 +87,9 @@ def run_elsewhere(hash_seed: str, trace: Path) -> str:
         capture_output=True,
         text=True,
         timeout=120,
-        check=True,
+        check=False,
     )
+    assert done.returncode in (0, 1), done.stderr  # Whether all checks hold is not the question here.
     return str(json.loads(done.stdout)["trace"])
 
 

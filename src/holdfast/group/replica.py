@@ -109,9 +109,10 @@ class ReplicaMachine(Machine):
         elif self._joining.accession is None and not core.admission.is_blank:
             self._following.settle(now, out)
         if not core.admission.is_blank:
+            # While blank they gather: what was heard of before the start is a gap afterwards.
             for stream in core.streams.changed:
                 core.recovery.look(core.streams.streams[stream], now, out)
-        core.streams.changed.clear()
+            core.streams.changed.clear()
         role = self._leading if core.leadership.leading else self._following
         self.deadline = min(role.deadline(), core.recovery.deadline(), self._joining.deadline())
 

@@ -29,8 +29,6 @@ from holdfast.wire.blocks import HEAD, pack_block
 from holdfast.wire.codec import encode
 from holdfast.wire.frames import AnyFrame, Freed, Idle, Nack, Payload, StreamId
 
-ROOM_STEPS: Final = 8
-"""`SourceRoom` is said each time that another eighth of the window fills or empties."""
 PACKED_AT_ONCE: Final = 8192
 """So many waiting messages are looked at in one go: a full buffer must not cost more than what leaves it."""
 RESEND_BYTES: Final = 1 << 20
@@ -88,7 +86,7 @@ class SourceMachine(Machine):
         self._last = 0
         self._freed = 0
         self._idle_delay_ns = config.idle_first_ns
-        self._room_step = 0
+        self._held_said = 0
         self._refused = 0
         self._ignored = 0
         self._inputs: dict[type[Any], Callable[[Nanos, Any, Outbox], None]] = {
@@ -246,9 +244,9 @@ class SourceMachine(Machine):
         del self._sent[:gone], self._lasts[:gone]
 
     def _say_room(self, out: Outbox) -> None:
-        step = self.held * ROOM_STEPS // self._config.window_bytes
-        if step != self._room_step:
-            self._room_step = step
+        # Once a turn, whenever it has changed: who sends counts on from what it was last told.
+        if self.held != self._held_said:
+            self._held_said = self.held
             out.effect(SourceRoom(self._unit, self.held), immediate=True)
 
     def status(self) -> dict[str, object]:

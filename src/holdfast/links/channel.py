@@ -173,8 +173,8 @@ class ChannelOut:
         piece = memoryview(block)[start - begin : stop - begin]
         frames.append(chunk_part(self.channel, start, piece))
         self._order += 1
-        if not self._flight:
-            self._progress_at = now
+        if not self._flight or self._flight[-1].flow != flow:
+            self._progress_at = now  # a flow that was just chosen has its time from now on
         self._flight.append(_Sent(start, stop, now, flow, self._order, again))
         self._flight_bytes += stop - start
         if again:

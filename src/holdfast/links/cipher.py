@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from holdfast.links.flow import FlowState
+from holdfast.links.flow import TAG_SHIFT, FlowState
 from holdfast.machine import ReplayWindow
 from holdfast.wire.codec import Part, Rejected
 from holdfast.wire.frames import AnyFrame, Key
 from holdfast.wire.packet import (
     SEALED,
-    Packet,
     read_head,
     read_plain,
     read_sealed,
@@ -25,7 +24,7 @@ from holdfast.wire.packet import (
 from holdfast.wire.seal import KEY, Seal
 
 WINDOWS_MAX: Final = 1024
-"""Flows of one session that the peer may number; beyond that the oldest window goes, with its key's session soon."""
+"""Datagram flows of one session that the peer may use at a time; beyond that the oldest is not heard any more."""
 
 
 class Cipher:
@@ -41,10 +40,12 @@ class Cipher:
         self._opener: Seal | None = None
         self._closer: Seal | None = None
         self._windows: dict[int, ReplayWindow] = {}
+        self._dropped_tag = -1
+        """Flows up to this one had a window that made room for newer ones: nothing of theirs is read any more."""
 
     def renew(self, session: int) -> None:
         self.session = session
-        self._windows.clear()
+        self._forget_windows()
         self._closer = None
         if self.sealed:
             self._key = self._entropy(KEY)
@@ -53,7 +54,7 @@ class Cipher:
     def forget_peer(self) -> None:
         """The peer began anew: its key is void until it sends another."""
         self._closer = None
-        self._windows.clear()
+        self._forget_windows()
 
     def key_frame(self) -> Key:
         return Key(self.session, self._key)
@@ -86,16 +87,17 @@ class Cipher:
             frames = read_plain(packet)
             # After the checksum: a damaged number must not move the window.
             if packet.session and not isinstance(frames, Rejected):
-                return frames if self._window(packet).accept(packet.number) else Rejected("replay")
+                return frames if self._accept(packet.number) else Rejected("replay")
             return frames
         if not packet.flags & SEALED or not packet.session or self._opener is None:
             return Rejected("seal", "a plain datagram on a sealed link")
-        window = self._window(packet)
-        if not window.fresh(packet.number):
+        window = self._windows.get(packet.number >> TAG_SHIFT)
+        if window is not None and not window.fresh(packet.number):
             return Rejected("replay")
         frames = read_sealed(packet, self._opener)
-        if not isinstance(frames, Rejected):
-            window.accept(packet.number)
+        # After the seal: a number that somebody made up must not push out the window of a real flow.
+        if not isinstance(frames, Rejected) and not self._accept(packet.number):
+            return Rejected("replay")
         return frames
 
     def write(self, flow: FlowState, parts: Sequence[Part], clear: bool = False) -> bytes:
@@ -106,11 +108,20 @@ class Cipher:
         assert self._closer is not None
         return write_sealed(self.peer_session, flow.number(), parts, self._closer, clear)
 
-    def _window(self, packet: Packet) -> ReplayWindow:
-        tag = packet.number >> 48
+    def _accept(self, number: int) -> bool:
+        """Whether this number is seen for the first time."""
+        tag = number >> TAG_SHIFT
         window = self._windows.get(tag)
         if window is None:
+            if tag <= self._dropped_tag:
+                return False
             if len(self._windows) >= WINDOWS_MAX:
-                del self._windows[next(iter(self._windows))]
+                oldest = min(self._windows)
+                del self._windows[oldest]
+                self._dropped_tag = oldest
             window = self._windows[tag] = ReplayWindow()
-        return window
+        return window.accept(number)
+
+    def _forget_windows(self) -> None:
+        self._windows.clear()
+        self._dropped_tag = -1

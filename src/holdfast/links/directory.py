@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from holdfast.links.config import Self
+from holdfast.links.handshake import check_member
 from holdfast.links.ports import (
     MemberUpdate,
     PeerDown,
@@ -98,10 +99,12 @@ class DirectoryMachine(Machine):
         self, now: Nanos, member: MemberInfo, news: dict[bytes, MemberInfo], out: Outbox
     ) -> None:
         node = NodeId(member.node)
-        if node == self.me.node or len(node) != 16 or len(self.members) >= MEMBERS_MAX:
-            return
         known = self.members.get(node)
         if known is not None and known.incarnation >= member.incarnation:
+            return
+        if node == self.me.node or check_member(member):
+            return
+        if known is None and len(self.members) >= MEMBERS_MAX:
             return
         self.members[node] = member
         out.write(Put(MEMBERS, node, encode(member)))

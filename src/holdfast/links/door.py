@@ -11,7 +11,7 @@ from random import Random
 from typing import Any, ClassVar, Final
 
 from holdfast.links.config import Self
-from holdfast.links.handshake import bare_hello, check_hello, refusal
+from holdfast.links.handshake import bare_hello, check_addressee, check_hello, refusal
 from holdfast.links.ports import (
     DOOR,
     Arrived,
@@ -132,11 +132,12 @@ class DoorMachine(Machine):
 
     def _opened(self, now: Nanos, info: FlowOpened, out: Outbox) -> None:
         if info.unit and info.unit != DOOR:
-            self._strangers.pop(
-                info.flow, None
-            )  # a datagram flow that was heard of before it was asked for
-            self._owner[info.flow] = info.unit
-            out.up(info.unit, info)
+            self._asked_for(info, out)
+            return
+        if info.flow in self._owner:
+            # We knocked by datagram at an address that a link talks to already.
+            for joining in self._join:
+                joining.done = joining.done or (joining.host, joining.port) == (info.host, info.port)
             return
         self._strangers[info.flow] = (info, now)
         self.deadline = min(self.deadline, now + self.me.timing.handshake_ns)
@@ -148,6 +149,19 @@ class DoorMachine(Machine):
         if len(self._strangers) > STRANGERS_MAX:
             oldest, _ = next(iter(self._strangers.values()))
             self._turn_away(now, oldest, Refuse("crowded", "too many strangers at the door"), out)
+
+    def _asked_for(self, info: FlowOpened, out: Outbox) -> None:
+        """A link gets the flow that it asked for, unless another has it: two nodes, one after the other, can have
+        the same address, and then the flow stays with the one that uses it until that lets go."""
+        if self._owner.get(info.flow, info.unit) != info.unit:
+            reason = "another link uses this address"
+            place = (info.adapter, info.transport, info.host, info.port)
+            out.up(info.unit, OpenFailed(*place, info.unit, reason))
+            return
+        # A datagram flow may have been heard of before it was asked for.
+        self._strangers.pop(info.flow, None)
+        self._owner[info.flow] = info.unit
+        out.up(info.unit, info)
 
     def _closed(self, now: Nanos, closed: FlowClosed, out: Outbox) -> None:
         owner = self._owner.pop(closed.flow, None)
@@ -204,6 +218,9 @@ class DoorMachine(Machine):
         refuse = check_hello(self.me, first, info.identity, info.transport == "tcp")
         if refuse is None and not self._spawn(now, first.member):
             refuse = Refuse("member", f"{first.member.name} cannot be let in now")
+        if refuse is None:
+            # After `spawn`: whoever calls for the former owner of this address is called back.
+            refuse = check_addressee(self.me, first)
         if refuse is not None:
             self._turn_away(now, info, refuse, out)
             return

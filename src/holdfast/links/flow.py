@@ -15,7 +15,13 @@ IP_UDP: Final = 28
 STREAM_PACKET_MAX: Final = 128 << 10
 DATAGRAM_START: Final = 1280
 """The packet that is used on a datagram flow until a larger one is known to pass: every IP network carries it."""
+DATAGRAM_MIN: Final = 128
+"""Basics pass wherever anything passes, and they are about this large: smaller packets are never needed."""
+DATAGRAM_MAX: Final = 65_535
 CHUNK_OVERHEAD: Final = HEAD + TAG + 32
+TAG_SHIFT: Final = 48
+TAG_MAX: Final = (1 << 16) - 1
+"""Datagram flows that one link can number. The number is the nonce of the seal, so no tag is used twice."""
 
 
 class FlowState:
@@ -29,6 +35,7 @@ class FlowState:
         "counter",
         "credit",
         "degraded",
+        "echo",
         "flow",
         "heard_at",
         "hello_at",
@@ -36,6 +43,7 @@ class FlowState:
         "inbound",
         "info",
         "parts",
+        "proven",
         "rank",
         "ready",
         "remote_adapter",
@@ -55,6 +63,10 @@ class FlowState:
         self.authenticated = info.identity is not None
         self.tag = tag
         self.counter = 0
+        self.echo = (0, 0)
+        """The incarnation and epoch that the peer has last shown on this flow."""
+        self.proven = True
+        """Whether a packet of the peer was read on this flow; taken to be so where we know whom we called."""
         self.ready = False
         self.alive = True
         """Whether the peer hears this flow; taken to be so until health says otherwise."""
@@ -87,7 +99,7 @@ class FlowState:
     def number(self) -> int:
         """The number of the next packet: the flow's tag in the upper bits, so that each flow counts for itself."""
         self.counter += 1
-        return self.tag << 48 | self.counter
+        return self.tag << TAG_SHIFT | self.counter
 
     def cost(self, now: Nanos) -> tuple[int, int, int]:
         """What choosing this flow costs a channel; the cheapest is used. First whether it is broken (health says so,

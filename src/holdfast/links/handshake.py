@@ -5,10 +5,11 @@ from __future__ import annotations
 from holdfast.links.config import Self
 from holdfast.links.ports import Identity
 from holdfast.wire.codec import encode
-from holdfast.wire.frames import Hello, Refuse
+from holdfast.wire.frames import Hello, MemberInfo, Refuse
 from holdfast.wire.packet import write_plain
 
 NAME_MAX = 64
+HOST_MAX = 255
 ADAPTERS_MAX = 32
 
 
@@ -27,10 +28,9 @@ def check_hello(me: Self, hello: Hello, identity: Identity | None, stream: bool)
         return Refuse(
             "security", "one side is plain, the other is not: give both the same [security]"
         )
-    if len(member.node) != 16 or not 0 < len(member.name) <= NAME_MAX:
-        return Refuse("identity", "a node id has 16 bytes and a name at most 64 letters")
-    if len(member.adapters) > ADAPTERS_MAX or member.incarnation < 1:
-        return Refuse("identity", "too many adapters, or no incarnation")
+    problem = check_member(member)
+    if problem:
+        return Refuse("identity", problem)
     if member.node == me.node:
         return Refuse(
             "self", f"{me.name} has reached itself, or {member.name} runs on a copy of its data"
@@ -47,6 +47,29 @@ def check_hello(me: Self, hello: Hello, identity: Identity | None, stream: bool)
                 f"not for {member.name!r} of {me.domain!r}",
             )
     return None
+
+
+def check_addressee(me: Self, hello: Hello) -> Refuse | None:
+    """Whether a `Hello` is meant for this node."""
+    if hello.to in (b"", me.node):
+        return None
+    return Refuse("moved", f"{me.name} has this address now")
+
+
+def check_member(member: MemberInfo) -> str:
+    """Why a member cannot be, or nothing. Its addresses reach the sockets of this node, so they must make sense."""
+    if len(member.node) != 16 or not 0 < len(member.name) <= NAME_MAX:
+        return "a node id has 16 bytes and a name at most 64 letters"
+    if len(member.adapters) > ADAPTERS_MAX or member.incarnation < 1:
+        return "too many adapters, or no incarnation"
+    for adapter in member.adapters:
+        if max(len(adapter.name), len(adapter.subnet)) > NAME_MAX or len(adapter.transports) > 8:
+            return "an adapter's name and subnet have at most 64 letters"
+        if not 0 < len(adapter.host) <= HOST_MAX or not adapter.host.isprintable():
+            return "an adapter's host is not one"
+        if not 0 <= adapter.port < 1 << 16:
+            return "an adapter's port is not one"
+    return ""
 
 
 def version_of(me: Self, hello: Hello) -> int:

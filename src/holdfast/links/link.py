@@ -14,8 +14,14 @@ from typing import Any, ClassVar, Final
 from holdfast.links.channel import ChannelIn, ChannelOut
 from holdfast.links.cipher import Cipher
 from holdfast.links.config import Self
-from holdfast.links.flow import FlowState
-from holdfast.links.handshake import check_hello, refusal, version_of
+from holdfast.links.flow import DATAGRAM_MAX, DATAGRAM_MIN, TAG_MAX, FlowState
+from holdfast.links.handshake import (
+    NAME_MAX,
+    check_addressee,
+    check_hello,
+    refusal,
+    version_of,
+)
 from holdfast.links.outlet import Outlet
 from holdfast.links.ports import (
     PORT_MIN,
@@ -46,7 +52,7 @@ from holdfast.links.sessions import Sessions
 from holdfast.links.wanted import WantedFlows
 from holdfast.machine import Machine, Outbox
 from holdfast.telemetry.facts import LinkFact, NodeFact
-from holdfast.types import NEVER, FlowId, Nanos, NodeId
+from holdfast.types import MILLISECOND, NEVER, FlowId, Nanos, NodeId
 from holdfast.wire.blocks import unpack_block
 from holdfast.wire.codec import Rejected, decode_frame, encode
 from holdfast.wire.frames import (
@@ -63,6 +69,11 @@ from holdfast.wire.frames import (
 )
 
 CHANNELS_MAX: Final = 64
+FLOWS_MAX: Final = 1024
+HELLOS_MAX: Final = 7
+"""A stream on which so many hellos had no answer is closed, and another one is tried."""
+LAG: Final = 100 * MILLISECOND
+"""A wake-up that is later than this shows that this node was held up, so it may have heard nobody."""
 _FLUSH: Final = object()
 _DAMAGED: Final = ("checksum", "body", "short", "format", "flags")
 
@@ -97,6 +108,7 @@ class LinkMachine(Machine):
         self.flows: dict[FlowId, FlowState] = {}
         self.rejected: dict[str, int] = {}
         self.last_refusal = ""
+        self._peer_name = member.name
         self._sessions = sessions
         self._routes = routes
         self._listeners = listeners
@@ -127,7 +139,7 @@ class LinkMachine(Machine):
             if kind is SendChannel or kind is SendRaw:
                 self._send(now, item)
             elif kind is FlowOpened:
-                self._opened(now, item)
+                self._opened(now, item, out)
             elif kind is FlowClosed:
                 self._closed(now, item, out)
             elif kind is Credit:
@@ -174,22 +186,46 @@ class LinkMachine(Machine):
         self._wake_at(self._wanted.deadline)
 
     def wake(self, now: Nanos, out: Outbox) -> None:
-        self.deadline = NEVER
+        late, self.deadline = now - self.deadline, NEVER
+        if late > LAG:
+            self._excuse(now, min(late, self.me.timing.dead_ns))
         for flow in list(self.flows.values()):
-            if not flow.ready and not flow.closing:
-                if flow.hello_at <= now:
-                    self._hello(now, flow)
-                self._wake_at(flow.hello_at)
+            if not flow.closing:
+                self._check_flow(now, flow, out)
         for request in self._wanted.due(now, self.flows, self._cipher.has_key):
             out.effect(request)
         if self.up_since is not None:
             if now - self._heard_at >= self.me.timing.dead_ns:
-                self._end_session(now, "nothing heard on any path", out, restart=True)
+                self._end_session(now, "nothing heard on any path", out, hang_up=True)
             else:
                 self._wake_at(self._heard_at + self.me.timing.dead_ns)
                 self._outlet.check(now, out)
         self._touched = True
         out.down(self.unit, _FLUSH)
+
+    def _excuse(self, now: Nanos, late: Nanos) -> None:
+        """This node was held up: what it did not hear in that time says nothing about the peer."""
+        self._heard_at = min(now, self._heard_at + late)
+        for flow in self.flows.values():
+            flow.heard_at = min(now, flow.heard_at + late)
+
+    def _check_flow(self, now: Nanos, flow: FlowState, out: Outbox) -> None:
+        """Ask again on a flow that is not agreed on; close a stream that nothing comes back on."""
+        if flow.ready:
+            silent_at = flow.heard_at + self.me.timing.dead_ns
+            if flow.stream and silent_at <= now:
+                # Its kernels may go on for minutes before they try again: a new one is there sooner.
+                self._close(flow, "nothing heard on it", out)
+            elif flow.stream:
+                self._wake_at(silent_at)
+            return
+        if flow.hello_at <= now:
+            if flow.stream and flow.hellos >= HELLOS_MAX:
+                self._close(flow, "no answer to a hello", out)
+                return
+            flow.hellos += 1
+            self._hello(now, flow)
+        self._wake_at(flow.hello_at)
 
     def _wake_at(self, deadline: Nanos) -> None:
         if deadline < self.deadline:
@@ -219,14 +255,21 @@ class LinkMachine(Machine):
 
     # -- flows ---------------------------------------------------------------------------------------------------
 
-    def _opened(self, now: Nanos, info: FlowOpened) -> None:
+    def _opened(self, now: Nanos, info: FlowOpened, out: Outbox) -> None:
+        remote_adapter = self._wanted.opened(info)
         if info.flow in self.flows:
             return  # a datagram flow that both ends asked for
-        self._tags = (self._tags + 1) & 0xFFFF
-        flow = self.flows[info.flow] = FlowState(info, self._tags)
+        self._tags += info.transport != "tcp"
+        if len(self.flows) >= FLOWS_MAX or self._tags > TAG_MAX:
+            out.effect(CloseFlow(info.flow, "this link has had too many flows"))
+            return
+        flow = self.flows[info.flow] = FlowState(info, 0 if info.transport == "tcp" else self._tags)
         flow.heard_at = now
-        flow.remote_adapter = self._wanted.opened(info)
-        self._hello(now, flow)
+        flow.remote_adapter = remote_adapter
+        # A session number can be read on the cable: who comes with one must show that it has the key as well.
+        flow.proven = flow.stream or not self.me.sealed or not info.inbound
+        if flow.proven:
+            self._hello(now, flow)
 
     def _closed(self, now: Nanos, closed: FlowClosed, out: Outbox) -> None:
         flow = self.flows.pop(closed.flow, None)
@@ -248,16 +291,20 @@ class LinkMachine(Machine):
         flow = self.flows.get(verdict.flow)
         if flow is None:
             return
+        size = flow.size
+        if verdict.size and not flow.stream:
+            size = min(max(verdict.size, DATAGRAM_MIN), DATAGRAM_MAX)
         worse = (
             (flow.alive and not verdict.alive)
             or (verdict.degraded and not flow.degraded)
-            or (0 < verdict.size < flow.size)
+            or size < flow.size
         )
+        if verdict.alive and not flow.alive:
+            flow.shunned_until = 0
         flow.alive = verdict.alive
         flow.degraded = verdict.degraded
         flow.rank = verdict.rank
-        if verdict.size:
-            flow.size = verdict.size
+        flow.size = size
         self._outlet.judged(now, flow, worse, out)
 
     # -- the session ---------------------------------------------------------------------------------------------
@@ -274,26 +321,26 @@ class LinkMachine(Machine):
             adapter=flow.adapter,
             epoch=self.epoch,
             session=self._cipher.session,
-            echo_incarnation=self.peer_incarnation,
-            echo_epoch=self.peer_epoch,
+            echo_incarnation=flow.echo[0],
+            echo_epoch=flow.echo[1],
             ask=ask,
+            to=self.peer,
         )
         flow.parts.append(encode(hello))
         wait = min(me.timing.hello_ns << min(flow.hellos, 10), me.timing.hello_ns_max)
-        flow.hellos += 1
         flow.hello_at = now + wait
         self._wake_at(flow.hello_at)
 
     def _on_hello(self, now: Nanos, flow: FlowState, hello: Hello, out: Outbox) -> None:
         refuse = check_hello(self.me, hello, flow.info.identity, flow.stream)
-        if refuse is None and hello.member.node != self.peer:
-            refuse = Refuse("identity", f"this flow belongs to {self.member.name}")
+        if refuse is None:
+            refuse = self._check_peer(hello) or check_addressee(self.me, hello)
         if refuse is not None:
             out.effect(Transmit(flow.flow, [refusal(refuse)]))
             self._close(flow, refuse.text, out)
             out.fact(NodeFact(now, "refused", refuse.text))
             return
-        flow.remote_adapter = hello.adapter
+        flow.remote_adapter = hello.adapter[:NAME_MAX]
         if not self._same_subnet(flow, hello.member):
             self._introduced(now, flow, hello, out)
             return
@@ -306,12 +353,21 @@ class LinkMachine(Machine):
             return
         if shown > known:
             self._adopt(now, hello, out)
+        flow.echo = shown
         self._cipher.peer_session = hello.session
         heard_us = (hello.echo_incarnation, hello.echo_epoch) == (self.me.incarnation, self.epoch)
         if heard_us and not flow.ready:
             self._ready(now, flow, out)
         if hello.ask or not heard_us:
             self._hello(now, flow, ask=not flow.ready)
+
+    def _check_peer(self, hello: Hello) -> Refuse | None:
+        """A link is with one node, and while a session lasts, with one name: certificates are for names."""
+        if hello.member.node != self.peer:
+            return Refuse("identity", f"this flow belongs to {self.member.name}")
+        if self.up_since is not None and hello.member.name != self._peer_name:
+            return Refuse("identity", f"this node is {self._peer_name} and is up")
+        return None
 
     def _same_subnet(self, flow: FlowState, member: MemberInfo) -> bool:
         mine = self.me.adapter(flow.adapter)
@@ -336,7 +392,7 @@ class LinkMachine(Machine):
         restarted = hello.member.incarnation > self.peer_incarnation
         if self.up_since is not None:
             reason = "the peer restarted" if restarted else "the peer gave up"
-            self._end_session(now, reason, out, restart=False)
+            self._end_session(now, reason, out)
         self.member = hello.member
         self.peer_incarnation = hello.member.incarnation
         self.peer_epoch = hello.epoch
@@ -349,10 +405,11 @@ class LinkMachine(Machine):
         flow.hello_at = NEVER
         flow.hellos = 0
         self._wanted.settled(flow.flow)
-        self._heard_at = max(self._heard_at, now)
+        self._heard_at = flow.heard_at = now
+        self._wake_at(now + self.me.timing.dead_ns)
         if self.up_since is None:
             self.up_since = now
-            self._wake_at(now + self.me.timing.dead_ns)
+            self._peer_name = self.member.name
             out.fact(self._fact(now, "up", path=flow.path))
             self._announce(out, PeerUp(self.peer, self.member))
         if self.me.sealed and flow.stream:
@@ -363,34 +420,37 @@ class LinkMachine(Machine):
 
     def _drop_twins(self, flow: FlowState, out: Outbox) -> None:
         """One stream for each pair of adapters: the one that the node with the smaller id opened, and its newest."""
-        if not flow.stream or flow.inbound != (self.me.node > self.peer):
+        if not flow.stream:
             return
-        for twin in list(self.flows.values()):
-            pair = (twin.adapter, twin.remote_adapter)
-            if twin is not flow and twin.stream and pair == (flow.adapter, flow.remote_adapter):
-                self._close(twin, "replaced by a newer connection", out)
+        inbound = self.me.node > self.peer
+        for twin in self.flows.values():
+            if twin is flow or not twin.stream or not twin.ready or twin.closing:
+                continue
+            if (twin.adapter, twin.remote_adapter) != (flow.adapter, flow.remote_adapter):
+                continue
+            loser = flow if flow.inbound != inbound and twin.inbound == inbound else twin
+            self._close(loser, "another connection does", out)
 
     def _end_session(
-        self, now: Nanos, reason: str, out: Outbox, restart: bool, left: bool = False
+        self, now: Nanos, reason: str, out: Outbox, hang_up: bool = False, left: bool = False
     ) -> None:
-        """End every channel, loudly. `restart`: we gave up, so the peer must learn of a new epoch. `left`: the peer
-        said goodbye, and will not answer."""
+        """End every channel, loudly. What comes next has a new epoch, so that nothing of the past is taken for it.
+        `hang_up`: the flows are of no use either. `left`: the peer said goodbye, and will not answer."""
         self.up_since = None
         unsent = self._outlet.clear()
         self._ins.clear()
         self._acks.clear()
-        self._sessions.close(self._cipher.session)
+        self._received.clear()
         self._cipher.renew(self._sessions.open(self.unit))
-        if restart:
-            self.epoch = self._sessions.next_epoch(self.peer)
+        self.epoch = self._sessions.next_epoch(self.peer)
         for flow in list(self.flows.values()):
             flow.parts.clear()
             if flow.ready:
                 flow.ready = False
                 self._announce(out, FlowLost(self.peer, flow.flow, reason, left))
-            if flow.stream and (restart or left):
+            if hang_up or left:
                 self._close(flow, reason, out)
-            elif not flow.closing:
+            elif not flow.closing and flow.proven:
                 flow.hellos = 0
                 self._hello(now, flow)
         out.fact(self._fact(now, "down", reason=f"{reason}; {unsent} bytes not acknowledged"))
@@ -425,17 +485,26 @@ class LinkMachine(Machine):
 
     def _arrived(self, now: Nanos, item: Arrived, out: Outbox) -> None:
         flow = self.flows.get(item.flow)
-        if flow is None or flow.closing:
+        if flow is None:
+            # Of before this unit was rebuilt: nobody knows it, so it must begin again.
+            out.effect(CloseFlow(item.flow, "not known here"))
             return
         by_unit: dict[str, list[AnyFrame]] = {}
         by_channel: dict[int, list[memoryview]] = {}
         routes = self._routes
         for data in item.packets:
+            if flow.closing:
+                break
             frames = self._cipher.read(flow, data)
             if isinstance(frames, Rejected):
                 self._reject(now, flow, frames, out)
                 continue
-            flow.heard_at = self._heard_at = now
+            flow.heard_at = now
+            if not frames or type(frames[0]) is not Hello:
+                self._heard_at = now  # a hello asks for a session: it is no sign that there is one
+            if not flow.proven:
+                flow.proven = self._touched = True
+                self._hello(now, flow)
             for frame in frames:
                 kind = type(frame)
                 if kind in routes:
@@ -457,7 +526,9 @@ class LinkMachine(Machine):
         ):  # the 1st, 2nd, 4th, 8th ...: a flood does not become a flood of facts
             detail = f"{self.member.name} {flow.path}: {rejected.reason} {rejected.detail}"
             out.fact(NodeFact(now, "rejected", detail, count))
-        if flow.stream and rejected.reason in _DAMAGED:
+        if not flow.proven:
+            self._close(flow, "it does not show that it is the peer", out)
+        elif flow.stream and rejected.reason in _DAMAGED:
             # A stream that is damaged once cannot be trusted to be in step; what was lost is sent again.
             self._close(flow, f"damaged packet: {rejected.reason} {rejected.detail}", out)
 
@@ -485,15 +556,23 @@ class LinkMachine(Machine):
                 self._ack(now, frame)
             case Key() if flow.stream and self.me.sealed:
                 if self._cipher.take_key(frame):
-                    self._wake_at(now + 1)  # datagram flows can be opened now
+                    self._key_came(now)
             case Bye():
-                self._end_session(now, "the peer left", out, restart=False, left=True)
+                self._end_session(now, "the peer left", out, left=True)
             case RawBatch():
                 messages = unpack_block(frame.block)
                 if not isinstance(messages, Rejected):
                     out.effect(PortReady(self.peer, frame.port, False, messages))
             case _:
                 self.rejected["unexpected"] = self.rejected.get("unexpected", 0) + 1
+
+    def _key_came(self, now: Nanos) -> None:
+        """Datagram flows can be opened now, and those that wait can speak."""
+        self._wake_at(now + 1)
+        for flow in self.flows.values():
+            if not flow.stream and not flow.ready and flow.proven:
+                flow.hellos = 0
+                flow.hello_at = now + 1
 
     def _chunk(
         self,
@@ -514,7 +593,7 @@ class LinkMachine(Machine):
         if problem is not None and problem.reason != "window":
             # The stream of this channel cannot be read on: only a new session can mend it.
             reason = f"channel {frame.channel} damaged: {problem.detail}"
-            self._end_session(now, reason, out, restart=True)
+            self._end_session(now, reason, out)
             return
         self._shout = self._shout or channel.duplicates > before
         self._acks[frame.channel] = channel

@@ -16,20 +16,20 @@ class Sessions:
     def __init__(self, rng: Random) -> None:
         self._rng = rng
         self._units: dict[int, str] = {}
+        self._numbers: dict[str, int] = {}
         self._epochs: dict[bytes, int] = {}
         self.owners: dict[FlowId, str] = {}
         """The unit that each flow belongs to."""
 
     def open(self, unit: str) -> int:
-        """A number that is not in use, and not easy to guess from an earlier one."""
+        """A number that is not in use, and not easy to guess from an earlier one. The unit's last one is void."""
+        self._units.pop(self._numbers.get(unit, 0), None)
         while True:
             number = self._rng.randrange(1, 1 << 32)
             if number not in self._units:
                 self._units[number] = unit
+                self._numbers[unit] = number
                 return number
-
-    def close(self, number: int) -> None:
-        self._units.pop(number, None)
 
     def unit(self, number: int) -> str | None:
         return self._units.get(number)

@@ -56,7 +56,8 @@ class WantedFlows:
         return len(self._wanted)
 
     def update(self, member: MemberInfo, now: Nanos) -> None:
-        """The peer is reachable at these addresses."""
+        """The peer is reachable at these addresses, and no others."""
+        before, self._wanted = self._wanted, {}
         for mine in self._me.adapters:
             for theirs in member.adapters:
                 if mine.subnet != theirs.subnet:
@@ -65,9 +66,10 @@ class WantedFlows:
                     if transport not in theirs.transports:
                         continue
                     key = (mine.name, theirs.name, transport)
-                    known = self._wanted.get(key)
+                    known = before.get(key)
                     if known is None or (known.host, known.port) != (theirs.host, theirs.port):
-                        self._wanted[key] = _Wanted(key, theirs.host, theirs.port, now)
+                        known = _Wanted(key, theirs.host, theirs.port, now)
+                    self._wanted[key] = known
         self._wake_at(now + 1)
 
     def opened(self, info: FlowOpened) -> str:

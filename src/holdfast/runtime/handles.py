@@ -41,7 +41,7 @@ class _Handle:
         if waiting and waiting + size > self._bound:
             return False
         self._messages.append(message)
-        self._bytes += size + 1  # an empty message counts as well
+        self._bytes += size + 4  # what its length takes: an empty message counts as well
         return True
 
     async def send(self, message: bytes) -> None:

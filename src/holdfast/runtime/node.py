@@ -413,7 +413,8 @@ class Node:
             raise MisuseError(f"this node's configuration has no group {name!r}")
         unit = f"source/{name}"
         if unit not in self._groups:
-            bound = self._running().groups[name].window_bytes
+            # Half: what waits to be numbered may fill the other half before the source refuses anything.
+            bound = self._running().groups[name].window_bytes // 2
             group = self._groups[unit] = Group(self._drive(), unit, bound)
             self._handles.append(group)
         return self._groups[unit]

@@ -45,8 +45,9 @@ class MemberInfo(msgspec.Struct, frozen=True, gc=False, array_like=True):
 class Hello(Frame, frozen=True, gc=False, array_like=True, tag=1):
     """The first frame on a flow, repeated until the peer's echo shows that it arrived.
 
-    `epoch` counts how often the sender has given up on this link; a link's session is the pair of both epochs and
-    both incarnations. `session` is the number that the peer must put into packets it sends to the sender.
+    `epoch` counts the sender's sessions on this link; a link's session is the pair of both epochs and both
+    incarnations. `session` is the number that the peer must put into packets it sends to the sender. The echo is
+    what the sender has heard of the peer on this very flow: both directions of it work once both have echoed.
     """
 
     low: int
@@ -61,6 +62,8 @@ class Hello(Frame, frozen=True, gc=False, array_like=True, tag=1):
     echo_epoch: int = 0
     ask: bool = True
     """The sender has not been echoed on this flow yet: please answer."""
+    to: bytes = b""
+    """The node that it is meant for, where the sender knows: an address can get a new owner."""
 
 
 class Refuse(Frame, frozen=True, gc=False, array_like=True, tag=2):

@@ -64,7 +64,9 @@ class Chaos:
                 continue
             size = self.rng.choice((0, 10, 300))
             count = self.rng.randint(1, 8)
-            batch = [f"{name}/{host.incarnation}/{step}/{k}".encode() + b"." * size for k in range(count)]
+            batch = [
+                f"{name}/{host.incarnation}/{step}/{k}".encode() + b"." * size for k in range(count)
+            ]
             self.sent.setdefault((name, host.incarnation), []).extend(batch)
             self.world.send(name, batch)
 
@@ -79,7 +81,13 @@ class Chaos:
             world.heal_all()
         elif chance < 0.26 and self._all_whole():
             name = rng.choice(world.names)
-            role = "leader" if name == "n1" else "follower" if name in world.config.replicas else "source"
+            role = (
+                "leader"
+                if name == "n1"
+                else "follower"
+                if name in world.config.replicas
+                else "source"
+            )
             self.restarts[role] += 1
             world.restart(name)
 
@@ -116,4 +124,6 @@ class Chaos:
             got = self._delivered(host.name)
             for (name, life), messages in self.sent.items():
                 stream = got.get(f"{node_id(name).hex()}/{life}/0", [])
-                assert stream == messages[: len(stream)], f"{host.name} has something else of {name}/{life}"
+                assert stream == messages[: len(stream)], (
+                    f"{host.name} has something else of {name}/{life}"
+                )

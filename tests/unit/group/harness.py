@@ -218,12 +218,16 @@ class World:
     def run_until(self, reached: Callable[[], bool], limit_ns: int) -> None:
         end = self.now + limit_ns
         while not reached():
-            assert self._events and self._events[0][0] <= end, f"not reached in {limit_ns} ns: {self.describe()}"
+            assert self._events and self._events[0][0] <= end, (
+                f"not reached in {limit_ns} ns: {self.describe()}"
+            )
             self.now, _, do = heappop(self._events)
             do()
 
     def describe(self) -> str:
-        return "\n".join(f"{name}: {host.status}" for name, host in self.hosts.items() if host.replica)
+        return "\n".join(
+            f"{name}: {host.status}" for name, host in self.hosts.items() if host.replica
+        )
 
     def digest(self) -> str:
         return self._trace.hexdigest()
@@ -320,7 +324,9 @@ class World:
             more = result.more
             self.failures.extend(result.failures)
             for failure in result.failures:
-                raise AssertionError(f"{host.name}: {failure.unit} failed on {failure.inputs}") from failure.error
+                raise AssertionError(
+                    f"{host.name}: {failure.unit} failed on {failure.inputs}"
+                ) from failure.error
             self.facts.extend((host.name, fact) for fact in result.facts)
             for effect in result.effects:
                 self._effect(host, effect)
@@ -419,21 +425,29 @@ class World:
     # -- what must hold ------------------------------------------------------------------------------------------
 
     def events(self, kind: str) -> list[tuple[str, GroupFact]]:
-        return [(name, fact) for name, fact in self.facts if isinstance(fact, GroupFact) and fact.event == kind]
+        return [
+            (name, fact)
+            for name, fact in self.facts
+            if isinstance(fact, GroupFact) and fact.event == kind
+        ]
 
     def check(self) -> None:
         """Invariants 1 and 2 of the design, over all lives of all replicas, and that facts tell the same."""
         longest: list[Delivered] = []
         for host in [*self.hosts.values(), *self.past]:
             got = host.app.got
-            assert [item.position for item in got] == list(range(1, len(got) + 1)), f"{host.name} has a hole"
+            assert [item.position for item in got] == list(range(1, len(got) + 1)), (
+                f"{host.name} has a hole"
+            )
             common = min(len(got), len(longest))
             assert got[:common] == longest[:common], f"{host.name} delivered something else"
             if len(got) > len(longest):
                 longest = got
         following: dict[str, int] = {}
         for item in longest:
-            assert item.number == following.get(item.stream, 1), f"{item} out of the order of its stream"
+            assert item.number == following.get(item.stream, 1), (
+                f"{item} out of the order of its stream"
+            )
             following[item.stream] = item.number + 1
         self._check_facts()
 

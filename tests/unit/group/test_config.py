@@ -29,7 +29,9 @@ S = StreamId(b"s" * 16, 1, 0)
         ({"nack_delay_ns": 0}, "nack_delay_ns"),
     ],
 )
-def test_a_group_that_cannot_work_is_refused_with_the_reason(settings: dict[str, Any], message: str) -> None:
+def test_a_group_that_cannot_work_is_refused_with_the_reason(
+    settings: dict[str, Any], message: str
+) -> None:
     good: dict[str, Any] = {"name": "g", "voters": ("a", "b", "c"), "leader": "a"}
     GroupConfig(**good)
     with pytest.raises(ConfigError, match=message):
@@ -42,7 +44,9 @@ def test_unknown_settings_are_refused() -> None:
         msgspec.json.decode(text, type=GroupConfig)
 
 
-@pytest.mark.parametrize(("voters", "majority", "witnesses"), [(1, 1, 0), (2, 2, 1), (3, 2, 2), (4, 3, 2), (5, 3, 3)])
+@pytest.mark.parametrize(
+    ("voters", "majority", "witnesses"), [(1, 1, 0), (2, 2, 1), (3, 2, 2), (4, 3, 2), (5, 3, 3)]
+)
 def test_witnesses_meet_every_majority(voters: int, majority: int, witnesses: int) -> None:
     config = GroupConfig("g", tuple("abcde"[:voters]), "a")
     assert (config.majority, config.witnesses) == (majority, witnesses)
@@ -53,7 +57,9 @@ def test_witnesses_meet_every_majority(voters: int, majority: int, witnesses: in
 def test_a_stranger_cannot_be_a_replica() -> None:
     config = GroupConfig("g", ("a",), "a")
     with pytest.raises(HoldfastError, match="no replica of group g"):
-        ReplicaMachine(config=config, node=NodeId(b"z" * 16), name="z", incarnation=1, rng=Random(1))
+        ReplicaMachine(
+            config=config, node=NodeId(b"z" * 16), name="z", incarnation=1, rng=Random(1)
+        )
 
 
 def test_frames_find_their_units() -> None:

@@ -297,7 +297,12 @@ def test_a_memory_that_is_not_whole_yet_decides_nothing() -> None:
 
     def n1_gives_nothing(sender: str, target: str, frame: Any) -> bool:
         withheld = isinstance(frame, Append) and frame.entries
-        return (sender, target) == ("n1", "n2") and bool(withheld) or isinstance(frame, StateRequest) and target == "n1"
+        return (
+            (sender, target) == ("n1", "n2")
+            and bool(withheld)
+            or isinstance(frame, StateRequest)
+            and target == "n1"
+        )
 
     world.drop = n1_gives_nothing
     world.restart("n2")
@@ -325,7 +330,10 @@ def test_a_group_that_lost_all_memory_begins_again_where_the_sources_are() -> No
     world.start("n1", "n2", "n3")
     ready(world)
     world.send("s1", [b"after"])
-    world.run_until(lambda: all(world.hosts[name].messages == [b"after"] for name in ("n1", "n2", "n3")), 5 * SECOND)
+    world.run_until(
+        lambda: all(world.hosts[name].messages == [b"after"] for name in ("n1", "n2", "n3")),
+        5 * SECOND,
+    )
     assert world.hosts["n1"].status["term"] == 2, "not a term of its earlier life"
 
 
@@ -354,7 +362,10 @@ def test_an_application_that_raises_suspends_its_replica_and_nobody_else() -> No
     world = started(1)
     world.hosts["n2"].fails_at = 7
     sent = talk(world, ("n1", "n3"))
-    world.run_until(lambda: len(world.hosts["n3"].messages) == sent == len(world.hosts["n1"].messages), 5 * SECOND)
+    world.run_until(
+        lambda: len(world.hosts["n3"].messages) == sent == len(world.hosts["n1"].messages),
+        5 * SECOND,
+    )
     world.run(2 * SECOND)
     assert world.hosts["n2"].status["state"] == "suspended"
     assert "deliberate" in world.hosts["n2"].status["why"]
@@ -378,7 +389,12 @@ def test_status_says_what_people_ask() -> None:
     world = started(1)
     settle(world, talk(world, ("n1",)))
     status = world.hosts["n1"].status
-    assert (status["leader"], status["state"], status["position"], status["lag"]) == ("n1", "leading", 50, 0)
+    assert (status["leader"], status["state"], status["position"], status["lag"]) == (
+        "n1",
+        "leading",
+        50,
+        0,
+    )
     assert list(status["peers"]) == ["n2", "n3"]
     label = f"{node_id('n1').hex()}/1/0"
     assert status["streams"][label] == {"held": 0, "next": 51, "lag": 0}

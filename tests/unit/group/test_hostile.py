@@ -28,7 +28,21 @@ from holdfast.wire.frames import (
     StreamId,
 )
 
-NUMBERS = (0, 1, 2, 3, 7, 100, -1, -(1 << 63), 1 << 31, 1 << 59, 1 << 60, (1 << 63) - 1, (1 << 64) - 1)
+NUMBERS = (
+    0,
+    1,
+    2,
+    3,
+    7,
+    100,
+    -1,
+    -(1 << 63),
+    1 << 31,
+    1 << 59,
+    1 << 60,
+    (1 << 63) - 1,
+    (1 << 64) - 1,
+)
 
 
 class Forger:
@@ -36,8 +50,14 @@ class Forger:
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(f"hostile/{seed}")
-        self.streams = [StreamId(node_id(name), life, 0) for name in ("n1", "n2", "s1") for life in (1, 2)]
-        self.streams += [StreamId(b"", 1, 0), StreamId(b"x" * 40, -1, -1), StreamId(b"y" * 16, (1 << 64) - 1, 7)]
+        self.streams = [
+            StreamId(node_id(name), life, 0) for name in ("n1", "n2", "s1") for life in (1, 2)
+        ]
+        self.streams += [
+            StreamId(b"", 1, 0),
+            StreamId(b"x" * 40, -1, -1),
+            StreamId(b"y" * 16, (1 << 64) - 1, 7),
+        ]
 
     def number(self) -> int:
         return self.rng.choice(NUMBERS) if self.rng.random() < 0.5 else self.rng.randint(0, 60)
@@ -81,7 +101,9 @@ class Forger:
         if kind == 5:
             return StateRequest(group, number())
         if kind == 6:
-            return StateChunk(group, number(), number(), number(), number(), memoryview(rng.randbytes(50)))
+            return StateChunk(
+                group, number(), number(), number(), number(), memoryview(rng.randbytes(50))
+            )
         if kind == 7:
             return Freed(group, self.marks())
         return Basic(number(), number(), number())
@@ -99,7 +121,9 @@ def attack(world: World, seed: int, frames: int, senders: tuple[str, ...]) -> in
         if target.replica is not None or unit == source_unit(GROUP):
             world._feed(target, unit, Received(sender, [frame], world.now))
         world.run(forger.rng.choice((0, 0, 100_000)))
-    return sum(sum(host.status["ignored"].values()) for host in world.hosts.values() if host.replica)
+    return sum(
+        sum(host.status["ignored"].values()) for host in world.hosts.values() if host.replica
+    )
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -127,7 +151,8 @@ def test_frames_from_strangers_change_nothing(seed: int) -> None:
     sent = talk(world, ("n1", "n2", "s1"))
     ready(world)
     world.run_until(
-        lambda: all(len(host.app.got) == sent for host in world.hosts.values() if host.replica), 10 * SECOND
+        lambda: all(len(host.app.got) == sent for host in world.hosts.values() if host.replica),
+        10 * SECOND,
     )
     world.check()
     assert world.hosts["n1"].status["term"] == 1

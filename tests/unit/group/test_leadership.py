@@ -29,7 +29,12 @@ def test_the_longest_log_is_fetched() -> None:
     accession.claimed("b", Claim(4, 3, 90))
     accession.claimed("c", Claim(4, 4, 20))
     accession.decide()
-    assert (accession.phase, accession.giver, accession.upto, accession.term) == (Phase.FETCH, "c", 20, 5)
+    assert (accession.phase, accession.giver, accession.upto, accession.term) == (
+        Phase.FETCH,
+        "c",
+        20,
+        5,
+    )
 
 
 def test_a_memory_that_is_not_whole_is_no_witness() -> None:

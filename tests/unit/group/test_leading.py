@@ -62,11 +62,15 @@ def test_entries_of_earlier_terms_are_committed_only_with_one_of_this_term() -> 
     assert bench.core.log.commit == 3
 
 
-@pytest.mark.parametrize("more", [{"term": 1}, {"term": 3}, {"match": 4}, {"ok": False, "hint": 3}, {"term": 0}])
+@pytest.mark.parametrize(
+    "more",
+    [{"term": 1}, {"term": 3}, {"match": 4}, {"ok": False, "hint": 3}, {"term": 0}],
+    ids=str,
+)
 def test_answers_that_cannot_be_commit_nothing(more: dict[str, Any]) -> None:
     bench = Bench()
-    bench.has("n2", 3, **more)
-    bench.has("n3", 3, **more)
+    bench.has("n2", more.pop("match", 3), **more)
+    bench.has("n3", 4, **more)
     assert bench.core.log.commit == 0
 
 

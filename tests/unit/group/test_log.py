@@ -14,7 +14,9 @@ R = StreamId(b"r" * 16, 1, 0)
 def order(log: Log, stream: StreamId, count: int, term: int = 1) -> Entry:
     tail = log.tail
     first = tail.next.get(stream, 1)
-    entry = Entry(term, tail.index + 1, tail.position, 0, Kind.ORDER, stream, first, first + count - 1)
+    entry = Entry(
+        term, tail.index + 1, tail.position, 0, Kind.ORDER, stream, first, first + count - 1
+    )
     log.append(entry)
     return entry
 

@@ -59,7 +59,11 @@ class Bench:
 
 
 def numbers(frames: list[Any]) -> list[tuple[int, int]]:
-    return [(frame.first, frame.first + frame.count - 1) for frame in frames if isinstance(frame, Payload)]
+    return [
+        (frame.first, frame.first + frame.count - 1)
+        for frame in frames
+        if isinstance(frame, Payload)
+    ]
 
 
 def test_messages_of_a_turn_are_packed_and_numbered_from_one() -> None:
@@ -171,7 +175,9 @@ def test_senders_that_do_not_stop_are_refused_and_nothing_vanishes_silently() ->
     for _ in range(10):
         bench.send(40, 100)
     status = bench.source.status()
-    facts = [fact for fact in bench.out.facts if isinstance(fact, GroupFact) and fact.event == "refused"]
+    facts = [
+        fact for fact in bench.out.facts if isinstance(fact, GroupFact) and fact.event == "refused"
+    ]
     assert status["refused"] == 40 * len(facts) > 0
     assert "nothing of them was sent" in facts[0].detail
     assert bench.source.held <= 2 * 10_000 + 1000

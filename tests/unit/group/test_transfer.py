@@ -121,7 +121,9 @@ def test_a_state_that_is_too_large_is_not_taken_in() -> None:
     taker.begin(GIVER, 0, out)
     number = request(out)
     parts = CONFIG.state_bytes // CHUNK + 2
-    assert taker.chunk(GIVER, StateChunk("g", number, 5, 0, parts, memoryview(b"x")), 0, out) is None
+    assert (
+        taker.chunk(GIVER, StateChunk("g", number, 5, 0, parts, memoryview(b"x")), 0, out) is None
+    )
     assert taker._whole == []
 
 

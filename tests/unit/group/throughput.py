@@ -15,7 +15,14 @@ from typing import Any
 
 import msgspec
 
-from holdfast.group import GroupConfig, ReplicaMachine, SourceMachine, replica_unit, source_unit, units_for
+from holdfast.group import (
+    GroupConfig,
+    ReplicaMachine,
+    SourceMachine,
+    replica_unit,
+    source_unit,
+    units_for,
+)
 from holdfast.group.ports import Applied, Apply, Multicast
 from holdfast.links.ports import PeerUp, Received, SendChannel, link_unit
 from holdfast.machine import Machine, Outbox, Turns
@@ -67,7 +74,12 @@ class Loop:
         self.names = {node: name for name, node in ids.items()}
         for name, node in ids.items():
             turns = self.nodes[node] = Turns(lambda _unit: None)
-            common: dict[str, Any] = {"config": config, "node": node, "name": name, "incarnation": 1}
+            common: dict[str, Any] = {
+                "config": config,
+                "node": node,
+                "name": name,
+                "incarnation": 1,
+            }
             self.sources.append(SourceMachine(**common, rng=Random(1)))
             turns.add(source_unit(GROUP), self.sources[-1])
             turns.add(replica_unit(GROUP), ReplicaMachine(**common, rng=Random(1)))
@@ -138,7 +150,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=200_000)
     parser.add_argument("--members", type=int, default=3)
-    parser.add_argument("--profile", type=int, default=0, help="profile a run with messages of this size instead")
+    parser.add_argument(
+        "--profile", type=int, default=0, help="profile a run with messages of this size instead"
+    )
     options = parser.parse_args()
     if options.profile:
         profile = cProfile.Profile()
@@ -147,7 +161,9 @@ def main() -> None:
         return
     for size in (100, 1000):
         for batch in (1, 16, 64, 500):
-            figures = measure(size, options.messages // (8 if batch == 1 else 1), batch, options.members)
+            figures = measure(
+                size, options.messages // (8 if batch == 1 else 1), batch, options.members
+            )
             print(msgspec.json.encode(figures).decode())
 
 

@@ -79,6 +79,8 @@ class World:
         self.rng = Random(seed)
         self.network = Network(self)
         self.nodes: dict[str, Node] = {}
+        self.puppets: dict[str, list[Any]] = {}
+        """What reached addresses behind which there is no node, but a test."""
         self.sealed = sealed
         self.health = health
         self.strict = True
@@ -264,6 +266,9 @@ class World:
 
     def give(self, node: str, item: Any) -> None:
         """An event of the network reaches a node, now or when it gets to run."""
+        if node in self.puppets:
+            self.puppets[node].append(item)
+            return
         core = self.nodes[node].core
         self.at(self.now, lambda: self._given(node, core, item))
 
