@@ -1,8 +1,9 @@
 # One command for each thing. ARGS goes to the command behind it:
-#   make test ARGS="tests/unit -k order"    make soak ARGS="--runs 100000"
+#   make test ARGS="tests/unit -k order"    make soak SEEDS=1..100000
 SHELL := /bin/bash
 bin := .venv/bin
 ARGS ?=
+SEEDS ?= 1..500
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format bench soak lock clean
@@ -34,7 +35,7 @@ bench: setup ## measure this machine: links, then the simulator; one JSON object
 	@$(bin)/holdfast bench sim --json $(ARGS)
 
 soak: setup ## a long campaign of simulated runs with new seeds; prints how to replay a failure
-	@$(bin)/holdfast sim campaign $(ARGS)
+	@$(bin)/holdfast sim run --seeds $(SEEDS) --nodes 5 --seconds 30 $(ARGS)
 
 lock: setup ## write requirements/*.txt again (ARGS=--upgrade for newer versions)
 	@scripts/lock $(ARGS)

@@ -62,7 +62,7 @@ TROUBLES = (
 
 
 def _state(path: dict[str, object], listener: str, at_s: float) -> dict[str, object]:
-    rtt = {"rtt_us": 180 + (round(at_s) * 37) % 90}
+    rtt: dict[str, object] = {"rtt_us": 180 + (round(at_s) * 37) % 90}
     for sender, hears, subnet, transport, start, end, says in TROUBLES:
         here = (path["sender"], listener, path["subnet"], path["transport"])
         if here == (sender, hears, subnet, transport) and start <= at_s < end:

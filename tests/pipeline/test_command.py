@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.pipeline.making import path_fact, write_segment
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from holdfast.errors import MisuseError
 from holdfast.pipeline import command, engine, jobs
@@ -17,7 +17,6 @@ from holdfast.pipeline.command import app, find_landings
 from holdfast.pipeline.java import JavaHome, JavaMissing
 
 if TYPE_CHECKING:
-    from click.testing import Result
     from pyspark.sql import SparkSession
 
 
@@ -143,26 +142,22 @@ def test_an_argument_that_finds_nothing_is_named(node: Path, tmp_path: Path) -> 
         find_landings([str(node), str(tmp_path / "nowhere*")])
 
 
-def test_progress_is_shown_on_the_terminal(
-    node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("extra", "shown"), [((), True), (("--json",), False)])
+def test_progress_is_for_people_and_not_for_programs(
+    node: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    extra: tuple[str, ...],
+    shown: bool,
 ) -> None:
-    shown: list[Any] = []
+    given: list[Any] = []
 
     def run(landings: Any, out: Any, engine: Any, progress: Any, **_: Any) -> None:
-        progress(jobs.Step("table path_health", 1, 4))
-        shown.append(progress)
+        given.append(progress)
+        if progress is not None:
+            progress(jobs.Step("table path_health", 1, 4))
         raise MisuseError("enough")
 
     monkeypatch.setattr(command, "run_pipeline", run)
-    assert invoke("--telemetry", node, "--out", tmp_path / "out").exit_code == 2
-    assert shown != [None]
-    shown.clear()
-    monkeypatch.setattr(
-        command, "run_pipeline", lambda *given, **_: shown.append(given[3]) or _raise()
-    )
-    invoke("--telemetry", node, "--out", tmp_path / "out", "--json")
-    assert shown == [None]
-
-
-def _raise() -> None:
-    raise MisuseError("enough")
+    assert invoke("--telemetry", node, "--out", tmp_path / "out", *extra).exit_code == 2
+    assert [progress is not None for progress in given] == [shown]

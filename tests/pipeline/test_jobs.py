@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -42,7 +42,7 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def domain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def domain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The telemetry of a small domain with one torn segment, and `out`, where one run has been."""
     root = tmp_path_factory.mktemp("domain")
     write_domain(root / "landing")

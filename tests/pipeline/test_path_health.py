@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from tests.pipeline.making import NOON, Fact, node_id, path_fact
 
@@ -213,9 +214,18 @@ def test_soft_error_intervals_are_open_while_nothing_ended_them(
     found = soft_error_intervals(facts).select(
         "sender_name", "size", "start_at", "end_at", "open", "seconds"
     )
-    at = lambda second: NOON + timedelta(seconds=second)
+    moments = pa.timestamp("us", "UTC")
     expected = spark.createDataFrame(
-        [("a", 600, at(5), at(7), False, 2.0), ("a", 600, at(8), None, True, 12.0)], found.schema
+        pa.table(
+            {
+                "sender_name": ["a", "a"],
+                "size": [600, 600],
+                "start_at": pa.array([NOON.replace(second=5), NOON.replace(second=8)], moments),
+                "end_at": pa.array([NOON.replace(second=7), None], moments),
+                "open": [False, True],
+                "seconds": [2.0, 12.0],
+            }
+        )
     )
     assertDataFrameEqual(found, expected)
 

@@ -46,7 +46,7 @@ def never(folder: Path) -> None:
 
 
 def versions(root: Path) -> list[int]:
-    return read_table(root, "t").column("version").to_pylist()
+    return list(read_table(root, "t").column("version").to_pylist())
 
 
 def test_a_published_table_is_read_whole_and_without_spark(tmp_path: Path) -> None:

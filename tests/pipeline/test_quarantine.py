@@ -65,7 +65,7 @@ def test_any_flipped_byte_gives_a_pass_or_a_reason_and_never_another_error(
 ) -> None:
     whole = Path(segment.path).read_bytes()
     rng = Random(20261115)
-    outcomes = set()
+    outcomes: set[type] = set()
     for _ in range(300):
         damaged = bytearray(whole)
         damaged[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)

@@ -89,7 +89,8 @@ def run_elsewhere(hash_seed: str, trace: Path) -> str:
         timeout=120,
         check=False,
     )
-    assert done.returncode in (0, 1), done.stderr  # Whether all checks hold is not the question here.
+    # Whether all checks hold is not the question here.
+    assert done.returncode in (0, 1), done.stderr
     return str(json.loads(done.stdout)["trace"])
 
 

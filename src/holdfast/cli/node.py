@@ -39,6 +39,7 @@ def run(
 async def _run(path: Path) -> None:
     # Imported here: a node needs much that `holdfast --help` does not.
     from holdfast.node.config import split_address
+    from holdfast.runtime.collector import calm_collector
     from holdfast.runtime.node import Node, load_config
     from holdfast.web.server import WebServer
 
@@ -55,6 +56,7 @@ async def _run(path: Path) -> None:
             typer.echo(
                 f"node {config.name} of domain {config.domain} runs, incarnation {node.incarnation}"
             )
+            calm_collector()
             await _until_told(node)
     finally:
         if page is not None:

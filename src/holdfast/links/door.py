@@ -137,7 +137,10 @@ class DoorMachine(Machine):
         if info.flow in self._owner:
             # We knocked by datagram at an address that a link talks to already.
             for joining in self._join:
-                joining.done = joining.done or (joining.host, joining.port) == (info.host, info.port)
+                joining.done = joining.done or (joining.host, joining.port) == (
+                    info.host,
+                    info.port,
+                )
             return
         self._strangers[info.flow] = (info, now)
         self.deadline = min(self.deadline, now + self.me.timing.handshake_ns)

@@ -77,7 +77,8 @@ LAG: Final = 100 * MILLISECOND
 _FLUSH: Final = object()
 _DAMAGED: Final = ("checksum", "body", "short", "format", "flags")
 
-Route = Callable[[Any], str]
+Route = Callable[[Any], tuple[str, ...]]
+"""The units that a frame is for."""
 
 
 class LinkMachine(Machine):
@@ -272,10 +273,10 @@ class LinkMachine(Machine):
             self._hello(now, flow)
 
     def _closed(self, now: Nanos, closed: FlowClosed, out: Outbox) -> None:
+        self._wanted.closed(closed.flow, now)
         flow = self.flows.pop(closed.flow, None)
         if flow is None:
             return
-        self._wanted.closed(closed.flow, now)
         if flow.ready:
             self._outlet.lost(flow)
             out.fact(self._fact(now, "flow_lost", path=flow.path, reason=closed.reason))
@@ -500,7 +501,7 @@ class LinkMachine(Machine):
                 self._reject(now, flow, frames, out)
                 continue
             flow.heard_at = now
-            if not frames or type(frames[0]) is not Hello:
+            if flow.ready and frames and type(frames[0]) is not Hello:
                 self._heard_at = now  # a hello asks for a session: it is no sign that there is one
             if not flow.proven:
                 flow.proven = self._touched = True
@@ -509,7 +510,8 @@ class LinkMachine(Machine):
                 kind = type(frame)
                 if kind in routes:
                     if flow.ready:
-                        by_unit.setdefault(routes[kind](frame), []).append(frame)
+                        for unit in routes[kind](frame):
+                            by_unit.setdefault(unit, []).append(frame)
                 else:
                     self._touched = True
                     self._own(now, flow, frame, by_channel, out)
@@ -621,7 +623,8 @@ class LinkMachine(Machine):
             if route is None or isinstance(frame, Rejected):
                 self.rejected["frame"] = self.rejected.get("frame", 0) + 1
                 continue
-            by_unit.setdefault(route(frame), []).append(frame)
+            for unit in route(frame):
+                by_unit.setdefault(unit, []).append(frame)
         for unit, frames in by_unit.items():
             out.up(unit, Received(self.peer, frames, at))
 

@@ -47,6 +47,7 @@ class WantedFlows:
     def __init__(self, me: Self, peer: bytes, unit: str, rng: Random) -> None:
         self.deadline: Nanos = NEVER
         self._me = me
+        self._own = {(adapter.host, adapter.port) for adapter in me.adapters}
         self._opens_streams = me.node < peer
         self._unit = unit
         self._rng = rng
@@ -60,8 +61,8 @@ class WantedFlows:
         before, self._wanted = self._wanted, {}
         for mine in self._me.adapters:
             for theirs in member.adapters:
-                if mine.subnet != theirs.subnet:
-                    continue
+                if mine.subnet != theirs.subnet or (theirs.host, theirs.port) in self._own:
+                    continue  # our own address: it belonged to that node before us
                 for transport in mine.transports:
                     if transport not in theirs.transports:
                         continue

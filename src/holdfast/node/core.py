@@ -16,6 +16,7 @@ from random import Random
 from typing import Any
 from zlib import crc32
 
+from holdfast.group.config import GROUP_FRAMES, units_for
 from holdfast.group.replica import ReplicaMachine
 from holdfast.group.source import SourceMachine
 from holdfast.health.config import HealthConfig
@@ -38,27 +39,15 @@ LINKS_MAX = 2_000
 Rows = list[tuple[bytes, bytes]]
 
 
-def _to_replica(frame: Any) -> str:
-    return f"replica/{frame.group}"
-
-
-def _to_source(frame: Any) -> str:
-    return f"source/{frame.group}"
-
+_HEALTH = (HEALTH,)
+_DIRECTORY = (DIRECTORY,)
 
 ROUTES: Mapping[type, Route] = {
-    f.Basic: lambda _: HEALTH,
-    f.Probe: lambda _: HEALTH,
-    f.PathRows: lambda _: HEALTH,
-    f.Members: lambda _: DIRECTORY,
-    f.Payload: _to_replica,
-    f.Idle: _to_replica,
-    f.Append: _to_replica,
-    f.Appended: _to_replica,
-    f.StateRequest: _to_replica,
-    f.StateChunk: _to_replica,
-    f.Nack: _to_source,
-    f.Freed: _to_source,
+    f.Basic: lambda _: _HEALTH,
+    f.Probe: lambda _: _HEALTH,
+    f.PathRows: lambda _: _HEALTH,
+    f.Members: lambda _: _DIRECTORY,
+    **dict.fromkeys(GROUP_FRAMES, units_for),
 }
 
 
@@ -218,7 +207,7 @@ class NodeCore:
                     self.turns.post(unit, PeerDown(link.peer, "its link failed"))
         result.more = True
 
-    def leave(self, now: Nanos) -> Result:
+    def stop(self, now: Nanos) -> Result:
         """The last turn of a node that stops on purpose: everybody is told."""
         links = [unit for unit in self.turns.units() if unit.startswith("link/")]
         return self.turn(now, [(unit, Leave()) for unit in links])

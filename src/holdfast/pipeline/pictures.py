@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.collections import PatchCollection
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
@@ -151,24 +152,18 @@ def _draw_matrix(
 ) -> None:
     axes.set_xlim(-0.5, len(nodes) - 0.5)
     axes.set_ylim(len(nodes) - 0.5, -0.5)
+    empty: list[FancyBboxPatch] = []
     for down, sender in enumerate(nodes):
         for across, listener in enumerate(nodes):
             cell = matrix.cells.get((sender, listener))
-            colour = STATE_COLOURS.get(cell.state, "rail") if cell else "rail"
-            box = FancyBboxPatch(
-                (across - 0.40, down - 0.40),
-                0.80,
-                0.80,
-                boxstyle="round,pad=0,rounding_size=0.12",
-                facecolor=_COLOURS[colour],
-                edgecolor="none",
-                alpha=None if cell else 0.35,
-            )
-            axes.add_patch(box)
+            box = _box(across, down)
             if cell is None:
+                empty.append(box)
                 continue
+            box.set_facecolor(_COLOURS[STATE_COLOURS[cell.state]])
             box.set_gid(f"{gid}-{down}-{across}")
             tooltips[f"{gid}-{down}-{across}"] = cell.tooltip
+            axes.add_patch(box)
             axes.text(
                 *(across, down, cell.text),
                 ha="center",
@@ -179,11 +174,21 @@ def _draw_matrix(
             )
             if cell.had_trouble and cell.state == "ok":
                 axes.plot(across, down, "o", ms=4.5, color=_COLOURS["soft"])
+    axes.add_collection(PatchCollection(empty, facecolor=_COLOURS["rail"], alpha=0.35))
     axes.set_xticks(range(len(nodes)), nodes, rotation=90)
     axes.set_yticks(range(len(nodes)), nodes)
     axes.xaxis.tick_top()
     axes.set_title(matrix.title, fontsize=10, color=_COLOURS["ink"], loc="left", fontweight="bold")
     _bare(axes)
+
+
+def _box(across: int, down: int) -> FancyBboxPatch:
+    return FancyBboxPatch(
+        (across - 0.40, down - 0.40),
+        *(0.80, 0.80),
+        boxstyle="round,pad=0,rounding_size=0.12",
+        edgecolor="none",
+    )
 
 
 def _draw_bars(

@@ -74,6 +74,7 @@ class Driver:
         self._timer_at: Nanos = NEVER
         self._last_flow = 0
         self._stopped = False
+        self._held_back = False
         self.before_turn: Callable[[], None] | None = None
         """Called before each turn: the API hands over what applications have sent since the last one."""
         self._effects: Mapping[type, Callable[[Any], None]] = {
@@ -106,7 +107,7 @@ class Driver:
     def leave(self) -> None:
         """One last turn, to say goodbye."""
         if not self._stopped:
-            self._do(self.core.leave(monotonic_ns()))
+            self._do(self.core.stop(monotonic_ns()))
 
     def halt(self) -> None:
         """No more turns: the node cannot keep its promises any more."""
@@ -150,10 +151,12 @@ class Driver:
         """From the writer's thread: writes up to `turn` are durable."""
 
         def take() -> None:
-            if self.core.written(turn):
+            if self.core.written(turn) or self._held_back:
+                self._held_back = False
                 self.wake()
 
-        self._loop.call_soon_threadsafe(take)
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(take)
 
     def write_failed(self, error: StoreError) -> None:
         self._loop.call_soon_threadsafe(self._failed, error)
@@ -193,6 +196,10 @@ class Driver:
     def _run(self) -> None:
         self._scheduled = False
         if self._stopped:
+            return
+        if self._writer is not None and self._writer.full:
+            # The disk does not keep up: no turn that could write more, until it has written something.
+            self._held_back = True
             return
         if self.before_turn is not None:
             self.before_turn()

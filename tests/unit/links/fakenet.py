@@ -113,6 +113,8 @@ class Network:
         self.captured: list[tuple[Place, Place, bytes]] | None = None
         """Every datagram that was sent, once a test has put a list here."""
         self.sent: dict[str, int] = {"udp": 0, "tcp": 0}
+        self.lost_to: list[Address] = []
+        """Where datagrams were sent although nobody is there."""
         self._flows = 0
 
     # -- for tests -----------------------------------------------------------------------------------------------
@@ -231,6 +233,7 @@ class Network:
         for packet in effect.packets:
             self.sent["udp"] += 1
             if target is None:
+                self.lost_to.append(remote)
                 continue
             if self.captured is not None:
                 self.captured.append((place, target, packet))
@@ -285,6 +288,9 @@ class Network:
             size += len(packet)
             if path.damage:
                 path.damage -= 1
+                if self.identities:
+                    self._break(end)
+                    return
                 packet = _flip(packet, 8 * len(packet) - 1)
             batch.append(packet)
         took = size * SECOND // path.rate if path.rate else 0
@@ -301,6 +307,14 @@ class Network:
         elif not end.open:
             end.busy = True
             self._later(POLL_NS, lambda: self._pump_again(end))
+
+    def _break(self, end: End) -> None:
+        """Inside TLS a damaged record ends the connection, on both sides."""
+        for side in (end, end.other):
+            if side.open:
+                side.open, side.finished = False, True
+                self.streams.pop(side.flow, None)
+                self.host.give(side.place[0], FlowClosed(side.flow, "bad record"))
 
     def _pump_again(self, end: End) -> None:
         end.busy = False

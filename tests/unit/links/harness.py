@@ -127,6 +127,7 @@ class World:
         node = self.nodes[name]
         node.id = node_id or node.id
         node.incarnation += 1
+        node.armed_at = NEVER
         config = parse_config(node.text)
         seed = self.rng.getrandbits(32)
         entropy = Random(seed).randbytes

@@ -14,6 +14,7 @@ from typing import Any
 
 from holdfast.cli.bench.raw import DatagramReceiver, PackedReceiver, SingleReceiver, Take
 from holdfast.node.config import parse_config
+from holdfast.runtime.collector import calm_collector
 from holdfast.runtime.node import Node
 
 PORT = 16
@@ -61,6 +62,7 @@ async def serve(kind: str, config: str) -> None:
         async with node:
             node.listen(PORT, took, channel=True)
             node.listen(PORT, took, channel=False)
+            calm_collector()
             say(ready=0)
             await conclude(count)
         return

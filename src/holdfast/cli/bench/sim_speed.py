@@ -16,6 +16,7 @@ from holdfast.cli.bench.report import Report, new_report
 from holdfast.health.config import HealthConfig
 from holdfast.node.config import AdapterConfig, NodeConfig, SecurityConfig, TelemetryConfig
 from holdfast.node.core import NodeCore
+from holdfast.runtime.collector import calm_collector
 from holdfast.sim.cluster import address, node_name
 from holdfast.sim.port import Core, HostContext
 from holdfast.sim.world import World
@@ -34,6 +35,7 @@ def bench_sim(nodes: int, seconds: float) -> Report:
     for host in world.hosts.values():
         host.start()
     world.run(3 * SECOND)  # links form; measured is the steady state
+    calm_collector()
     before, packets, began = world.events, _packets(world), perf_counter_ns()
     world.run(world.now + int(seconds * SECOND))
     took = (perf_counter_ns() - began) / SECOND

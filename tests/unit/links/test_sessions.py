@@ -1,0 +1,512 @@
+"""Sessions: when they end, that everybody is told, that they come back, and that nothing is left behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.links.link import FLOWS_MAX
+from holdfast.links.ports import Arrived, FlowOpened, link_unit
+from holdfast.types import MILLISECOND, SECOND, FlowId, NodeId
+from holdfast.wire.codec import encode
+from holdfast.wire.frames import Basic, Chunk, Hello, Key, Members, RawBatch
+from holdfast.wire.packet import write_plain
+from tests.unit.links.harness import World, connected
+from tests.unit.links.puppet import Puppet
+
+both_modes = pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
+DEAD_S = 3
+
+
+def cut(world: World, sender: str, listener: str, on: bool = True) -> None:
+    """One direction between two nodes, on all their adapters."""
+    for adapter in ("red", "blue"):
+        world.path(sender, listener, adapter).cut(on)
+
+
+def downs(world: World, name: str) -> list[str]:
+    return [fact.reason for fact in world.link_events(name, "down")]
+
+
+def talks(world: World, a: str = "n1", b: str = "n2") -> bool:
+    """Whether a message passes in each direction, within half a second."""
+    mark = f"{world.now}".encode()
+    world.send(a, b, [mark])
+    world.send(b, a, [mark])
+    world.run(0.5)
+    return mark in world.messages(b, a) and mark in world.messages(a, b)
+
+
+# -- the end, and the beginning after it -----------------------------------------------------------------------------
+
+
+@both_modes
+def test_a_restart_of_the_peer_ends_the_session_loudly_and_begins_another(sealed: bool) -> None:
+    """Links: a channel ends when the peer is a new incarnation, and then loudly; the next starts from zero."""
+    world = connected(3, sealed=sealed)
+    world.send("n1", "n2", [b"one"])
+    world.run(0.1)
+    world.restart("n2")
+    assert world.run_until(world.settled) < 5
+    assert [reason.split(";")[0] for reason in downs(world, "n1")] == ["the peer restarted"]
+    assert [ended.peer for ended in world.nodes["n1"].ended] == [world.nodes["n2"].id]
+    assert len(world.link_events("n1", "up")) == 3
+    world.send("n1", "n2", [b"two"])
+    world.run(0.1)
+    assert world.messages("n2", "n1") == [b"one", b"two"]
+    assert not downs(world, "n3")[1:]
+
+
+@both_modes
+def test_what_was_not_acknowledged_is_named_when_the_session_ends(sealed: bool) -> None:
+    """ChannelEnded: says what may not have arrived."""
+    world = connected(sealed=sealed)
+    cut(world, "n1", "n2")
+    cut(world, "n2", "n1")
+    world.send("n1", "n2", [bytes(10_000)])
+    world.run(DEAD_S + 1)
+    (ended,) = world.nodes["n1"].ended
+    assert 10_000 <= ended.unacked < 20_000
+    assert "nothing heard" in ended.reason
+
+
+@both_modes
+def test_silence_on_every_path_ends_the_session_on_both_sides_and_it_comes_back(
+    sealed: bool,
+) -> None:
+    """Links: ended only when all paths are dead. Both give up at the same time."""
+    world = connected(sealed=sealed)
+    cut(world, "n1", "n2")
+    cut(world, "n2", "n1")
+    world.run(DEAD_S + 0.2)
+    assert not world.up("n1", "n2")
+    assert not world.up("n2", "n1")
+    cut(world, "n1", "n2", False)
+    cut(world, "n2", "n1", False)
+    assert world.run_until(world.settled) < 8
+    assert talks(world)
+    assert len(downs(world, "n1")) == len(downs(world, "n2")) == 1
+
+
+@both_modes
+def test_a_session_that_one_side_gives_up_is_given_up_by_both(sealed: bool) -> None:
+    """Links: n2 hears n1, n1 hears nobody. A session takes two, so n2 must not believe that there is one."""
+    world = connected(sealed=sealed)
+    cut(world, "n2", "n1")
+    world.run(2 * DEAD_S + 1)
+    assert not world.up("n1", "n2")
+    assert not world.up("n2", "n1")
+    world.run(20)
+    assert len(downs(world, "n1")) == len(downs(world, "n2")) == 1, "and it does not flap"
+    cut(world, "n2", "n1", False)
+    assert world.run_until(world.settled) < 8
+    assert talks(world)
+
+
+def test_one_path_keeps_the_session_whatever_happens_to_the_others() -> None:
+    """Invariant 7: with one clean path between every pair, traffic goes on."""
+    world = connected()
+    for path in ("red", "blue"):
+        for a, b in (("n1", "n2"), ("n2", "n1")):
+            world.path(a, b, path).cut_tcp = True
+            world.path(a, b, path).cut_udp = path == "red"
+    for _ in range(10):
+        world.run(1)
+        assert talks(world)
+    assert not downs(world, "n1")
+
+
+@both_modes
+def test_channels_begin_anew_in_order_after_every_kind_of_end(sealed: bool) -> None:
+    """Links: both ends die and come back, in turn and together."""
+    world = connected(sealed=sealed)
+    for victims in (["n1"], ["n2"], ["n1", "n2"]):
+        for name in victims:
+            world.kill(name)
+        world.run(1)
+        for name in victims:
+            world.start(name)
+        world.run_until(world.settled, 20)
+        batch = [f"{victims}{number}".encode() for number in range(50)]
+        world.send("n1", "n2", batch)
+        world.run(0.2)
+        assert world.messages("n2", "n1")[-50:] == batch
+
+
+def test_a_peer_that_leaves_is_not_missed_and_may_come_back() -> None:
+    world = connected()
+    node = world.nodes["n2"]
+    assert node.core is not None
+    world._done(node, node.core.leave(world.now))
+    world.run(0.001)
+    world.kill("n2")
+    world.run(1)
+    assert downs(world, "n1") == ["the peer left; 0 bytes not acknowledged"]
+    assert world.core("n1").directory.state[node.id][0] == "left"
+    world.start("n2")
+    assert world.run_until(world.settled) < 8
+    assert talks(world)
+
+
+@both_modes
+def test_a_node_that_lost_its_memory_takes_the_place_of_the_old_one(sealed: bool) -> None:
+    """A new id at an old address: links to the old id must not stand in the way of the new one, now or later."""
+    world = connected(3, sealed=sealed)
+    world.kill("n2")
+    world.run(0.1)
+    world.start("n2", node_id=NodeId(bytes([7]) * 16))
+    world.run(10)
+    assert world.settled()
+    ups = len(world.link_events("n1", "up"))
+    for _ in range(10):
+        world.run(3)
+        assert talks(world)
+        assert talks(world, "n2", "n3")
+    assert world.settled()
+    assert len(world.link_events("n1", "up")) == ups, "it does not flap"
+
+
+def test_two_nodes_that_change_their_addresses_find_each_other() -> None:
+    """A link must not stay with an address that has gone to somebody else."""
+    world = connected(3)
+    for name in ("n2", "n3"):
+        world.kill(name)
+    text2, text3 = world.nodes["n2"].text, world.nodes["n3"].text
+    for name, text, old, new in (("n2", text2, ".2:", ".3:"), ("n3", text3, ".3:", ".2:")):
+        world.nodes[name].text = text.replace(old, new)
+    world.start("n2")
+    world.start("n3")
+    world.run(12)
+    assert world.settled()
+    assert talks(world, "n2", "n3")
+
+
+# -- time ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_own_pause_is_not_held_against_the_peer() -> None:
+    """Health: a node credits its own lag before it accuses anybody. n1 stands still, and what came for it meanwhile
+    comes to it after its own timers."""
+    world = connected()
+    world.pause("n1", 2_900 * MILLISECOND)
+    world.run(2.8)
+    node = world.nodes["n1"]
+    assert node.core is not None
+    node.paused_until = world.now + 3 * SECOND
+    world.run(0.05)
+    for path in world.all_paths():
+        path.delay_ns = 300 * MILLISECOND
+    world.pause("n1", 0)
+    world._done(node, node.core.turn(world.now, []))
+    assert world.up("n1", "n2")
+
+
+def test_an_idle_link_wakes_rarely() -> None:
+    """No busy timers: with nothing to send, a link wakes about once in the time in which it would call the peer dead."""
+    world = connected()
+    link = world.link("n1", "n2")
+    wakes = 0
+    original = link.wake
+
+    def counted(now: int, out: Any) -> None:
+        nonlocal wakes
+        wakes += 1
+        original(now, out)
+
+    link.wake = counted  # type: ignore[method-assign]
+    world.run(60)
+    assert 0 < wakes < 150
+
+
+@both_modes
+def test_a_node_whose_peers_are_gone_does_not_spin(sealed: bool) -> None:
+    """Timers never lie in the past: with unsent data, a dead peer and no path, nothing happens but attempts."""
+    world = connected(3, sealed=sealed)
+    world.send("n1", "n2", [bytes(100_000)])
+    for name in ("n2", "n3"):
+        world.kill(name, silent=True)
+    world.run(5)
+    before = world.nodes["n1"].turns
+    world.run(60)
+    assert world.nodes["n1"].turns - before < 600
+
+
+def test_a_stream_on_which_nothing_comes_back_is_replaced() -> None:
+    """A firewall that has forgotten one connection must not keep a path without streams for ever."""
+    world = connected(adapters=("red",))
+    for end in world.network.stream_ends("n1", "n2"):
+        end.stalled = end.other.stalled = True
+    world.run(2 * DEAD_S + 2)
+    assert world.settled()
+    assert not downs(world, "n1")
+    assert not any(end.stalled for end in world.network.stream_ends("n1", "n2"))
+
+
+def test_a_stream_whose_hello_is_never_answered_is_tried_again() -> None:
+    world = World(1, adapters=("red",))
+    world.add("n2", 2, start=False)
+    world.path("n2", "n1").over = world.path("n1", "n2").over = 60
+    world.start("n2")
+    world.run(30)
+    world.path("n2", "n1").over = world.path("n1", "n2").over = 0
+    for end in list(world.network.streams.values()):
+        end.stalled = True
+    assert world.run_until(world.settled) < 15
+
+
+# -- what must not be believed -------------------------------------------------------------------------------------
+
+
+def test_packets_of_an_earlier_session_fall_on_deaf_ears() -> None:
+    world = World(1)
+    puppet = Puppet(world)
+    flow = puppet.agree("n1", "udp")
+    old = puppet.session(flow)
+    puppet.send(flow, RawBatch(16, memoryview(b"\x09\0\0\0\1\0\0\0\1\0\0\0a")), session=old)
+    puppet.send(flow, puppet.answer(puppet.of(flow, Hello)[-1], epoch=2, ask=True))
+    puppet.send(flow, puppet.answer(puppet.of(flow, Hello)[-1], epoch=2))
+    assert world.core("n1").link(puppet.node).up_since is not None  # type: ignore[union-attr]
+    puppet.send(flow, RawBatch(16, memoryview(b"\x09\0\0\0\1\0\0\0\1\0\0\0b")), session=old)
+    assert [message for _, _, message in world.nodes["n1"].datagrams] == [b"a"]
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["same address", "another address"])
+def test_a_sealed_datagram_that_is_played_again_is_ignored(elsewhere: bool) -> None:
+    """Links: replay windows."""
+    world = connected(sealed=True)
+    world.network.captured = captured = []
+    world.send_raw("n1", "n2", [b"pay 10"])
+    world.run(0.05)
+    assert [m for _, _, m in world.nodes["n2"].datagrams] == [b"pay 10"]
+    source = ("127.0.1.66", 6666) if elsewhere else world.network.addresses[("n1", "red")]
+    for _, (listener, adapter), packet in captured:
+        if listener == "n2":
+            world.network.inject(("n2", adapter), source, packet)
+    world.run(0.05)
+    assert [m for _, _, m in world.nodes["n2"].datagrams] == [b"pay 10"]
+    assert world.link("n2", "n1").rejected["replay"] > 0
+
+
+def test_a_flood_of_made_up_numbers_does_not_open_the_way_for_a_replay() -> None:
+    """Replay windows are kept for those who hold the key, or anybody could push them out."""
+    world = connected(sealed=True)
+    world.network.captured = captured = []
+    world.send_raw("n1", "n2", [b"pay 10"])
+    world.run(0.05)
+    session = world.link("n2", "n1").status()["session"]
+    source = world.network.addresses[("n1", "red")]
+    for tag in range(2000):
+        forged = bytes([1, 1]) + session.to_bytes(4, "little") + (tag << 48 | 1).to_bytes(8, "little")
+        world.network.inject(("n2", "red"), source, forged + bytes(40))
+    for _, (listener, adapter), packet in captured:
+        if listener == "n2":
+            world.network.inject(("n2", adapter), source, packet)
+    world.run(0.1)
+    assert [m for _, _, m in world.nodes["n2"].datagrams] == [b"pay 10"]
+
+
+def test_who_knows_only_the_session_number_gets_no_answer_and_leaves_nothing_behind() -> None:
+    """The number stands in the head of every datagram. An attacker that reads along must not be able to use up the
+    flows of a link, or the numbers (nonces) of its seal."""
+    world = connected(sealed=True)
+    link = world.link("n2", "n1")
+    session, tags = link.status()["session"], link._tags
+    for port in range(300):
+        forged = bytes([1, 1]) + session.to_bytes(4, "little") + (port + 1).to_bytes(8, "little")
+        world.network.inject(("n2", "red"), ("127.0.1.66", 2000 + port), forged + bytes(40))
+    world.run(0.001)
+    assert world.settled()
+    assert world.network.lost_to == []
+    assert len(world.core("n2").sessions.owners) < 20
+    assert link._tags - tags <= 300, "numbers that were never used"
+
+
+def test_a_key_is_taken_over_streams_only() -> None:
+    """Links: keys are agreed over TLS."""
+    world = connected(sealed=True)
+    n1, n2 = world.link("n1", "n2"), world.link("n2", "n1")
+    before = n1._cipher._closer
+    datagrams = next(f for f in n2.flows.values() if not f.stream and f.adapter == "red")
+    key = encode(Key(n2._cipher.session, bytes(32)))
+    packet = n2._cipher.write(datagrams, [key])
+    world.network.inject(("n1", "red"), world.network.addresses[("n2", "red")], packet)
+    world.run(0.001)
+    assert n1._cipher._closer is before
+    assert n1.rejected["unexpected"] == 1
+
+
+def test_a_key_for_another_session_or_of_another_length_is_not_taken() -> None:
+    world = connected(sealed=True)
+    cipher = world.link("n1", "n2")._cipher
+    assert not cipher.take_key(Key(cipher.peer_session + 1, bytes(32)))
+    assert not cipher.take_key(Key(cipher.peer_session, bytes(31)))
+    assert cipher.take_key(Key(cipher.peer_session, bytes(32)))
+
+
+def test_frames_on_a_flow_that_is_not_agreed_on_are_not_handed_up() -> None:
+    world = World(1)
+    puppet = Puppet(world)
+    flow = puppet.connect("n1")
+    puppet.send(flow, puppet.hello())
+    member = puppet.member(node=b"y" * 16, name="y")
+    puppet.send(flow, Members((member,)), Basic(1, 2, 3), Chunk(16, 0, memoryview(b"abc")))
+    assert b"y" * 16 not in world.core("n1").directory.members
+    assert not world.core("n1").health.table.rows
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        Chunk(16, 0, memoryview(b"\xff" * 12)),
+        Chunk(-1, 0, memoryview(b"a")),
+        Chunk(16, 1 << 50, memoryview(b"a")),
+        RawBatch(-5, memoryview(b"nonsense")),
+        Key(1, b"x" * 32),
+    ],
+    ids=str,
+)
+def test_a_frame_that_makes_no_sense_never_raises(frame: Any) -> None:
+    """Invariant 10; the channel that cannot be read on ends its session, and the next one works."""
+    world = World(1)
+    puppet = Puppet(world)
+    flow = puppet.agree("n1")
+    puppet.send(flow, frame, session=puppet.session(flow))
+    puppet.send(flow, puppet.answer(puppet.of(flow, Hello)[-1]))
+    link = world.core("n1").link(puppet.node)
+    assert link is not None
+    assert link.up_since is not None
+
+
+def test_channels_of_one_peer_are_bounded() -> None:
+    world = World(1)
+    puppet = Puppet(world)
+    flow = puppet.agree("n1")
+    for channel in range(16, 200):
+        puppet.send(flow, Chunk(channel, 0, memoryview(b"a")), session=puppet.session(flow))
+    link = world.core("n1").link(puppet.node)
+    assert link is not None
+    assert len(link._ins) == 64
+    assert link.rejected["channel"] == 184 - 64
+
+
+# -- flows that belong to nobody, and to somebody else -------------------------------------------------------------------
+
+
+def test_a_flow_that_its_link_does_not_know_is_closed_so_that_it_begins_again() -> None:
+    world = connected()
+    link = world.link("n1", "n2")
+    flow = next(f.flow for f in link.flows.values() if f.stream)
+    del link.flows[flow]
+    world.run(DEAD_S)
+    assert world.settled()
+
+
+def test_a_link_takes_a_bounded_number_of_flows() -> None:
+    world = connected()
+    link = world.link("n1", "n2")
+    for number in range(FLOWS_MAX + 10):
+        opened = FlowOpened(FlowId(10_000 + number), "red", "tcp", "127.0.1.2", 1, False, link.unit)
+        world.turn("n1", [("door", opened)])
+    assert len(link.flows) == FLOWS_MAX
+
+
+def test_a_datagram_flow_that_one_link_uses_is_not_taken_away_by_another() -> None:
+    world = connected(3)
+    link = world.link("n1", "n2")
+    flow = next(f for f in link.flows.values() if not f.stream and f.adapter == "red")
+    thief = link_unit(world.nodes["n3"].id)
+    opened = FlowOpened(flow.flow, "red", "udp", flow.info.host, flow.info.port, False, thief)
+    world.turn("n1", [("door", opened)])
+    world.run(2)
+    assert world.core("n1").sessions.owners[flow.flow] == link.unit
+    assert flow.ready
+    assert flow.heard_at > world.now - SECOND
+
+
+# -- damage, and machines that raise -----------------------------------------------------------------------------------
+
+
+@both_modes
+def test_a_damaged_packet_closes_its_stream_and_the_channel_goes_on_elsewhere(sealed: bool) -> None:
+    """Links: what was lost with the stream is sent again; nothing is doubled."""
+    world = connected(sealed=sealed)
+    sent = [number.to_bytes(2, "big") * 500 for number in range(400)]
+    world.send("n1", "n2", sent[:100])
+    for adapter in ("red", "blue"):
+        world.path("n1", "n2", adapter).damage = 1
+    for start in range(100, 400, 20):
+        world.send("n1", "n2", sent[start : start + 20])
+        world.run(0.005)
+    world.run(1)
+    assert world.messages("n2", "n1") == sent
+    assert not downs(world, "n2")
+    if not sealed:  # inside TLS a flipped bit never gets as far as this
+        assert any("damaged" in f.reason for f in world.link_events("n2", "flow_lost"))
+
+
+@both_modes
+def test_a_link_that_raises_is_rebuilt_and_everybody_is_told(sealed: bool) -> None:
+    """A machine that raises: seen from outside it is a unit that restarted."""
+    world = connected(3, sealed=sealed)
+    world.strict = False
+    link: Any = world.link("n1", "n2")
+    link._arrived = lambda *_: 1 / 0
+    world.run(0.2)
+    (failure,) = world.nodes["n1"].failures
+    assert failure.unit == link.unit
+    assert not failure.stopped
+    assert world.run_until(world.settled) < 8
+    assert len(downs(world, "n2")) == 1
+    state, since = world.core("n1").directory.state[world.nodes["n2"].id]
+    assert (state, since > failure.at) == ("up", True)
+    assert talks(world)
+    assert not downs(world, "n3")
+
+
+def test_a_unit_above_that_raises_is_told_again_what_there_is() -> None:
+    world = connected()
+    world.strict = False
+    for unit in ("health", "directory"):
+        machine: Any = world.core("n1").turns.machine(unit)
+        machine.up = lambda *_: 1 / 0
+        world.turn("n1", [(unit, "anything")])
+        world.run(1)
+    assert [failure.unit for failure in world.nodes["n1"].failures] == ["health", "directory"]
+    assert world.core("n1").directory.state[world.nodes["n2"].id][0] == "up"
+    row = world.row("n2", "n2", "n1")
+    assert row is not None
+    assert row.alive
+    assert world.settled()
+
+
+# -- nothing is left behind ----------------------------------------------------------------------------------------
+
+
+@both_modes
+def test_a_thousand_sessions_leave_nothing_behind(sealed: bool) -> None:
+    """Links flap; memory must not grow with it."""
+    world = connected(sealed=sealed, adapters=("red",))
+    core, link = world.core("n1"), world.link("n1", "n2")
+    bad = encode(Chunk(16, 0, memoryview(b"\xff" * 12)))
+    for _ in range(1000):
+        world.send("n2", "n1", [b"x"])
+        flow = next(f for f in link.flows.values() if f.stream and f.ready)
+        packet = memoryview(write_plain(link._cipher.session, 1, [bad]))
+        world.turn("n1", [("door", Arrived(flow.flow, [packet], world.now))])
+        world.run_until(world.settled, 10)
+    assert len(world.nodes["n1"].ended) == len(world.nodes["n2"].ended) == 1000
+    sizes = {
+        "flows": len(link.flows),
+        "owners": len(core.sessions.owners),
+        "sessions": len(core.sessions._units),
+        "windows": len(link._cipher._windows),
+        "in": len(link._ins),
+        "received": len(link._received),
+        "out": len(link._outlet.channels),
+        "watched": len(core.health._flows),
+        "rows": len(core.health.table.rows),
+        "wanted": len(link._wanted),
+        "streams": len(world.network.streams),
+    }
+    assert all(size <= 8 for size in sizes.values()), sizes
