@@ -4,7 +4,7 @@ A replica that starts has forgotten what it acknowledged in an earlier life, and
 because of that. So it is *blank*: it neither acknowledges nor says what it has. Once it has taken in a state it is
 *learning*: it appends and acknowledges like everybody, but when a new leader gathers what voters have, it still
 counts as one without memory. It is *whole* when its log has come to where the leader's log was at some moment after
-this replica started: nothing that it acknowledged before can lie beyond that.
+this replica started: what it acknowledged before was in that log, so it lies no further.
 
 A group that is founded makes its replicas whole at once: there is nothing to know.
 
@@ -69,17 +69,13 @@ class Admission:
         if self.target is None:
             self.target = last_index
 
-    def leader_lost(self) -> None:
-        """The leader was away and may have restarted: what its log is has to be asked again."""
-        if not self.is_whole:
-            self.target = None
-
     def new_leader(self) -> None:
-        """A term begins. To a replica without memory only the founding of a group can say so."""
+        """A term begins. To a replica without memory only the founding of a group can say so. One that is learning
+        asks again: its goal would still do, but the new leader's log may end before it."""
         if self.is_blank:
             self.founded()
-        else:
-            self.leader_lost()
+        elif not self.is_whole:
+            self.target = None
 
     def settle(self, match: int) -> bool:
         """Everything up to `match` is here and is the leader's; True when that has just made the memory whole."""

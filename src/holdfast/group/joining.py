@@ -94,8 +94,6 @@ class Joining:
             self._state_in.stop()
         if self.accession is not None:
             self.accession.peer_down(peer.name)
-        elif peer.name == self._core.leadership.leader:
-            self._core.admission.leader_lost()
 
     def answered(self, peer: Peer, frame: Appended, now: Nanos, out: Outbox) -> None:
         """Somebody says what it has."""
@@ -147,7 +145,8 @@ class Joining:
         if image is None or self._image is not None:
             return
         starting = core.admission.is_blank or self.accession is not None
-        if image.index <= core.delivery.at.index and not starting:
+        if image.index <= core.log.last and not starting:
+            # What the log has above the state was acknowledged, and would be forgotten.
             core.ignore("old state")
             return
         self._image = image
@@ -161,7 +160,7 @@ class Joining:
         if image is None or image.index != item.index:
             return
         cursor = image.cursor()
-        core.log.restart(cursor, keep=self.accession is None)
+        core.log.restart(cursor)
         core.delivery.restart(cursor, image.digest)
         core.recovery.forget()
         for stream in core.streams.streams.values():

@@ -185,16 +185,9 @@ class Log:
             self.ground.advance(entry)
         del self._entries[:count]
 
-    def restart(self, ground: Cursor, keep: bool) -> None:
-        """Go on from a state that came from another replica. Entries above it may be kept if they follow from it:
-        they were acknowledged."""
-        if keep and self.term_at(ground.index) == ground.term:
-            del self._entries[: ground.index - self.ground.index]
-            self.commit = max(self.commit, ground.index)
-        else:
-            self._entries.clear()
-            self.commit = ground.index
+    def restart(self, ground: Cursor) -> None:
+        """Go on from a state that came from another replica."""
+        self._entries.clear()
         self.ground = ground.copy()
         self.tail = ground.copy()
-        for entry in self._entries:
-            self.tail.advance(entry)
+        self.commit = ground.index

@@ -36,7 +36,8 @@ def is_sound_payload(frame: Payload) -> bool:
     size, packed = _HEAD.unpack_from(block)
     if packed != count or size + 4 != len(block):
         return False
-    return sum(unpack_from(f"<{count}I", block, HEAD)) == len(block) - HEAD - 4 * count
+    lengths: tuple[int, ...] = unpack_from(f"<{count}I", block, HEAD)
+    return sum(lengths) == len(block) - HEAD - 4 * count
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):

@@ -120,7 +120,6 @@ class Waiting:
             self.entries.clear()
         while self.entries and self.entries[-1].index >= index:
             self.entries.pop()
-        self.verified = min(self.verified, index - 1)
 
     def expect(self, entries: tuple[Entry, ...]) -> None:
         """Entries that came with a state: they are to be appended like the leader's."""

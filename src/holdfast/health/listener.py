@@ -29,6 +29,8 @@ _HIT: Final = 3_900
 """What one probe that arrived says for its size."""
 VERDICT: Final = 16_000
 """Evidence for a verdict: odds of about nine million to one."""
+BASIC_SIZE: Final = 128
+"""What passes where not even the smallest size does: the basics, which are this large at most."""
 RUNGS_MAX: Final = 32
 LOSS_FLOOR_PPM: Final = 5_000
 _SMOOTH: Final = 16
@@ -93,7 +95,7 @@ class Listener:
         best = 0
         for rung in self.rungs:
             if rung.passes is False:
-                break
+                return best or BASIC_SIZE
             if rung.passes:
                 best = rung.size
         return best

@@ -12,7 +12,7 @@ from typing import Any, Final
 from holdfast.links.channel import ChannelOut
 from holdfast.links.cipher import Cipher
 from holdfast.links.config import LinkTiming
-from holdfast.links.flow import IP_UDP, FlowState
+from holdfast.links.flow import IP_UDP, STREAM_PACKET_MAX, FlowState
 from holdfast.links.ports import PORT_MIN, PortRoom, SendRaw, Transmit
 from holdfast.machine import Outbox
 from holdfast.types import DATA, NEVER, FlowId, Nanos, NodeId
@@ -27,6 +27,10 @@ DATAGRAMS_MAX: Final = 1 << 20
 FRAMES_MAX: Final = 1000
 """Frames in one packet."""
 _EMPTY: Final = memoryview(b"")
+
+_ACK: Final = 40
+_RANGE: Final = 19
+"""The largest that an acknowledgement without ranges, and one range, can be."""
 
 Moved = Callable[[Nanos, ChannelOut, FlowState, FlowState | None, Outbox], None]
 
@@ -75,7 +79,7 @@ class Outlet:
         return found
 
     def datagram(self, cls: int, part: bytes) -> None:
-        if self._datagram_bytes + len(part) > DATAGRAMS_MAX:
+        if len(part) > STREAM_PACKET_MAX or self._datagram_bytes + len(part) > DATAGRAMS_MAX:
             self.datagrams_dropped += 1
             return
         self._datagrams.setdefault(cls, []).append(part)
@@ -203,19 +207,35 @@ class Outlet:
     def _flush_acks(self, now: Nanos, acks: list[ChunkAck], shout: bool) -> None:
         best = self.best(now)
         parts = [encode(ack) for ack in acks]
+        largest = max(map(len, parts))
         for flow in self._flows.values():
             # A duplicate means that our acknowledgement was not heard: say it on every flow.
             if flow is best or (shout and flow.ready and not flow.closing):
-                flow.parts.extend(parts)
+                room = flow.body_max
+                fitting = parts if largest <= room else [_shortened(ack, room) for ack in acks]
+                flow.parts.extend(fitting)
 
     def _flush_datagrams(self, now: Nanos) -> None:
         flow = self._datagram_flow(now)
         if flow is None or not flow.credit:
             return
         for cls in sorted(self._datagrams):
-            flow.parts.extend(self._datagrams[cls])
+            parts = self._datagrams[cls]
+            if not flow.stream and max(map(len, parts)) > flow.body_max:
+                parts = self._send_large(now, parts, flow.body_max)
+            flow.parts.extend(parts)
         self._datagrams.clear()
         self._datagram_bytes = 0
+
+    def _send_large(self, now: Nanos, parts: list[bytes], room: int) -> list[bytes]:
+        """What no datagram can hold goes by stream, or would be lost for certain; the others are given back."""
+        streams = [f for f in self._flows.values() if f.stream and f.ready and not f.closing and f.credit]
+        large = [part for part in parts if len(part) > room]
+        if streams:
+            min(streams, key=lambda flow: flow.cost(now)).parts.extend(large)
+        else:
+            self.datagrams_dropped += len(large)
+        return [part for part in parts if len(part) <= room]
 
     def _pump(self, now: Nanos, channel: ChannelOut, out: Outbox) -> None:
         flow: FlowState | None = self._flow_of(channel)
@@ -278,3 +298,9 @@ class Outlet:
             }
             for c in self.channels.values()
         ]
+
+
+def _shortened(ack: ChunkAck, room: int) -> bytes:
+    """An acknowledgement with as many of its ranges as fit."""
+    count = max(0, (room - _ACK) // _RANGE)
+    return encode(ChunkAck(ack.channel, ack.upto, ack.limit, ack.ranges[:count]))

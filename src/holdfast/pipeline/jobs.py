@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast.errors import HoldfastError, MisuseError
 from holdfast.pipeline.engine import DEFAULT_ENGINE, check_engine, check_packages, open_engine
-from holdfast.pipeline.publish import announce, sole_writer, stage
+from holdfast.pipeline.publish import announce, run_dir, sole_writer, stage
 from holdfast.pipeline.quarantine import Gone, SetAside, Unfit, check, set_aside
 from holdfast.pipeline.reader import read_manifest, read_table
 from holdfast.pipeline.schemas import COLUMNS
@@ -28,6 +28,7 @@ from holdfast.pipeline.sources import (
     Listing,
     Segment,
     list_segments,
+    literally,
     read_facts,
     within_look_back,
 )
@@ -245,9 +246,10 @@ def _stage_tables(
     table = tables[0]
     try:
         facts = {kind: _facts(session, kind, intake.segments) for kind in COLUMNS}
+        made = lambda name: session.read.parquet(literally(str(run_dir(root, name, runs[name]))))
         for done, table in enumerate(tables, start=1):
             tell(Step(f"table {table.name}", done, len(tables) + 2))
-            rows = table.build(facts).repartition(1).sortWithinPartitions(*table.sort)
+            rows = table.build(facts, made).repartition(1).sortWithinPartitions(*table.sort)
             stage(root, table.name, runs[table.name], partial(_write, rows))
     except (PySparkException, Py4JError, ConnectionError) as failure:
         raise PipelineFailed(

@@ -17,7 +17,7 @@ import msgspec
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
-from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
+from matplotlib.dates import AutoDateLocator, DateFormatter, date2num
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
@@ -137,10 +137,8 @@ def draw_timeline(rows: Sequence[Row], name: str) -> str:
         )
         _draw_bars(axes, place, row, end, inches_per_second, f"{name}-{place}", tooltips)
     axes.set_yticks(range(len(rows)), [row.label for row in rows])
-    locator = AutoDateLocator(minticks=4, maxticks=9)
-    axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
-    axes.xaxis.get_offset_text().set(size=_TEXT_PT, color=_COLOURS["muted"])
+    axes.xaxis.set_major_locator(AutoDateLocator(minticks=4, maxticks=9))
+    axes.xaxis.set_major_formatter(DateFormatter(_clock(end - start)))
     axes.grid(axis="x", color=_COLOURS["rail"], linewidth=0.6)
     axes.set_axisbelow(True)
     _bare(axes)
@@ -208,7 +206,7 @@ def _draw_bars(
         patches = axes.barh(place, shown_s / 86_400, left=left, height=0.62, color=colour, zorder=2)
         patches[0].set_gid(f"{gid}-{number}")
         tooltips[f"{gid}-{number}"] = bar.tooltip
-        if bar.open:
+        if bar.open and shown_s * inches_per_second > 0.1:
             axes.plot(left + shown_s / 86_400, place, ">", ms=9, color=colour, mew=0, zorder=2)
         after = row.bars[number + 1].start if number + 1 < len(row.bars) else end
         free_in = ((after - bar.start).total_seconds() - shown_s) * inches_per_second
@@ -240,6 +238,13 @@ def _period(rows: Sequence[Row]) -> tuple[datetime, datetime]:
     start, end = min(starts), max(ends)
     margin = max((end - start) * 0.01, timedelta(milliseconds=500))
     return start - margin, end + margin
+
+
+def _clock(span: timedelta) -> str:
+    """How to write moments on an axis that is this long."""
+    if span < timedelta(minutes=10):
+        return "%H:%M:%S"
+    return "%H:%M" if span < timedelta(hours=20) else "%d %b %H:%M"
 
 
 def _bare(axes: Axes) -> None:

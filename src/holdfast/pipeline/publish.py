@@ -75,6 +75,11 @@ def stage(root: Path, name: str, run: str, write: Callable[[Path], None]) -> Non
         _make_run(runs, run, write)
 
 
+def run_dir(root: Path, name: str, run: str) -> Path:
+    """Where the files of a staged run lie."""
+    return table_dir(root, name) / "runs" / run
+
+
 def announce(root: Path, name: str, run: str) -> Manifest:
     """Make a staged run the table's content, in one step, and remove runs that nobody can be reading any more."""
     before = read_manifest(root, name)

@@ -79,9 +79,12 @@ def read_facts(session: SparkSession, kind: str, paths: Sequence[str]) -> DataFr
         # Nothing that Spark itself knows to be nothing: it plans no work for it.
         columns = (f"CAST(NULL AS {column.spark}) AS `{column.name}`" for column in COLUMNS[kind])
         return session.sql(f"SELECT {', '.join(columns)} WHERE false")
-    # Spark takes a path for a pattern, also where a folder's name only looks like one.
-    plain = [_GLOB_SIGNS.sub(r"\\\1", path) for path in paths]
-    return session.read.schema(spark_schema(kind)).parquet(*plain)
+    return session.read.schema(spark_schema(kind)).parquet(*map(literally, paths))
+
+
+def literally(path: str) -> str:
+    """A path as Spark must be given it: it takes one for a pattern, also where a name only looks like one."""
+    return _GLOB_SIGNS.sub(r"\\\1", path)
 
 
 def _folders(parent: Path) -> list[Path]:

@@ -18,15 +18,17 @@ if TYPE_CHECKING:
 
 Facts = Mapping[str, "DataFrame"]
 """Kind to its facts."""
+Made = Callable[[str], "DataFrame"]
+"""A table that this run has made before, by its name."""
 
 
 class Table(msgspec.Struct, frozen=True):
-    """One table. `version` grows whenever its transform gives other rows for the same facts."""
+    """One table. `version` grows whenever other rows come out for the same facts, here or in a table it is made of."""
 
     name: str
     kinds: tuple[str, ...]
     sort: tuple[str, ...]
-    build: Callable[[Facts], DataFrame]
+    build: Callable[[Facts, Made], DataFrame]
     version: int = 1
 
     def run_id(self, contents: Iterable[tuple[str, str, str]]) -> str:
@@ -38,37 +40,37 @@ class Table(msgspec.Struct, frozen=True):
         return f"{newest}-{name.hexdigest()[:16]}"
 
 
-def _recording(facts: Facts) -> DataFrame:
+def _recording(facts: Facts, _: Made) -> DataFrame:
     from holdfast.pipeline.transforms.recording import recording
 
     return recording({kind: facts[kind] for kind in COLUMNS if kind != LOST}, facts[LOST])
 
 
-def _path_health(facts: Facts) -> DataFrame:
+def _path_health(facts: Facts, _: Made) -> DataFrame:
     from holdfast.pipeline.transforms.path_health import path_health
 
     return path_health(facts["path"])
 
 
-def _path_troubles(facts: Facts) -> DataFrame:
+def _path_troubles(facts: Facts, _: Made) -> DataFrame:
     from holdfast.pipeline.transforms.path_health import path_troubles
 
     return path_troubles(facts["path"])
 
 
-def _deliveries(facts: Facts) -> DataFrame:
+def _deliveries(facts: Facts, _: Made) -> DataFrame:
     from holdfast.pipeline.transforms.delivery_audit import deliveries
 
     return deliveries(facts["delivery"])
 
 
-def _delivery_audit(facts: Facts) -> DataFrame:
+def _delivery_audit(facts: Facts, made: Made) -> DataFrame:
     from holdfast.pipeline.transforms.delivery_audit import delivery_audit
 
-    return delivery_audit(facts["delivery"], facts["group"])
+    return delivery_audit(facts["delivery"], facts["group"], made("delivery_violations"))
 
 
-def _delivery_violations(facts: Facts) -> DataFrame:
+def _delivery_violations(facts: Facts, _: Made) -> DataFrame:
     from holdfast.pipeline.transforms.delivery_audit import delivery_violations
 
     return delivery_violations(facts["delivery"], facts["group"])
@@ -79,16 +81,17 @@ _PATH_SORT: Final = (
     *("listener_name", "listener", "listener_adapter"),
 )
 
+# In the order in which they are made: a table may be made of an earlier one, if both are made of the same kinds.
 TABLES: Final = (
     Table("recording", tuple(COLUMNS), ("kind", "node"), _recording),
     Table("path_health", ("path",), _PATH_SORT, _path_health),
     Table("path_troubles", ("path",), (*_PATH_SORT, "incarnation", "start_ns"), _path_troubles),
     Table("deliveries", ("delivery",), ("group", "replica"), _deliveries),
-    Table("delivery_audit", ("delivery", "group"), ("group",), _delivery_audit),
     Table(
         "delivery_violations",
         ("delivery", "group"),
         ("group", "index", "claim", "position"),
         _delivery_violations,
     ),
+    Table("delivery_audit", ("delivery", "group"), ("group",), _delivery_audit),
 )

@@ -117,7 +117,7 @@ class Chaos:
         return True
 
     def _check_sent(self) -> None:
-        """What was delivered of each stream is what was sent, from the first message on, nothing left out or doubled."""
+        """What was delivered of each stream is what was sent, from the first message on."""
         for host in self.world.hosts.values():
             if host.replica is None:
                 continue

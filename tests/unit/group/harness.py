@@ -24,8 +24,8 @@ from holdfast.group import (
     units_for,
 )
 from holdfast.group.ports import (
-    Applied,
     AppFailed,
+    Applied,
     Apply,
     Multicast,
     Restored,
@@ -191,6 +191,7 @@ class World:
         self.facts: list[tuple[str, Any]] = []
         self.failures: list[Any] = []
         self.turns_run = 0
+        self.frames_sent = 0
         self._lives: dict[str, int] = {}
         self._cut: dict[tuple[str, str], bool] = {}
         self._session: dict[tuple[str, str], int] = {}
@@ -218,9 +219,8 @@ class World:
     def run_until(self, reached: Callable[[], bool], limit_ns: int) -> None:
         end = self.now + limit_ns
         while not reached():
-            assert self._events and self._events[0][0] <= end, (
-                f"not reached in {limit_ns} ns: {self.describe()}"
-            )
+            next_ns = self._events[0][0] if self._events else end + 1
+            assert next_ns <= end, f"not reached in {limit_ns} ns:\n{self.describe()}"
             self.now, _, do = heappop(self._events)
             do()
 
@@ -349,6 +349,7 @@ class World:
     def _effect(self, host: Host, effect: Any) -> None:
         self._trace.update(f"{self.now} {host.name} {type(effect).__name__} ".encode())
         if isinstance(effect, Wire):
+            self.frames_sent += len(effect.messages)
             for message in effect.messages:
                 self._trace.update(message)
             self._transmit(host, effect)

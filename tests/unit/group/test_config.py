@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import msgspec
@@ -11,7 +12,6 @@ from holdfast.errors import ConfigError, HoldfastError
 from holdfast.group import GROUP_FRAMES, GroupConfig, ReplicaMachine, units_for
 from holdfast.types import NodeId
 from holdfast.wire.frames import Append, Basic, Freed, Nack, Payload, StreamId
-from random import Random
 
 S = StreamId(b"s" * 16, 1, 0)
 

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 from tests.unit.group.harness import World, leading, node_id, ready, settle
 
+from holdfast.group.leadership import NO_CONTACT
+from holdfast.group.log import Kind
 from holdfast.links.ports import Received
 from holdfast.types import MILLISECOND, SECOND
 from holdfast.wire.frames import Append, Entry, Payload, StateRequest
 
-FAST = {"window_bytes": 64_000, "payload_bytes": 1000}
+FAST: dict[str, Any] = {"window_bytes": 64_000, "payload_bytes": 1000}
 
 
 def started(*args: Any, **settings: Any) -> World:
@@ -269,7 +271,7 @@ def test_every_replica_can_be_restarted_one_after_the_other() -> None:
 
 
 def test_a_leader_without_memory_founds_no_second_group() -> None:
-    """n1 and n3 have decided things, n2 has just started. n1 restarts and hears n2 first: a majority without a state."""
+    """n1 and n3 have decided things, n2 has just started. n1 restarts and hears n2 first: a majority without state."""
     world = started(1)
     sent = talk(world, ("n1",))
     settle(world, sent)
@@ -297,11 +299,8 @@ def test_a_memory_that_is_not_whole_yet_decides_nothing() -> None:
 
     def n1_gives_nothing(sender: str, target: str, frame: Any) -> bool:
         withheld = isinstance(frame, Append) and frame.entries
-        return (
-            (sender, target) == ("n1", "n2")
-            and bool(withheld)
-            or isinstance(frame, StateRequest)
-            and target == "n1"
+        return ((sender, target) == ("n1", "n2") and bool(withheld)) or (
+            isinstance(frame, StateRequest) and target == "n1"
         )
 
     world.drop = n1_gives_nothing
@@ -317,6 +316,25 @@ def test_a_memory_that_is_not_whole_yet_decides_nothing() -> None:
     world.run(SECOND)
     assert world.hosts["n1"].status["state"] == "starting"
     world.check()
+
+
+def test_only_the_founding_of_a_group_makes_a_replica_without_memory_follow() -> None:
+    """Entries from the first on would look the same to it after a restart, when it forgot what it acknowledged."""
+    world = World(1, **FAST)
+    world.start("n1", "n2")
+    world.run(10 * MILLISECOND)
+    begin = Entry(5, 1, 1, 0, Kind.TERM)
+    for frame in (
+        Append("book", 5, 0, 0, 0, (begin,), 0),
+        Append("book", 5, 0, 0, 0, (), 0),
+        Append("book", 5, 0, 0, 0, (begin,), NO_CONTACT),
+        Append("book", 5, 1, 5, 0, (), NO_CONTACT),
+    ):
+        world.inject("n2", Received(node_id("n1"), [frame], world.now))
+        assert world.hosts["n2"].status["memory"] == "blank"
+    founding = Append("book", 5, 0, 0, 0, (), NO_CONTACT)
+    world.inject("n2", Received(node_id("n1"), [founding], world.now))
+    assert world.hosts["n2"].status["memory"] == "whole"
 
 
 def test_a_group_that_lost_all_memory_begins_again_where_the_sources_are() -> None:

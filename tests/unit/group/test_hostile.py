@@ -67,8 +67,9 @@ class Forger:
 
     def entry(self) -> Entry:
         stream = self.stream() if self.rng.random() < 0.7 else None
-        fields = [self.number() for _ in range(4)]
-        return Entry(*fields, self.rng.randint(-1, 6), stream, self.number(), self.number())
+        number = self.number
+        kind = self.rng.randint(-1, 6)
+        return Entry(number(), number(), number(), number(), kind, stream, number(), number())
 
     def block(self) -> memoryview:
         good = pack_block([b"x" * self.rng.randint(0, 9) for _ in range(self.rng.randint(0, 5))])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from holdfast.group.admission import Admission, Standing
 from holdfast.group.config import GroupConfig
 from holdfast.group.leadership import Accession, Claim, Phase
@@ -121,18 +123,20 @@ def test_a_giver_that_goes_away_is_replaced() -> None:
     assert (accession.phase, accession.giver) == (Phase.FETCH, "d")
 
 
-def test_fetching_ends_with_the_last_entry_and_not_with_the_state() -> None:
+@pytest.mark.parametrize(
+    ("restored", "last", "phase"),
+    [(False, 9, Phase.FETCH), (True, 8, Phase.FETCH), (True, 9, Phase.PROMISE)],
+)
+def test_fetching_ends_with_the_last_entry_of_the_state_that_was_put_in(
+    restored: bool, last: int, phase: Phase
+) -> None:
     accession = way()
     accession.claimed("b", Claim(1, 1, 9))
     accession.claimed("c", Claim(1, 1, 7))
     accession.decide()
-    accession.fetched(9)
-    assert accession.phase is Phase.FETCH, "no state was put in yet"
-    accession.restored = True
-    accession.fetched(8)
-    assert accession.phase is Phase.FETCH
-    accession.fetched(9)
-    assert accession.phase is Phase.PROMISE
+    accession.restored = restored
+    accession.fetched(last)
+    assert accession.phase is phase
 
 
 def test_a_restored_memory_is_whole_only_where_the_leader_was() -> None:
@@ -145,10 +149,12 @@ def test_a_restored_memory_is_whole_only_where_the_leader_was() -> None:
     assert admission.is_whole
 
 
-def test_a_leader_that_was_away_has_to_be_asked_again() -> None:
+def test_a_new_leader_has_to_be_asked_again() -> None:
     admission = Admission()
     admission.leader_at(50)
     admission.restored()
-    admission.leader_lost()
+    admission.new_leader()
     assert not admission.settle(60)
     assert admission.standing is Standing.LEARNING
+    admission.leader_at(20)
+    assert admission.settle(20)

@@ -13,9 +13,11 @@ from holdfast.group.core import Core
 from holdfast.group.leading import Leading
 from holdfast.group.log import Kind
 from holdfast.group.peers import Peer
+from holdfast.group.ports import Applied
 from holdfast.machine import Outbox
 from holdfast.types import MILLISECOND, SECOND
-from holdfast.wire.frames import Appended, Entry, MemberInfo
+from holdfast.wire.blocks import pack_block
+from holdfast.wire.frames import Appended, Entry, MemberInfo, Payload, StreamId
 
 
 class Bench:
@@ -82,6 +84,57 @@ def test_a_voter_that_lost_its_memory_no_longer_counts() -> None:
     bench.leading.appends.progress["n3"].match = 2
     bench.leading.peer_up(Peer(node_id("n3"), "n3", 2))
     assert bench.leading.appends.progress["n3"].match == 0
+
+
+def test_a_replica_without_a_state_holds_freeing_back_but_not_twice_in_a_row() -> None:
+    """What comes after the state that it is given is kept for it; when it was left behind, the others get a rest."""
+    bench = Bench()
+    progress = bench.leading.appends.progress["l1"]
+    bench.core.log.commit_to(2)
+    bench.core.delivery.hand_out(0, Outbox())
+    bench.core.log.trim(1)
+    bench.has("l1", 0, term=0, ok=False)
+    assert (progress.applied, progress.counted, progress.blank) == (1, True, True)
+    progress.counted, progress.out_until_ns = False, 3000
+    bench.has("l1", 0, term=0, ok=False)
+    assert not progress.counted
+    progress.out_until_ns = 2000
+    bench.has("l1", 0, term=0, ok=False)
+    assert progress.counted
+
+
+def test_log_time_goes_on_where_a_leader_with_another_clock_was() -> None:
+    config = GroupConfig("g", ("n1",), "n1")
+    core = Core(config, node_id("n1"), "n1", 2)
+    core.log.append(Entry(1, 1, 1, 10_000, Kind.TERM))
+    leading = Leading(core)
+    leading.begin(2, 300, Outbox())
+    assert core.log.tail.log_ns == 10_000
+    core.streams.take(payload(), 1)
+    leading.settle(450, Outbox())
+    assert core.log.tail.log_ns == 10_150
+
+
+def payload() -> Payload:
+    return Payload("g", StreamId(b"s" * 16, 1, 0), 1, 1, 0, memoryview(pack_block([b"x"])))
+
+
+def test_followers_hear_of_a_commit_at_once() -> None:
+    """Not with the next heartbeat: that would be the latency of everything."""
+    world = started(1, append_period_ns=10 * SECOND)
+    world.send("n1", [b"quick"])
+    world.run_until(
+        lambda: all(host.messages == [b"quick"] for host in world.hosts.values()), 5 * MILLISECOND
+    )
+
+
+def test_what_has_been_said_is_not_said_again() -> None:
+    world = started(1, append_period_ns=10 * SECOND)
+    world.send("n1", [b"quick"])
+    world.run(500 * MILLISECOND)
+    before = world.frames_sent
+    world.inject("n2", Applied(0, 0))
+    assert world.frames_sent == before
 
 
 def test_the_application_has_bounded_work_outstanding(monkeypatch: pytest.MonkeyPatch) -> None:

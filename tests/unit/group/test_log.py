@@ -78,16 +78,14 @@ def test_an_entry_that_does_not_follow_does_not_fit(change: dict[str, int]) -> N
     assert not log.tail.fits(Entry(**fields))
 
 
-def test_entries_above_a_state_are_kept_if_they_follow_from_it() -> None:
+def test_a_state_takes_the_place_of_the_log() -> None:
     log = some(3, 4, 5)
-    log.restart(Cursor(2, 1, 8, 0, {S: 8}), keep=True)
-    assert (log.ground.index, log.last, len(log), log.tail.next) == (2, 3, 1, {S: 13})
-
-
-def test_entries_that_conflict_with_a_state_are_dropped() -> None:
-    log = some(3, 4, 5)
-    log.restart(Cursor(2, 7, 20, 0, {S: 20}), keep=True)
-    assert (log.ground.index, log.last, len(log), log.commit) == (2, 2, 0, 2)
+    log.commit_to(1)
+    log.restart(Cursor(7, 2, 20, 0, {S: 20}))
+    assert (log.ground.index, log.last, len(log), log.commit) == (7, 7, 0, 7)
+    assert log.term_at(7) == 2
+    order(log, S, 1, term=2)
+    assert log.tail.next == {S: 21}
 
 
 def test_only_the_last_lives_of_a_source_are_remembered() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import cProfile
 import pstats
+import sys
 from random import Random
 from time import perf_counter_ns
 from typing import Any
@@ -164,7 +165,7 @@ def main() -> None:
             figures = measure(
                 size, options.messages // (8 if batch == 1 else 1), batch, options.members
             )
-            print(msgspec.json.encode(figures).decode())
+            sys.stdout.write(msgspec.json.encode(figures).decode() + "\n")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from holdfast.links.ports import (
     Transmit,
 )
 from holdfast.types import MICROSECOND, MILLISECOND, SECOND, FlowId, Nanos
+from holdfast.wire.packet import PACKET_MAX
 
 Address = tuple[str, int]
 Place = tuple[str, str]
@@ -100,8 +101,9 @@ class End:
 class Network:
     """All adapters, the paths between them, the flows on them."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, mtu: int) -> None:
         self.host = host
+        self.mtu = mtu
         self.adapters: dict[Address, Place] = {}
         self.addresses: dict[Place, Address] = {}
         self.identities: dict[str, Identity] = {}
@@ -238,6 +240,8 @@ class Network:
             if self.captured is not None:
                 self.captured.append((place, target, packet))
             path, host = self.path(place, target), self.host
+            if len(packet) + IP_UDP > self.mtu:
+                continue  # the kernel refuses it: it must not be fragmented
             if path.blocks_datagram(packet) or host.chance(path.loss):
                 continue
             for _ in range(1 + host.chance(path.duplicate)):
@@ -268,6 +272,7 @@ class Network:
         if not end.open:
             return
         self.sent["tcp"] += len(packets)
+        assert max(map(len, packets)) <= PACKET_MAX, "the peer would close this stream"
         end.queue.extend(packets)
         end.queued += sum(map(len, packets))
         if end.queued > FULL_BYTES and not end.full:

@@ -77,7 +77,7 @@ class World:
     ) -> None:
         self.now: Nanos = START
         self.rng = Random(seed)
-        self.network = Network(self)
+        self.network = Network(self, mtu)
         self.nodes: dict[str, Node] = {}
         self.puppets: dict[str, list[Any]] = {}
         """What reached addresses behind which there is no node, but a test."""

@@ -138,7 +138,7 @@ def test_a_peer_that_leaves_is_not_missed_and_may_come_back() -> None:
     world = connected()
     node = world.nodes["n2"]
     assert node.core is not None
-    world._done(node, node.core.leave(world.now))
+    world._done(node, node.core.stop(world.now))
     world.run(0.001)
     world.kill("n2")
     world.run(1)

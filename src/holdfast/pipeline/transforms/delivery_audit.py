@@ -83,28 +83,36 @@ def delivery_violations(
     went_back = sf.col("index") <= sf.col("index_before")
     skipped = sf.lit(group_facts is not None) & _skips() & (sf.col("lost") == 0)
     by_replica = _steps(rows, group_facts).where(~sf.col("restored"))
-    return conform(
+    found = (
         _disagreements(rows, entries)
         .unionByName(
             _offences(
                 _beside_earlier(entries.where("low = high")),
-                (ONE_PLACE, sf.expr("position < end_before.end"), "end_before.said"),
-                (ONCE, sf.expr("first <= last_before.last"), "last_before.said"),
+                (ONE_PLACE, sf.expr("position < end_before.end"), "end_before.row"),
+                (ONCE, sf.expr("first <= last_before.last"), "last_before.row"),
             )
         )
         .unionByName(
             _offences(
                 by_replica,
-                (IN_ORDER, went_back, "said_before"),
-                (NO_HOLE, skipped, "said_before"),
+                (IN_ORDER, went_back, "row_before"),
+                (NO_HOLE, skipped, "row_before"),
             )
-        ),
-        DELIVERY_VIOLATIONS,
+        )
+    )
+    return conform(
+        found.withColumn("rows", sf.transform("offenders", _as_text)), DELIVERY_VIOLATIONS
     )
 
 
-def delivery_audit(delivery_facts: DataFrame, group_facts: DataFrame | None = None) -> DataFrame:
-    """One row per group: the verdict, why, and what it rests on."""
+def delivery_audit(
+    delivery_facts: DataFrame,
+    group_facts: DataFrame | None = None,
+    violations: DataFrame | None = None,
+) -> DataFrame:
+    """One row per group: the verdict, why, and what it rests on. `violations` saves finding them again."""
+    if violations is None:
+        violations = delivery_violations(delivery_facts, group_facts)
     rows = _rows(delivery_facts)
     entries = _entries(rows)
     covered = entries.groupBy("group").agg(
@@ -122,11 +130,10 @@ def delivery_audit(delivery_facts: DataFrame, group_facts: DataFrame | None = No
     if group_facts is not None:
         unexplained &= sf.col("lost") > 0
     holes = _steps(rows, group_facts).groupBy("group").agg(sf.count_if(unexplained).alias("holes"))
-    offences = _named(delivery_violations(delivery_facts, group_facts))
     joined = (
         totals.join(covered, "group")
         .join(holes, "group", "left")
-        .join(offences, "group", "left")
+        .join(_named(violations), "group", "left")
         .withColumn("violations", sf.coalesce("violations", sf.lit(0)))
         .withColumn("holes_unexplained", sf.coalesce("holes", sf.lit(0)))
         .withColumn("named", sf.coalesce("named", sf.array().cast("array<string>")))
@@ -136,20 +143,21 @@ def delivery_audit(delivery_facts: DataFrame, group_facts: DataFrame | None = No
 
 
 def _rows(delivery_facts: DataFrame) -> DataFrame:
-    """Distinct facts with the number of messages, the position after the last one, and how people read the row."""
+    """Distinct facts with the number of messages, the position after the last one, and all that names the row."""
     messages = sf.col("last") - sf.col("first") + 1
     return (
         delivery_facts.distinct()
         .withColumn("messages", messages)
         .withColumn("end", sf.col("position") + messages)
-        .withColumn(
-            "said",
-            sf.format_string(
-                "%s (%s, incarnation %d, fact %d): index %d, position %d, stream %s, %d to %d, digest %08x",
-                *("name", sf.substring("node", 1, 8), "incarnation", "n", "index"),
-                *_SAME,
-            ),
-        )
+        .withColumn("row", sf.struct("name", "node", "incarnation", "n", "index", *_SAME))
+    )
+
+
+def _as_text(row: Column) -> Column:
+    return sf.format_string(
+        "%s (%s, incarnation %d, fact %d): index %d, position %d, stream %s, %d to %d, digest %08x",
+        *(row["name"], sf.substring(row["node"], 1, 8), row["incarnation"], row["n"], row["index"]),
+        *(row[name] for name in _SAME),
     )
 
 
@@ -163,7 +171,7 @@ def _entries(rows: DataFrame) -> DataFrame:
             sf.max(content).alias("high"),
             sf.max("messages").alias("messages"),
             sf.count_distinct("node").alias("replicas"),
-            sf.min("said").alias("said"),
+            sf.min("row").alias("row"),
         )
         .select("*", "low.position", "low.stream", "low.first", "low.last")
         .withColumn("end", sf.col("position") + sf.col("messages"))
@@ -177,7 +185,7 @@ def _disagreements(rows: DataFrame, entries: DataFrame) -> DataFrame:
         .groupBy("group", "index")
         .agg(
             sf.min("position").alias("position"),
-            sf.sort_array(sf.collect_set("said")).alias("rows"),
+            sf.sort_array(sf.collect_set("row")).alias("offenders"),
         )
         .withColumn("claim", sf.lit(AGREEMENT))
     )
@@ -190,8 +198,8 @@ def _beside_earlier(entries: DataFrame) -> DataFrame:
     earlier = (Window.unboundedPreceding, -1)
     return entries.withColumns(
         {
-            "end_before": sf.max(sf.struct("end", "said")).over(in_group.rowsBetween(*earlier)),
-            "last_before": sf.max(sf.struct("last", "said")).over(in_stream.rowsBetween(*earlier)),
+            "end_before": sf.max(sf.struct("end", "row")).over(in_group.rowsBetween(*earlier)),
+            "last_before": sf.max(sf.struct("last", "row")).over(in_stream.rowsBetween(*earlier)),
         }
     )
 
@@ -211,7 +219,7 @@ def _steps(rows: DataFrame, group_facts: DataFrame | None) -> DataFrame:
                     of_replica.rowsBetween(Window.unboundedPreceding, -1)
                 ),
                 "ns_before": sf.lag("now_ns").over(of_replica),
-                "said_before": sf.lag("said").over(of_replica),
+                "row_before": sf.lag("row").over(of_replica),
                 "lost": sf.col("missing_so_far") - sf.lag("missing_so_far").over(of_replica),
             }
         )
@@ -242,7 +250,7 @@ def _offences(rows: DataFrame, *claims: tuple[str, Column, str]) -> DataFrame:
             sf.when(
                 condition,
                 sf.struct(
-                    sf.lit(claim).alias("claim"), sf.array(sf.col(other), "said").alias("rows")
+                    sf.lit(claim).alias("claim"), sf.array(sf.col(other), "row").alias("offenders")
                 ),
             )
             for claim, condition, other in claims
@@ -251,7 +259,7 @@ def _offences(rows: DataFrame, *claims: tuple[str, Column, str]) -> DataFrame:
     return (
         rows.withColumn("broken", sf.explode(broken))
         .where("broken IS NOT NULL")
-        .select("group", "index", "position", "broken.claim", "broken.rows")
+        .select("group", "index", "position", "broken.claim", "broken.offenders")
     )
 
 

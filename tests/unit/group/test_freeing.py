@@ -1,0 +1,64 @@
+"""What a replica lets go of when the leader says that it is free."""
+
+from __future__ import annotations
+
+from holdfast.group.config import GroupConfig
+from holdfast.group.delivery import Delivery
+from holdfast.group.freeing import Release
+from holdfast.group.log import Kind, Log
+from holdfast.group.streams import Streams
+from holdfast.machine import Outbox
+from holdfast.wire.blocks import pack_block
+from holdfast.wire.frames import Entry, Freed, Payload, StreamId
+
+S = StreamId(b"s" * 16, 1, 0)
+R = StreamId(b"r" * 16, 1, 0)
+
+
+class Bench:
+    """Three entries of one stream and one of another; `delivered` of them were handed out."""
+
+    def __init__(self, delivered: int) -> None:
+        self.log = Log()
+        self.streams = Streams(1 << 20, 8)
+        position = 1
+        for index, (stream, first, last) in enumerate(
+            [(S, 1, 3), (S, 4, 6), (R, 1, 3), (S, 7, 9)], 1
+        ):
+            block = pack_block([b"x"] * (last - first + 1))
+            self.streams.take(
+                Payload("g", stream, first, last - first + 1, 0, memoryview(block)), 1
+            )
+            self.log.append(Entry(1, index, position, 0, Kind.ORDER, stream, first, last))
+            position += last - first + 1
+        delivery = Delivery(GroupConfig("g", ("a",), "a"), self.log, self.streams)
+        self.log.commit_to(delivered)
+        delivery.hand_out(0, Outbox())
+        self.release = Release(self.log, self.streams, delivery)
+
+    def free(self, *upto: tuple[StreamId, int]) -> tuple[list[tuple[int, int]], int]:
+        """What is held of S then, and where the log begins."""
+        self.release.take(Freed("g", upto))
+        return list(self.streams.streams[S].held), self.log.ground.index
+
+
+def test_what_everybody_has_is_let_go() -> None:
+    assert Bench(4).free((S, 6)) == ([(7, 10)], 2)
+
+
+def test_entries_go_in_order_so_one_stream_can_hold_the_log() -> None:
+    bench = Bench(4)
+    assert bench.free((S, 9)) == ([], 2)
+    assert bench.free((R, 3)) == ([], 4)
+
+
+def test_what_was_not_delivered_here_is_kept_whatever_the_leader_says() -> None:
+    """A replica that was left behind still needs what the others have let go."""
+    assert Bench(1).free((S, 9)) == ([(4, 10)], 1)
+
+
+def test_an_unknown_stream_and_a_repeated_word_change_nothing() -> None:
+    bench = Bench(4)
+    before = bench.free((S, 6))
+    assert bench.free((S, 6), (StreamId(b"z" * 16, 1, 0), 99)) == before
+    assert bench.free((S, 2)) == before

@@ -1,0 +1,206 @@
+"""`holdfast.Node` as applications meet it: what it gives, what it refuses, and how it says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conformance.worlds import free_port
+
+from holdfast.errors import (
+    ChannelEnded,
+    MisuseError,
+    NodeStopped,
+    NotAccepted,
+    PeerUnknown,
+    StoreFull,
+)
+from holdfast.links.channel import MESSAGE_MAX
+from holdfast.machine import Outbox
+from holdfast.node.config import AdapterConfig, NodeConfig, SecurityConfig
+from holdfast.runtime.node import Node
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.port import Store
+
+PORT = 20
+PATIENCE_S = 20
+
+
+def config(name: str, port: int, join: int = 0, data: str = "") -> NodeConfig:
+    return NodeConfig(
+        domain="unit",
+        name=name,
+        data=data,
+        join=(f"127.0.0.1:{join}",) if join else (),
+        adapter=(AdapterConfig("lo", f"127.0.0.1:{port}"),),
+        security=SecurityConfig(mode="plain"),
+    )
+
+
+@asynccontextmanager
+async def pair(tmp_path: Path | None = None) -> AsyncIterator[tuple[Node, Node]]:
+    """Two nodes that have found each other."""
+    first, second = free_port(["127.0.0.1"]), free_port(["127.0.0.1"])
+    data = str(tmp_path / "ann") if tmp_path else ""
+    async with (
+        Node(config("ann", first, data=data)) as ann,
+        Node(config("ben", second, first)) as ben,
+    ):
+        await ann.until_up("ben", timeout_s=PATIENCE_S)
+        await ben.until_up("ann", timeout_s=PATIENCE_S)
+        yield ann, ben
+
+
+async def eventually(check: Any) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not check():  # noqa: ASYNC110 any check will do, so there is no event
+            await asyncio.sleep(0.005)
+
+
+def test_messages_of_any_size_arrive_once_and_in_order() -> None:
+    async def run() -> None:
+        got: list[bytes] = []
+        sizes = [0, 1, 100, 65_536, 3_000_000, 7, 0, 1_400]
+        async with pair() as (ann, ben):
+            ben.listen(PORT, lambda _, messages: got.extend(map(bytes, messages)))
+            channel = ann.channel("ben", PORT)
+            for number, size in enumerate(sizes):
+                await channel.send(bytes([number]) * size)
+            await eventually(lambda: len(got) == len(sizes))
+        assert got == [bytes([number]) * size for number, size in enumerate(sizes)]
+
+    asyncio.run(run())
+
+
+def test_datagrams_arrive() -> None:
+    async def run() -> None:
+        got: list[bytes] = []
+        async with pair() as (ann, ben):
+            ben.listen(PORT, lambda _, messages: got.extend(map(bytes, messages)), channel=False)
+            datagrams = ann.datagrams("ben", PORT)
+
+            def some() -> bool:
+                datagrams.try_send(b"a datagram")
+                return bool(got)
+
+            await eventually(some)
+        assert set(got) == {b"a datagram"}
+
+    asyncio.run(run())
+
+
+def test_a_full_queue_refuses_and_then_takes_again() -> None:
+    """SPEC invariant 9: when a queue is full the sender is told, nothing vanishes."""
+
+    async def run() -> None:
+        got = 0
+
+        def take(_: bytes, messages: list[memoryview]) -> None:
+            nonlocal got
+            got += len(messages)
+
+        async with pair() as (ann, ben):
+            ben.listen(PORT, take)
+            channel = ann.channel("ben", PORT)
+            accepted = 0
+            while channel.try_send(bytes(10_000)):
+                accepted += 1
+            assert 100 < accepted < 2_000
+            await channel.writable()
+            assert channel.try_send(b"one more")
+            await eventually(lambda: got == accepted + 1)
+
+    asyncio.run(run())
+
+
+def test_a_channel_to_a_peer_that_stops_ends_loudly() -> None:
+    async def run() -> None:
+        async with pair() as (ann, ben):
+            channel = ann.channel("ben", PORT)
+            await channel.send(b"fine")
+            await ben.stop()
+            await eventually(lambda: ann.status()["links"][0]["state"] == "down")
+            with pytest.raises(ChannelEnded, match="may not have arrived"):
+                await channel.send(b"too late")
+            with pytest.raises(NotAccepted, match="no session"):
+                ann.channel("ben", PORT)
+
+    asyncio.run(run())
+
+
+def test_a_node_that_stopped_refuses_to_send() -> None:
+    async def run() -> None:
+        async with pair() as (ann, _):
+            channel = ann.channel("ben", PORT)
+            await ann.stop()
+            with pytest.raises(NodeStopped, match="nothing was sent"):
+                await channel.send(b"too late")
+
+    asyncio.run(run())
+
+
+def test_what_cannot_be_is_refused_with_a_reason() -> None:
+    async def run() -> None:
+        async with pair() as (ann, _):
+            with pytest.raises(PeerUnknown, match="carl"):
+                ann.channel("carl", PORT)
+            with pytest.raises(MisuseError, match="Holdfast's own"):
+                ann.channel("ben", 3)
+            with pytest.raises(MisuseError, match="at most"):
+                ann.channel("ben", PORT).try_send(bytes(MESSAGE_MAX + 1))
+            with pytest.raises(MisuseError, match="no group"):
+                ann.group("nothing")
+
+    asyncio.run(run())
+
+
+class SmallDisk(Node):
+    """A node whose store has room for its identity and for nothing else."""
+
+    def _open_store(self) -> Store:
+        return MemoryStore(max_bytes=80)
+
+
+def test_a_write_that_fails_stops_the_node_and_says_why() -> None:
+    """DESIGN, the core idea: a failed write stops the node."""
+
+    async def run() -> None:
+        first, second = free_port(["127.0.0.1"]), free_port(["127.0.0.1"])
+        async with SmallDisk(config("ann", first)) as ann, Node(config("ben", second, first)):
+            with pytest.raises(StoreFull):
+                async with asyncio.timeout(PATIENCE_S):
+                    await ann.wait_stopped()
+
+    asyncio.run(run())
+
+
+def test_a_unit_that_raises_is_rebuilt_and_its_inputs_are_dumped(tmp_path: Path) -> None:
+    """DESIGN, the core idea: a machine that raises takes down its own unit, not the node."""
+
+    async def run() -> None:
+        async with pair(tmp_path) as (ann, ben):
+            core = ann._core
+            assert core is not None
+            link = core.link(ben.id)
+            assert link is not None
+
+            def broken(_now: int, _inputs: list[Any], _out: Outbox) -> None:
+                raise ValueError("a bug in the link")
+
+            link.up = broken  # type: ignore[method-assign]
+            await eventually(lambda: core.link(ben.id) is not link)
+            await ann.until_up("ben", timeout_s=PATIENCE_S)
+            dumps = list((tmp_path / "ann" / "failures").iterdir())
+            assert len(dumps) == 1
+            assert "a bug in the link" in dumps[0].read_text()
+            assert core.turns.stopped == {}
+            got: list[bytes] = []
+            ben.listen(PORT, lambda _, messages: got.extend(map(bytes, messages)))
+            await ann.channel("ben", PORT).send(b"as before")
+            await eventually(lambda: got == [b"as before"])
+
+    asyncio.run(run())
