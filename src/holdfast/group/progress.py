@@ -27,7 +27,7 @@ class Progress:
     """One other replica."""
 
     __slots__ = (
-        "applied", "blank", "counted", "heard_ns", "incarnation", "match", "moved_ns", "next", "out_until_ns",
+        "applied", "blank", "counted", "heard_ns", "life", "match", "moved_ns", "next", "out_until_ns",
         "sent_ns", "start", "told",
     )  # fmt: skip
 
@@ -45,7 +45,8 @@ class Progress:
         """Nothing that it has not applied is freed."""
         self.out_until_ns = 0
         """When it was left behind: it holds nobody back before this."""
-        self.incarnation = 0
+        self.life: Peer | None = None
+        """Which life of which node this was learnt from."""
         self.told = 0
         """The commit index that it was last told."""
         self.heard_ns = -1
@@ -68,15 +69,15 @@ class Appends:
         self.term = term
         self.progress = {other: Progress(self._log.last, now) for other in self._others}
         for peer in self._peers.replicas:
-            self.progress[peer.name].incarnation = peer.incarnation
+            self.progress[peer.name].life = peer
 
     def peer_up(self, peer: Peer) -> None:
         """A session begins: what was on the way is lost, and a new incarnation has lost its memory."""
         progress = self.progress.get(peer.name)
         if progress is None:
             return
-        if progress.incarnation != peer.incarnation:
-            progress.incarnation = peer.incarnation
+        if progress.life != peer:
+            progress.life = peer
             progress.match = 0
         progress.next = self._log.last + 1
         progress.start = self._log.last

@@ -152,9 +152,12 @@ class SourceMachine(Machine):
             self._frame(now, item.peer, frame, out)
 
     def _frame(self, now: Nanos, peer: NodeId, frame: AnyFrame, out: Outbox) -> None:
-        if isinstance(frame, Nack) and frame.stream == self.stream:
-            self._resend(now, peer, frame.ranges, out)
-        elif isinstance(frame, Freed):
+        if not isinstance(frame, Nack | Freed) or frame.group != self._config.name:
+            self._ignored += 1
+        elif isinstance(frame, Nack):
+            if frame.stream == self.stream:
+                self._resend(now, peer, frame.ranges, out)
+        else:
             for stream, upto in frame.upto:
                 if stream == self.stream:
                     self._free(upto)

@@ -196,13 +196,16 @@ class Streams:
         return found
 
     def _forget_one(self) -> bool:
-        """Forget a stream of an earlier incarnation that nothing is held of. The log still knows where it ended."""
+        """Forget a stream that nothing is held of, and that lacks nothing or is of an earlier life of its source. The
+        log still knows where it goes on."""
         newest: dict[tuple[bytes, int], int] = {}
         for stream in self.streams:
             key = (stream.source, stream.stream)
             newest[key] = max(newest.get(key, 0), stream.incarnation)
         for stream, found in self.streams.items():
-            if not found.bytes and stream.incarnation < newest[(stream.source, stream.stream)]:
+            lacks_nothing = found.exists < found.floor
+            superseded = stream.incarnation < newest[(stream.source, stream.stream)]
+            if not found.bytes and (lacks_nothing or superseded):
                 del self.streams[stream]
                 self.changed.pop(stream, None)
                 return True

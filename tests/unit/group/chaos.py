@@ -127,3 +127,29 @@ class Chaos:
                 assert stream == messages[: len(stream)], (
                     f"{host.name} has something else of {name}/{life}"
                 )
+
+
+class Amnesia(Chaos):
+    """Restarts at any moment, as long as one voter keeps a whole memory: the group may halt, but never disagree."""
+
+    def run(self) -> World:
+        world = self.world
+        world.start()
+        ready(world)
+        for step in range(self.steps):
+            self._send(step)
+            self._break()
+            if self.rng.random() < 0.3:
+                self._forget()
+            world.run(self.rng.randint(1, 20) * MILLISECOND)
+            if step % 10 == 0:
+                world.heal_all()
+        world.check()
+        return world
+
+    def _forget(self) -> None:
+        name = self.rng.choice(self.world.config.voters)
+        others = [other for other in self.world.config.voters if other != name]
+        if any(self.world.hosts[other].status["memory"] == "whole" for other in others):
+            self.restarts["leader" if name == "n1" else "follower"] += 1
+            self.world.restart(name)

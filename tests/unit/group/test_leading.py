@@ -15,7 +15,7 @@ from holdfast.group.log import Kind
 from holdfast.group.peers import Peer
 from holdfast.group.ports import Applied
 from holdfast.machine import Outbox
-from holdfast.types import MILLISECOND, SECOND
+from holdfast.types import MILLISECOND, SECOND, NodeId
 from holdfast.wire.blocks import pack_block
 from holdfast.wire.frames import Appended, Entry, MemberInfo, Payload, StreamId
 
@@ -84,6 +84,16 @@ def test_a_voter_that_lost_its_memory_no_longer_counts() -> None:
     bench.leading.appends.progress["n3"].match = 2
     bench.leading.peer_up(Peer(node_id("n3"), "n3", 2))
     assert bench.leading.appends.progress["n3"].match == 0
+
+
+def test_another_node_of_the_same_name_has_not_what_the_first_had() -> None:
+    bench = Bench()
+    bench.leading.appends.progress["n3"].match = 2
+    bench.leading.peer_up(Peer(NodeId(b"z" * 16), "n3", 1))
+    assert bench.leading.appends.progress["n3"].match == 0
+    bench.leading.appends.progress["n2"].match = 2
+    bench.leading.peer_up(Peer(node_id("n2"), "n2", 1))
+    assert bench.leading.appends.progress["n2"].match == 2, "a new session of the same life"
 
 
 def test_a_replica_without_a_state_holds_freeing_back_but_not_twice_in_a_row() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from tests.unit.group.harness import World, node_id, ready, settle
 from tests.unit.group.test_group import FAST, started, talk, texts
 
@@ -112,6 +113,15 @@ def test_a_flood_of_what_cannot_be_ordered_is_bounded() -> None:
         assert world.hosts[name].status["streams"][stream]["held"] <= 2 * WINDOW + PIECE_OVERHEAD
         assert world.hosts[name].messages == []
     assert world.hosts["s1"].source.held <= 2 * WINDOW + 2000
+
+
+@pytest.mark.parametrize("names", [("n1",), ("n2",), ("n1", "n2"), ("n2", "n3")], ids="+".join)
+def test_replicas_that_wait_for_others_do_not_spin(names: tuple[str, ...]) -> None:
+    world = World(1, **FAST)
+    world.start(*names)
+    world.run(10 * SECOND)
+    assert world.turns_run / 10 / len(names) < 100, "turns per second and node"
+    assert {world.hosts[name].status["state"] for name in names} == {"starting"}
 
 
 def test_a_quiet_group_costs_next_to_nothing() -> None:

@@ -154,6 +154,7 @@ def test_impossible_and_foreign_numbers_free_nothing() -> None:
     bench.free(11)
     bench.free(-3)
     bench.free(10, StreamId(ME, 6, 0))
+    bench.give(Received(ONE, [Freed("other group", ((bench.source.stream, 10),))], 0))
     bench.give(Received(NodeId(b"z" * 16), [Freed("g", ((bench.source.stream, 10),))], 0))
     assert bench.source.held == held
 

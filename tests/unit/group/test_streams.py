@@ -117,15 +117,22 @@ def test_a_cut_ends_at_whole_blocks_and_has_at_least_one() -> None:
     assert stream.cut(1, 6, LOTS) == 5
 
 
-def test_too_many_streams_are_refused_unless_an_old_life_is_empty() -> None:
+@pytest.mark.parametrize("letters", [b"sss", b"abc"], ids=["lives of one source", "three sources"])
+def test_too_many_streams_are_refused_unless_one_is_not_needed(letters: bytes) -> None:
     streams = Streams(LOTS, streams_max=2)
-    old, new, third = (StreamId(b"s" * 16, life, 0) for life in (1, 2, 3))
-    assert streams.take(payload(1, 2, old), 1)
-    assert streams.take(payload(1, 2, new), 1)
-    assert streams.take(payload(1, 2, third), 1) is None
-    streams.streams[old].drop_below(3)
-    assert streams.take(payload(1, 2, third), 1)
-    assert list(streams.streams) == [new, third]
+    one, two, three = (StreamId(bytes([letter]) * 16, k, 0) for k, letter in enumerate(letters))
+    assert streams.take(payload(1, 2, one), 1)
+    assert streams.take(payload(1, 2, two), 1)
+    assert streams.take(payload(1, 2, three), 1) is None
+    streams.streams[one].drop_below(3)
+    assert streams.take(payload(1, 2, three), 1)
+    assert list(streams.streams) == [two, three]
+
+
+def test_a_stream_that_lacks_something_is_not_forgotten() -> None:
+    streams = Streams(LOTS, streams_max=1)
+    streams.know(S, 7, floor=1)
+    assert streams.open(StreamId(b"r" * 16, 1, 0)) is None
 
 
 def broken(**changes: object) -> Payload:
