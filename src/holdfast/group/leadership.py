@@ -19,8 +19,12 @@ acknowledgements are no longer counted by anybody. What it committed is on a maj
 voters, and any `witnesses` voters whose memory is whole include one of those (`GroupConfig.witnesses`). Of these the
 one with the highest (last term, last index) has everything that is committed: entries of one term come from one
 process, in order, and each earlier leader began with everything that was committed before. So gathering needs that
-many voters with a whole memory. If none of that many has any memory, the group is new. If some have and too few are
-left, the memory of a majority is lost: the group stops and says so, until an operator restarts its replicas.
+many voters with a whole memory.
+
+A group is new when *every* voter has been heard and none has a memory. Less would not do: a voter that was not heard
+may be the one that remembers, when those that were heard have restarted or never came to know. If some have a memory
+and too few are left, the memory of a majority is lost: the group stops and says so, until an operator restarts its
+replicas.
 
 Promises keep terms apart. A leader appends nothing in a term before `witnesses` voters follow it there; any later
 successor hears from one of them, and takes a higher term. (The term is also never below the leader's incarnation:
@@ -128,7 +132,7 @@ class Accession:
         if self.phase is not Phase.GATHER or len(self._claims) < self._needed:
             return
         whole = [name for name in self._voters if name in self._claims and self._claims[name].term]
-        if whole and len(whole) < self._needed:
+        if len(whole) < self._needed and (whole or len(self._claims) < len(self._voters)):
             return
         terms = [self._claims[name].term for name in whole]
         self.term = max(1, self._incarnation, max(terms, default=0) + 1)

@@ -25,7 +25,7 @@ from holdfast.links.ports import (
 )
 from holdfast.machine import Machine, Outbox
 from holdfast.telemetry.facts import PathFact
-from holdfast.types import MILLISECOND, NEVER, SECOND, SYNC, FlowId, Nanos, NodeId
+from holdfast.types import MICROSECOND, MILLISECOND, NEVER, SECOND, SYNC, FlowId, Nanos, NodeId
 from holdfast.wire.codec import encode
 from holdfast.wire.frames import Basic, PathRow, PathRows, Probe
 
@@ -39,6 +39,7 @@ class _Watched:
 
     __slots__ = (
         "listener",
+        "path",
         "probe_n",
         "ready",
         "row",
@@ -53,6 +54,7 @@ class _Watched:
         self, ready: FlowReady, sizes: tuple[int, ...], listener: Listener, now: Nanos
     ) -> None:
         self.ready = ready
+        self.path = (ready.peer, ready.adapter, ready.remote_adapter, ready.transport)
         self.unit = link_unit(ready.peer)
         self.sizes = sizes
         self.listener = listener
@@ -91,7 +93,7 @@ class HealthMachine(Machine):
                 else:
                     self._heard(now, item, out)
             elif kind is FlowReady:
-                self._watch(now, item)
+                self._watch(now, item, out)
             elif kind is FlowLost:
                 self._lost(now, item, out)
             elif kind is PeerUp:
@@ -102,20 +104,29 @@ class HealthMachine(Machine):
                     self.table.forget_node(item.peer)
         self._publish(out)
 
-    def _watch(self, now: Nanos, ready: FlowReady) -> None:
+    def _watch(self, now: Nanos, ready: FlowReady, out: Outbox) -> None:
         mtu = self._mtus.get(ready.adapter, 1500)
         probed = ready.transport == "udp" and self.config.probe_every > 0
         sizes = tuple(size for size in self.config.rungs if size <= mtu) if probed else ()
         listener = Listener(now, self.config.basic_ns)
-        self._flows[ready.flow] = _Watched(ready, sizes, listener, now)
+        watched = self._flows[ready.flow] = _Watched(ready, sizes, listener, now)
+        if ready.transport != "udp":
+            # A new stream on a path whose limits the datagrams have shown already.
+            key = (self.me.node, ready.adapter, ready.peer, ready.remote_adapter, "udp")
+            row = self.table.rows.get(key)
+            if row is not None:
+                self._judge(ready.flow, watched, row, out)
         if self.deadline == NEVER:
             self.deadline = now + MILLISECOND
 
     def _lost(self, now: Nanos, lost: FlowLost, out: Outbox) -> None:
         watched = self._flows.pop(lost.flow, None)
-        if watched is not None and not lost.left:
-            watched.listener.alive = False
-            self._state(now, watched, out)
+        if watched is None or lost.left:
+            return
+        if any(other.path == watched.path for other in self._flows.values()):
+            return  # another flow has taken its place, and speaks for the path
+        watched.listener.alive = False
+        self._state(now, watched, out)
 
     def _peer_up(self, item: PeerUp, out: Outbox) -> None:
         self._peers[item.peer] = True
@@ -149,15 +160,16 @@ class HealthMachine(Machine):
 
     def _state(self, now: Nanos, watched: _Watched, out: Outbox) -> None:
         """What we say of a path has changed: a new version of its row, a fact, and everybody hears of it."""
-        watched.row = self._row(watched)
+        watched.row = self._row(now, watched)
         watched.row_at = now
         self.table.put(watched.row, now)
         self._news.append(watched.row)
         self._fact(now, watched, "change", out)
 
-    def _row(self, watched: _Watched) -> PathRow:
+    def _row(self, now: Nanos, watched: _Watched) -> PathRow:
         listener, ready = watched.listener, watched.ready
-        self._version += 1
+        # By the clock, so that it grows also when this unit is rebuilt: nobody takes a row with a lower version.
+        self._version = max(self._version + 1, now // MICROSECOND)
         return PathRow(
             sender=ready.peer,
             sender_adapter=ready.remote_adapter,
@@ -204,8 +216,8 @@ class HealthMachine(Machine):
         late = now - self.deadline
         if late > config.basic_ns:
             for watched in self._flows.values():
-                watched.listener.excuse(min(late, config.pause_ns_max))
-        self._tick += 1
+                watched.listener.excuse(now, min(late, config.pause_ns_max))
+        self._tick = self._tick + 1 if self._tick else now // config.basic_ns  # grows when rebuilt, too
         probing = config.probe_every > 0 and self._tick % config.probe_every == 0
         for flow, watched in self._flows.items():
             if watched.listener.silence(now, config.grace):
@@ -241,7 +253,7 @@ class HealthMachine(Machine):
             same_rtt = abs(row.rtt_us - listener.rtt_us) <= max(200, row.rtt_us // 2)
             if same_loss and same_rtt:
                 return
-        watched.row = self._row(watched)
+        watched.row = self._row(now, watched)
         self.table.put(watched.row, now)
         self._news.append(watched.row)
 
@@ -270,28 +282,27 @@ class HealthMachine(Machine):
 
     def _told(self, row: PathRow, out: Outbox) -> None:
         """A listener tells us what arrives of what we send: the link must know."""
-        degraded = 0 < row.size < row.size_max
+        path = (row.listener, row.sender_adapter, row.listener_adapter)
         for flow, watched in self._flows.items():
-            ready = watched.ready
-            if (ready.peer, ready.adapter, ready.remote_adapter) != (
-                row.listener,
-                row.sender_adapter,
-                row.listener_adapter,
-            ):
-                continue
-            before = watched.verdict or FlowVerdict(flow, True, 0)
-            if ready.transport == row.transport:
-                verdict = FlowVerdict(
-                    flow, row.alive, row.size, degraded if row.size_max else before.degraded
-                )
-            elif row.size_max:
-                # Sizes are probed with datagrams, and a limit of the path hurts its streams as well.
-                verdict = FlowVerdict(flow, before.alive, 0, degraded)
-            else:
-                continue
-            if verdict != watched.verdict:
-                watched.verdict = verdict
-                out.down(watched.unit, verdict)
+            if watched.path[:3] == path:
+                self._judge(flow, watched, row, out)
+
+    def _judge(self, flow: FlowId, watched: _Watched, row: PathRow, out: Outbox) -> None:
+        """What a row says of sending on one flow of its path."""
+        degraded = 0 < row.size < row.size_max
+        before = watched.verdict or FlowVerdict(flow, True, 0)
+        if watched.ready.transport == row.transport:
+            verdict = FlowVerdict(
+                flow, row.alive, row.size, degraded if row.size_max else before.degraded
+            )
+        elif row.size_max:
+            # Sizes are probed with datagrams, and a limit of the path hurts its streams as well.
+            verdict = FlowVerdict(flow, before.alive, 0, degraded)
+        else:
+            return
+        if verdict != watched.verdict:
+            watched.verdict = verdict
+            out.down(watched.unit, verdict)
 
     def status(self, now: Nanos, subnets: dict[tuple[bytes, str], str]) -> list[dict[str, Any]]:
         """The table as the page shows it."""

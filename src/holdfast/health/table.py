@@ -11,12 +11,19 @@ from holdfast.types import Nanos
 from holdfast.wire.frames import PathRow
 
 ROWS_MAX: Final = 200_000
+NAME_MAX: Final = 64
 
 RowKey = tuple[bytes, str, bytes, str, str]
 
 
 def key_of(row: PathRow) -> RowKey:
     return row.sender, row.sender_adapter, row.listener, row.listener_adapter, row.transport
+
+
+def _plausible(row: PathRow) -> bool:
+    """Whether a row can be what a node says of a path: what is kept of others must have a bounded size."""
+    names = (row.sender_adapter, row.listener_adapter, row.transport)
+    return len(row.sender) == len(row.listener) == 16 and max(map(len, names)) <= NAME_MAX
 
 
 class PathTable:
@@ -26,9 +33,13 @@ class PathTable:
         self.rows: dict[RowKey, PathRow] = {}
         self.since: dict[RowKey, Nanos] = {}
         """When this node learnt of the state that a path is in."""
+        self._incarnations: dict[bytes, int] = {}
+        """The life that each listener is known to be in: rows of an earlier one come too late."""
 
     def put(self, row: PathRow, now: Nanos = 0) -> bool:
         """Take a row if it is newer than ours; True when it was."""
+        if row.incarnation < self._incarnations.get(row.listener, 0) or not _plausible(row):
+            return False
         key = key_of(row)
         known = self.rows.get(key)
         if known is not None and (row.incarnation, row.n) <= (known.incarnation, known.n):
@@ -46,7 +57,8 @@ class PathTable:
             del self.rows[key], self.since[key]
 
     def forget(self, listener: bytes, before_incarnation: int) -> None:
-        """Drop the rows of an earlier life of a listener."""
+        """Drop the rows of an earlier life of a listener, and take no more of them."""
+        self._incarnations[listener] = max(self._incarnations.get(listener, 0), before_incarnation)
         for key in [
             k
             for k, row in self.rows.items()

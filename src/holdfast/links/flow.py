@@ -31,6 +31,7 @@ class FlowState:
         "adapter",
         "alive",
         "authenticated",
+        "close_at",
         "closing",
         "counter",
         "credit",
@@ -78,6 +79,8 @@ class FlowState:
         self.hello_at: Nanos = NEVER
         self.hellos = 0
         self.shunned_until: Nanos = 0
+        self.close_at: Nanos = NEVER
+        """When it makes room for another flow that serves the same path."""
         self.closing = False
         self.parts: list[Part] = []
         """Frames that go out on this flow at the end of the turn."""

@@ -212,6 +212,10 @@ class LinkMachine(Machine):
 
     def _check_flow(self, now: Nanos, flow: FlowState, out: Outbox) -> None:
         """Ask again on a flow that is not agreed on; close a stream that nothing comes back on."""
+        if flow.close_at <= now:
+            self._close(flow, "another connection does", out)
+            return
+        self._wake_at(flow.close_at)
         if flow.ready:
             silent_at = flow.heard_at + self.me.timing.dead_ns
             if flow.stream and silent_at <= now:
@@ -417,20 +421,22 @@ class LinkMachine(Machine):
             flow.parts.append(encode(self._cipher.key_frame()))
         out.fact(self._fact(now, "flow_ready", path=flow.path))
         self._announce(out, self._flow_ready(flow))
-        self._drop_twins(flow, out)
+        self._drop_twins(now, flow)
 
-    def _drop_twins(self, flow: FlowState, out: Outbox) -> None:
+    def _drop_twins(self, now: Nanos, flow: FlowState) -> None:
         """One stream for each pair of adapters: the one that the node with the smaller id opened, and its newest."""
         if not flow.stream:
             return
         inbound = self.me.node > self.peer
         for twin in self.flows.values():
-            if twin is flow or not twin.stream or not twin.ready or twin.closing:
+            if twin is flow or not twin.stream or not twin.ready or twin.close_at < NEVER:
                 continue
             if (twin.adapter, twin.remote_adapter) != (flow.adapter, flow.remote_adapter):
                 continue
             loser = flow if flow.inbound != inbound and twin.inbound == inbound else twin
-            self._close(loser, "another connection does", out)
+            # Not at once: the peer should know of the other one before, or it takes the path for dead.
+            loser.close_at = now + self.me.timing.hello_ns
+            self._wake_at(loser.close_at)
 
     def _end_session(
         self, now: Nanos, reason: str, out: Outbox, hang_up: bool = False, left: bool = False

@@ -261,6 +261,9 @@ class Outlet:
         parts, flow.parts = flow.parts, []
         if not self._cipher.usable(flow):
             return  # nothing leaves unsealed; a Hello is repeated when the key has come
+        if len(parts) == 1:
+            out.effect(Transmit(flow.flow, [self._cipher.write(flow, parts)]))
+            return
         room_max = flow.body_max
         packets: list[bytes] = []
         batch: list[Part] = []

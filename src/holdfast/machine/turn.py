@@ -74,6 +74,9 @@ class Turns:
         self._carry_down: list[tuple[str, Any]] = []
         self._holding: dict[str, _Unit] = {}
         self._out = Outbox()
+        # What each unit is handed in the turn that runs now, by layer; empty between turns.
+        self._ups: list[dict[str, list[Any]]] = [{} for _ in range(LAYERS)]
+        self._downs: list[dict[str, list[Any]]] = [{} for _ in range(LAYERS)]
         self.number = 0
         self.committed = 0
         self.unclaimed = 0
@@ -124,42 +127,41 @@ class Turns:
         """Take `inputs` (unit, item) and everything that waited through the machines."""
         self.number += 1
         result = Result(self.number, [], [], [], [], False)
-        downs: list[dict[str, list[Any]]] = [{} for _ in range(LAYERS)]
+        downs = self._downs
         # Carried items first: they were asked for before anything that was held, or were meant to overtake it.
         carried, self._carry_down = self._carry_down, []
         for name, item in carried:
             self._hand_down(name, item, LAYERS, downs)
-        self._release(result, downs)
-        self._pass_up(now, inputs, result, downs)
+        if self._holding:
+            self._release(result, downs)
+        self._gather(now, inputs)
+        self._pass_up(now, result, downs)
         self._pass_down(now, result, downs)
         result.more = bool(self._carry_up or self._carry_down)
         return result
 
-    def _pass_up(
-        self,
-        now: Nanos,
-        inputs: Iterable[tuple[str, Any]],
-        result: Result,
-        downs: list[dict[str, list[Any]]],
-    ) -> None:
-        units = self._units
-        ups: list[dict[str, list[Any]]] = [{} for _ in range(LAYERS)]
+    def _gather(self, now: Nanos, inputs: Iterable[tuple[str, Any]]) -> None:
+        """Sort what there is to take by unit and layer, and add the units whose time has come."""
+        units, ups = self._units, self._ups
         carried, self._carry_up = self._carry_up, []
         for source in (carried, inputs):
             for name, item in source:
                 unit = units.get(name)
                 if unit is None:
                     self.unclaimed += 1
-                    continue
-                layer = ups[unit.layer]
-                if name in layer:
+                elif name in (layer := ups[unit.layer]):
                     layer[name].append(item)
                 else:
                     layer[name] = [item]
         for name in self._deadlines.due(now):
             ups[units[name].layer].setdefault(name, [])
+
+    def _pass_up(self, now: Nanos, result: Result, downs: list[dict[str, list[Any]]]) -> None:
+        units, ups = self._units, self._ups
         out = self._out
         for level, layer in enumerate(ups):
+            if not layer:
+                continue
             for name, items in layer.items():
                 unit = units.get(name)
                 if unit is None:  # Dropped by a callback in the middle of the turn.
@@ -182,6 +184,7 @@ class Turns:
                     self._collect(unit, level + 1, result, downs)
                 if machine.deadline != unit.deadline:
                     self._set_deadline(unit)
+            layer.clear()
 
     def _hand_up(self, level: int, ups: list[dict[str, list[Any]]]) -> None:
         units, out = self._units, self._out
@@ -206,6 +209,8 @@ class Turns:
         out = self._out
         for level in range(LAYERS - 1, -1, -1):
             layer = downs[level]
+            if not layer:
+                continue
             for name, items in layer.items():
                 unit = units.get(name)
                 if unit is None:
@@ -217,10 +222,14 @@ class Turns:
                 except Exception as error:  # noqa: BLE001 whatever it raised, only this unit may suffer
                     self._fail(unit, error, items, now, result)
                     continue
-                self._carry_up.extend(out.ups)
-                self._collect(unit, level, result, downs)
+                if out.ups:
+                    self._carry_up.extend(out.ups)
+                    out.ups = []
+                if out.downs or out.effects or out.facts or out.writes:
+                    self._collect(unit, level, result, downs)
                 if machine.deadline != unit.deadline:
                     self._set_deadline(unit)
+            layer.clear()
 
     def _hand_down(
         self, target: str, item: Any, level: int, downs: list[dict[str, list[Any]]]
@@ -246,23 +255,34 @@ class Turns:
         if out.writes:
             result.writes.extend(out.writes)
             unit.last_write = result.number
-        waits = unit.last_write > self.committed
-        held = unit.held
-        for target, item, immediate in out.downs:
-            if (waits or held) and not immediate:
-                held.append((unit.last_write, target, item))
-            else:
+        if unit.last_write > self.committed or unit.held:
+            self._hold(unit, level, result, downs)
+        else:
+            for target, item, _ in out.downs:
                 self._hand_down(target, item, level, downs)
-        for effect, immediate in out.effects:
-            if (waits or held) and not immediate:
-                held.append((unit.last_write, None, effect))
-            else:
+            for effect, _ in out.effects:
                 result.effects.append(effect)
-        if held:
-            self._holding[unit.name] = unit
         if out.facts:
             result.facts.extend(out.facts)
         out.clear()
+
+    def _hold(
+        self, unit: _Unit, level: int, result: Result, downs: list[dict[str, list[Any]]]
+    ) -> None:
+        """The unit has writes that are not durable: only what promises nothing may go."""
+        held = unit.held
+        for target, item, immediate in self._out.downs:
+            if immediate:
+                self._hand_down(target, item, level, downs)
+            else:
+                held.append((unit.last_write, target, item))
+        for effect, immediate in self._out.effects:
+            if immediate:
+                result.effects.append(effect)
+            else:
+                held.append((unit.last_write, None, effect))
+        if held:
+            self._holding[unit.name] = unit
 
     def _release(self, result: Result, downs: list[dict[str, list[Any]]]) -> None:
         """Let go of what waited for writes that are durable now, in the order in which it was asked for."""

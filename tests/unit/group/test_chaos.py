@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from tests.unit.group.chaos import Chaos
+from tests.unit.group.chaos import Amnesia, Chaos
 
 SEEDS = range(50)
 seen: Counter[str] = Counter()
@@ -22,6 +22,13 @@ def test_replicas_agree_and_nothing_is_lost_or_doubled_under_faults(seed: int) -
     seen["leader restarts"] += chaos.restarts["leader"]
     seen["deliveries"] += max(len(host.app.got) for host in world.hosts.values())
     seen["runs"] += 1
+
+
+@pytest.mark.parametrize("seed", range(100, 120))
+def test_replicas_never_disagree_however_many_forget(seed: int) -> None:
+    """Restarts at any moment, as long as one voter remembers. The group may halt; it may not begin another history."""
+    world = Amnesia(seed, steps=40).run()
+    assert world.events("restored")
 
 
 def test_the_runs_above_were_worth_it() -> None:

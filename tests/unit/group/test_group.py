@@ -11,7 +11,17 @@ from holdfast.group.leadership import NO_CONTACT
 from holdfast.group.log import Kind
 from holdfast.links.ports import Received
 from holdfast.types import MILLISECOND, SECOND
-from holdfast.wire.frames import Append, Entry, Payload, StateRequest
+from holdfast.wire.blocks import pack_block
+from holdfast.wire.frames import (
+    Append,
+    Entry,
+    Freed,
+    Nack,
+    Payload,
+    StateChunk,
+    StateRequest,
+    StreamId,
+)
 
 FAST: dict[str, Any] = {"window_bytes": 64_000, "payload_bytes": 1000}
 
@@ -165,6 +175,28 @@ def test_a_restarted_source_is_a_new_stream() -> None:
     assert len({item.stream for item in world.hosts["n2"].app.got}) == 2
 
 
+def test_a_replica_answers_for_an_earlier_life_of_the_source_on_its_own_node() -> None:
+    """The source that is there now knows nothing of it."""
+    world = started(1)
+    world.restart("n2")
+    ready(world)
+    stream = StreamId(node_id("n2"), 1, 0)
+    block = memoryview(pack_block([b"left over"]))
+    world.inject(
+        "n2", Received(node_id("n3"), [Payload("book", stream, 2, 1, 0, block)], world.now)
+    )
+    asked: list[Any] = []
+
+    def watch(sender: str, target: str, frame: Any) -> bool:
+        if sender == "n2" and isinstance(frame, Payload):
+            asked.append((target, frame.stream, frame.first))
+        return False
+
+    world.drop = watch
+    world.inject("n2", Received(node_id("n3"), [Nack("book", stream, ((1, 5),))], world.now))
+    assert asked == [("n3", stream, 2)]
+
+
 # -- restarts ----------------------------------------------------------------------------------------------------
 
 
@@ -265,6 +297,48 @@ def test_every_replica_can_be_restarted_one_after_the_other() -> None:
         world.restart(name)
         ready(world)
     settle(world, sent)
+
+
+def test_entries_of_an_earlier_term_are_refused() -> None:
+    world = started(1)
+    world.restart("n1")
+    ready(world)
+    before = world.hosts["n2"].status
+    late = Append("book", 1, before["last"], 2, 0, (Entry(1, before["last"] + 1, 1, 0, Kind.TERM),))
+    world.inject("n2", Received(node_id("n1"), [late], world.now))
+    world.run(10 * MILLISECOND)
+    after = world.hosts["n2"].status
+    assert (after["term"], after["last"], after["ignored"]) == (2, before["last"], {"old term": 1})
+
+
+def test_what_a_restored_state_covers_is_not_held_any_more() -> None:
+    world = started(1)
+    world.drop = lambda sender, target, frame: (
+        target == "n2" and isinstance(frame, StateChunk | Freed)
+    )
+    world.restart("n2")
+    world.run(10 * MILLISECOND)
+    world.send("n1", texts("a", 50))
+    world.run(50 * MILLISECOND)
+    streams: dict[str, Any] = world.hosts["n2"].status["streams"]
+    assert sum(stream["held"] for stream in streams.values()) > 1000, "held without a state"
+    world.drop = lambda sender, target, frame: target == "n2" and isinstance(frame, Freed)
+    ready(world)
+    streams = world.hosts["n2"].status["streams"]
+    assert sum(stream["held"] for stream in streams.values()) == 0
+
+
+def test_a_state_that_is_older_than_the_log_is_not_put_in() -> None:
+    """What the log has above it was acknowledged."""
+    world = started(1)
+    settle(world, talk(world, ("n1",)))
+    offer = StateChunk("book", 0, world.hosts["n3"].status["last"] + 1, 0, 0, memoryview(b""))
+    world.inject("n3", Received(node_id("n1"), [offer], world.now))
+    assert world.hosts["n3"].status["state"] == "restoring"
+    world.run(100 * MILLISECOND)
+    assert world.hosts["n3"].status["state"] == "following"
+    assert world.hosts["n3"].status["ignored"] == {"old state": 1}
+    assert world.events("restored") == []
 
 
 # -- what a memory is worth --------------------------------------------------------------------------------------

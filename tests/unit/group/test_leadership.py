@@ -16,7 +16,7 @@ def way(voters: int = 3, incarnation: int = 1) -> Accession:
     return Accession(GroupConfig("g", names, "a"), "a", incarnation)
 
 
-def test_a_group_is_founded_when_enough_voters_have_nothing() -> None:
+def test_a_group_is_founded_when_nobody_has_anything() -> None:
     accession = way()
     accession.claimed("b", NOTHING)
     accession.decide()
@@ -24,6 +24,18 @@ def test_a_group_is_founded_when_enough_voters_have_nothing() -> None:
     accession.claimed("c", NOTHING)
     accession.decide()
     assert (accession.phase, accession.term) == (Phase.PROMISE, 1)
+
+
+def test_a_group_is_founded_by_all_its_voters() -> None:
+    """In a larger group, too: whoever was not heard may be the only one whose memory was not lost."""
+    accession = way(5)
+    for name in "bcd":
+        accession.claimed(name, NOTHING)
+    accession.decide()
+    assert accession.phase is Phase.GATHER
+    accession.claimed("e", NOTHING)
+    accession.decide()
+    assert accession.phase is Phase.PROMISE
 
 
 def test_the_longest_log_is_fetched() -> None:

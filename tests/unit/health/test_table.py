@@ -1,0 +1,122 @@
+"""The table: rows belong to their listener, the newest version wins, and nobody can blow it up."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.health.table import PathTable, key_of
+from holdfast.wire.frames import PathRow
+
+A, B, C = (letter * 16 for letter in (b"a", b"b", b"c"))
+
+
+def row(n: int = 1, incarnation: int = 1, **changes: Any) -> PathRow:
+    values: dict[str, Any] = {
+        "sender": A,
+        "sender_adapter": "red",
+        "listener": B,
+        "listener_adapter": "red",
+        "transport": "udp",
+        "incarnation": incarnation,
+        "n": n,
+        "alive": True,
+        "size": 1500,
+        "size_max": 1500,
+        "loss_ppm": 0,
+        "rtt_us": 100,
+    }
+    return PathRow(**{**values, **changes})
+
+
+def test_a_row_is_taken_only_if_it_is_newer() -> None:
+    """H9: rows are versioned (incarnation, n)."""
+    table = PathTable()
+    assert table.put(row(5))
+    assert not table.put(row(5, alive=False))
+    assert not table.put(row(4, alive=False))
+    assert table.put(row(6, alive=False))
+    assert table.put(row(1, incarnation=2))
+    assert not table.put(row(7, incarnation=1))
+    assert table.rows == {key_of(row()): row(1, incarnation=2)}
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 5), st.booleans()), max_size=12))
+def test_everybody_holds_the_same_after_quiet_in_whatever_order_rows_come(
+    versions: list[tuple[int, int, bool]],
+) -> None:
+    """H9: equal after quiet."""
+    by_version = {(incarnation, n): alive for incarnation, n, alive in versions}
+    rows = [row(n, incarnation, alive=alive) for (incarnation, n), alive in by_version.items()]
+    tables = []
+    for order in itertools.islice(itertools.permutations(rows), 24):
+        table = PathTable()
+        for item in (*order, *order):
+            table.put(item)
+        tables.append(table.rows)
+    assert all(rows == tables[0] for rows in tables)
+
+
+def test_rows_of_an_earlier_life_go_and_do_not_come_back_by_gossip() -> None:
+    """A listener that restarted with fewer adapters must not leave a ghost behind."""
+    table = PathTable()
+    table.put(row(9, listener_adapter="blue"))
+    table.put(row(9, sender=B, listener=C))
+    table.forget(B, 2)
+    assert list(table.rows.values()) == [row(9, sender=B, listener=C)]
+    assert not table.put(row(9, listener_adapter="blue"))
+    assert table.put(row(1, incarnation=2))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sender": b""},
+        {"sender": b"a" * 17},
+        {"listener": b"b" * 1000},
+        {"sender_adapter": "x" * 65},
+        {"listener_adapter": "x" * 100_000},
+        {"transport": "x" * 65},
+    ],
+    ids=str,
+)
+def test_a_row_that_cannot_be_is_not_kept(changes: dict[str, Any]) -> None:
+    """Invariant 9: bounded in bytes, not only in rows."""
+    table = PathTable()
+    assert not table.put(row(**changes))
+    assert table.rows == {}
+    assert table.since == {}
+
+
+def test_the_table_is_bounded_and_still_takes_news_when_it_is_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("holdfast.health.table.ROWS_MAX", 3)
+    table = PathTable()
+    for adapter in "abcde":
+        table.put(row(1, listener_adapter=adapter))
+    assert len(table.rows) == 3
+    assert table.put(row(2, listener_adapter="a", alive=False))
+
+
+def test_since_tells_when_the_state_changed_and_not_when_it_was_repeated() -> None:
+    table = PathTable()
+    table.put(row(1), 100)
+    table.put(row(2, loss_ppm=5), 200)
+    assert table.since[key_of(row())] == 100
+    table.put(row(3, size=1000), 300)
+    assert table.since[key_of(row())] == 300
+
+
+def test_a_node_that_left_leaves_no_rows() -> None:
+    table = PathTable()
+    for pair in ((A, B), (B, A), (A, C)):
+        table.put(row(sender=pair[0], listener=pair[1]))
+    table.forget_node(B)
+    assert [(r.sender, r.listener) for r in table.rows.values()] == [(A, C)]
+    assert len(table.since) == 1
