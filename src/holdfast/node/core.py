@@ -16,6 +16,7 @@ from random import Random
 from typing import Any
 from zlib import crc32
 
+from holdfast.errors import MisuseError
 from holdfast.group.config import GROUP_FRAMES, units_for
 from holdfast.group.replica import ReplicaMachine
 from holdfast.group.source import SourceMachine
@@ -83,6 +84,7 @@ class NodeCore:
         self._now = now
         self._listeners: list[str] = []
         self._orphans: list[LinkMachine] = []
+        self._streams_begun: dict[str, int] = {}
         self.sessions = Sessions(self._rng("sessions"))
         self.turns = Turns(self._build)
         self.groups = {group.name: group for group in config.groups()}
@@ -126,14 +128,21 @@ class NodeCore:
             spawn = self._spawn if self.config.mesh == "all" else _spawn_nothing
             return DirectoryMachine(me, spawn, self._stored.get(MEMBERS, []), self._now)
         if kind == "source":
+            # One that failed begins another stream: its numbers start again at 1.
+            stream = self._streams_begun.get(name, 0)
+            self._streams_begun[name] = stream + 1
             return SourceMachine(
                 config=self.groups[name],
                 node=me.node,
                 name=me.name,
                 incarnation=me.incarnation,
                 rng=rng,
+                stream=stream,
             )
         if kind == "replica":
+            if self.turns.machine(unit) is not None:
+                # The others count on what it acknowledged, and that was in the memory that it just lost.
+                raise MisuseError(f"a replica in memory cannot be rebuilt: restart node {me.name}")
             return ReplicaMachine(
                 config=self.groups[name],
                 node=me.node,

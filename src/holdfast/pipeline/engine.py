@@ -45,6 +45,8 @@ _QUICK_START: Final = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
 }
+_PARTITION_BYTES: Final = 8 << 20
+"""Of input per task: segments are compressed about tenfold."""
 _LAST_WORDS_MAX: Final = 2_000
 
 
@@ -88,7 +90,8 @@ def open_engine(
     check_engine(engine)
     check_packages()
     small = input_bytes <= SMALL_BYTES
-    settings = _SESSION_SETTINGS | {"spark.sql.shuffle.partitions": "2" if small else "64"}
+    partitions = 2 if small else max(8, input_bytes // _PARTITION_BYTES)
+    settings = _SESSION_SETTINGS | {"spark.sql.shuffle.partitions": str(partitions)}
     if engine.startswith("sc://"):
         session = _connect(engine, settings)
     else:

@@ -303,6 +303,7 @@ def test_entries_of_an_earlier_term_are_refused() -> None:
     world = started(1)
     world.restart("n1")
     ready(world)
+    world.run(10 * MILLISECOND)
     before = world.hosts["n2"].status
     late = Append("book", 1, before["last"], 2, 0, (Entry(1, before["last"] + 1, 1, 0, Kind.TERM),))
     world.inject("n2", Received(node_id("n1"), [late], world.now))
@@ -313,9 +314,7 @@ def test_entries_of_an_earlier_term_are_refused() -> None:
 
 def test_what_a_restored_state_covers_is_not_held_any_more() -> None:
     world = started(1)
-    world.drop = lambda sender, target, frame: (
-        target == "n2" and isinstance(frame, StateChunk | Freed)
-    )
+    world.drop = lambda sender, target, frame: sender == "n2" and isinstance(frame, StateRequest)
     world.restart("n2")
     world.run(10 * MILLISECOND)
     world.send("n1", texts("a", 50))

@@ -10,7 +10,7 @@ from holdfast.machine.rangeset import RangeSet
 from holdfast.types import MICROSECOND, MILLISECOND, FlowId
 from holdfast.wire.codec import Rejected, decode_body, encode
 from holdfast.wire.frames import Chunk, ChunkAck
-from holdfast.wire.packet import write_plain
+from holdfast.wire.packet import HEAD, write_plain
 
 STREAM, OTHER_STREAM, DATAGRAMS = FlowId(1), FlowId(2), FlowId(3)
 KINDS = {STREAM: False, OTHER_STREAM: False, DATAGRAMS: True}
@@ -20,7 +20,7 @@ KINDS = {STREAM: False, OTHER_STREAM: False, DATAGRAMS: True}
 def chunk_of(part: object) -> Chunk:
     """A part as the receiver decodes it."""
     assert isinstance(part, bytes | tuple)
-    body = write_plain(0, 0, [part])[18:]
+    body = write_plain(0, 0, [part])[HEAD:]
     frames = decode_body(body)
     assert isinstance(frames, list)
     assert isinstance(frames[0], Chunk)

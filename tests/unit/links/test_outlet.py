@@ -6,9 +6,10 @@ from random import Random
 
 import pytest
 
+from holdfast.health.listener import BASIC_SIZE
 from holdfast.links.cipher import WINDOWS_MAX, Cipher
 from holdfast.links.config import LAN
-from holdfast.links.flow import IP_UDP, TAG_SHIFT, FlowState
+from holdfast.links.flow import DATAGRAM_MIN, IP_UDP, TAG_SHIFT, FlowState
 from holdfast.links.outlet import Outlet
 from holdfast.links.ports import FlowOpened, Identity, Transmit
 from holdfast.machine import Outbox
@@ -49,7 +50,7 @@ def packets(out: Outbox) -> list[bytes]:
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
-@pytest.mark.parametrize("numbers", [(1, 1, 1), (1 << 20, 1 << 20, 10**8), (1 << 40, 1 << 40, 1 << 40)])
+@pytest.mark.parametrize("numbers", [(1, 1, 1), (1 << 20, 1 << 20, 10**8), (1 << 31, 1 << 31, 1 << 40)])
 def test_a_probe_has_exactly_the_size_that_it_says_on_the_wire(
     sealed: bool, numbers: tuple[int, int, int]
 ) -> None:
@@ -196,3 +197,11 @@ def test_a_key_of_the_wrong_length_is_refused() -> None:
     near, _ = ciphers(True)
     for length in (0, 16, 33):
         assert not near.take_key(Key(22, bytes(length)))
+
+
+def test_a_basic_is_no_larger_than_what_is_said_to_pass_where_only_basics_pass() -> None:
+    near, _ = ciphers(True)
+    sizes = (576, 1000, 1280, 1500, 4000, 9000)
+    basic = Basic(1 << 31, 1 << 62, 10**9, 1 << 62, 10**9, sizes)
+    packet = near.write(flow_of(), [encode(basic)])
+    assert len(packet) + IP_UDP <= BASIC_SIZE == DATAGRAM_MIN

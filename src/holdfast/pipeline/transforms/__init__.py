@@ -1,7 +1,8 @@
 """Pure functions, DataFrame to DataFrame, each with the schema of its result beside it. No IO in here.
 
-A fact may be in two segments (a copy, a segment sealed again after a crash), so every transform starts from distinct
-rows. Facts of one node are ordered by incarnation, then `now_ns`, then `n`; nothing compares two nodes' clocks.
+A fact may be in two segments (a copy, a segment sealed again after a crash), so no transform counts the same number
+of a node, incarnation and kind twice. Facts of one node are ordered by incarnation, then `now_ns`, then `n`; nothing
+compares two nodes' clocks.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ _SAME: Final = ("position", "stream", "first", "last", "digest")
 
 def deliveries(delivery_facts: DataFrame) -> DataFrame:
     """One row per group and replica. `messages` counts every delivery; `positions` counts each position once."""
-    rows = _rows(delivery_facts)
+    rows = _each_once(_rows(delivery_facts))
     once = (
         rows.groupBy("group", "node", "index", "position")
         .agg(sf.max("messages").alias("messages"))
@@ -120,11 +120,15 @@ def delivery_audit(
         sf.count_if(sf.col("replicas") > 1).alias("entries_compared"),
         sf.sum("messages").alias("positions"),
     )
-    totals = rows.groupBy("group").agg(
-        sf.count_distinct("node").alias("replicas"),
-        sf.sum("messages").alias("messages"),
-        sf.min("position").alias("first_position"),
-        (sf.max("end") - 1).alias("last_position"),
+    totals = (
+        _each_once(rows)
+        .groupBy("group")
+        .agg(
+            sf.count_distinct("node").alias("replicas"),
+            sf.sum("messages").alias("messages"),
+            sf.min("position").alias("first_position"),
+            (sf.max("end") - 1).alias("last_position"),
+        )
     )
     unexplained = _skips() & ~sf.col("restored")
     if group_facts is not None:
@@ -143,14 +147,20 @@ def delivery_audit(
 
 
 def _rows(delivery_facts: DataFrame) -> DataFrame:
-    """Distinct facts with the number of messages, the position after the last one, and all that names the row."""
+    """Facts with the number of messages, the position after the last one, and all that names the row."""
     messages = sf.col("last") - sf.col("first") + 1
     return (
-        delivery_facts.distinct()
-        .withColumn("messages", messages)
+        delivery_facts.withColumn("messages", messages)
         .withColumn("end", sf.col("position") + messages)
         .withColumn("row", sf.struct("name", "node", "incarnation", "n", "index", *_SAME))
     )
+
+
+def _each_once(rows: DataFrame) -> DataFrame:
+    """What is counted, without copies of facts that are in two segments."""
+    return rows.select(
+        *("group", "node", "name", "incarnation", "n", "index", "position", "messages", "end")
+    ).distinct()
 
 
 def _as_text(row: Column) -> Column:
@@ -206,11 +216,14 @@ def _beside_earlier(entries: DataFrame) -> DataFrame:
 
 def _steps(rows: DataFrame, group_facts: DataFrame | None) -> DataFrame:
     """Each delivery beside the one before it on the same replica: whether a restore or lost facts lie between."""
-    by_number = Window.partitionBy("node", "incarnation").orderBy("n")
+    by_number = Window.partitionBy("node", "incarnation").orderBy("n", "row")
     of_replica = Window.partitionBy("node", "incarnation", "group").orderBy("now_ns", "n")
     missing = sf.coalesce(sf.col("n") - sf.lag("n").over(by_number) - 1, sf.lit(0))
+    is_copy = sf.col("row") == sf.col("row_before")
     steps = (
-        rows.withColumn("missing", missing)
+        rows.withColumn("row_before", sf.lag("row").over(by_number))
+        .where(~sf.coalesce(is_copy, sf.lit(False)))
+        .withColumn("missing", missing)
         .withColumn("missing_so_far", sf.sum("missing").over(by_number))
         .withColumns(
             {

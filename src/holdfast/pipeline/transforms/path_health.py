@@ -140,19 +140,27 @@ def soft_error_intervals(path_facts: DataFrame) -> DataFrame:
 
 def _spans(path_facts: DataFrame) -> DataFrame:
     """Each fact with its state, until when it holds, and what was before and after it on the same path."""
-    facts = (
-        path_facts.distinct()
-        .withColumnsRenamed({"node": "listener", "name": "listener_name"})
-        .withColumn("state", _state())
-    )
-    ends = facts.groupBy("listener", "incarnation").agg(
-        sf.max("now_ns").alias("end_ns"), sf.max_by("at", sf.struct("now_ns", "n")).alias("end_at")
-    )
-    ends = ends.withColumn(
-        "is_last_incarnation",
-        sf.col("incarnation") == sf.max("incarnation").over(Window.partitionBy("listener")),
-    )
     ordered = Window.partitionBy(*PATH, "incarnation").orderBy("now_ns", "n")
+    # A fact that is in two segments stands beside itself here; `distinct` would cost as much as all the rest.
+    is_copy = sf.col("n") == sf.col("n_before")
+    facts = (
+        path_facts.withColumnsRenamed({"node": "listener", "name": "listener_name"})
+        .withColumn("state", _state())
+        .withColumn("n_before", sf.lag("n").over(ordered))
+        .where(~sf.coalesce(is_copy, sf.lit(False)))
+    )
+    of_listener = Window.partitionBy("listener")
+    ends = (
+        path_facts.groupBy(sf.col("node").alias("listener"), "incarnation")
+        .agg(
+            sf.max("now_ns").alias("end_ns"),
+            sf.max_by("at", sf.struct("now_ns", "n")).alias("end_at"),
+        )
+        .withColumn(
+            "is_last_incarnation",
+            sf.col("incarnation") == sf.max("incarnation").over(of_listener),
+        )
+    )
     return (
         facts.withColumns(
             {
