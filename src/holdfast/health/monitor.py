@@ -217,7 +217,9 @@ class HealthMachine(Machine):
         if late > config.basic_ns:
             for watched in self._flows.values():
                 watched.listener.excuse(now, min(late, config.pause_ns_max))
-        self._tick = self._tick + 1 if self._tick else now // config.basic_ns  # grows when rebuilt, too
+        self._tick = (
+            self._tick + 1 if self._tick else now // config.basic_ns
+        )  # grows when rebuilt, too
         probing = config.probe_every > 0 and self._tick % config.probe_every == 0
         for flow, watched in self._flows.items():
             if watched.listener.silence(now, config.grace):

@@ -229,7 +229,9 @@ class Outlet:
 
     def _send_large(self, now: Nanos, parts: list[bytes], room: int) -> list[bytes]:
         """What no datagram can hold goes by stream, or would be lost for certain; the others are given back."""
-        streams = [f for f in self._flows.values() if f.stream and f.ready and not f.closing and f.credit]
+        streams = [
+            f for f in self._flows.values() if f.stream and f.ready and not f.closing and f.credit
+        ]
         large = [part for part in parts if len(part) > room]
         if streams:
             min(streams, key=lambda flow: flow.cost(now)).parts.extend(large)

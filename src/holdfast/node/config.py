@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tomllib
 from difflib import get_close_matches
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Literal
 
 import msgspec
@@ -19,9 +20,8 @@ from holdfast.health.config import HealthConfig
 from holdfast.links.config import LAN as LINK_LAN
 from holdfast.links.config import WAN as LINK_WAN
 from holdfast.links.config import LinkTiming
+from holdfast.links.handshake import ADAPTERS_MAX, NAME_MAX
 from holdfast.wire.frames import AdapterInfo
-
-LOOPBACK = ("127.", "::1", "localhost")
 
 
 class AdapterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -134,16 +134,27 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def split_address(address: str, where: str) -> tuple[str, int]:
     """`host:port`, or a `ConfigError` that says where it stands."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdigit() or int(port) > 65535:
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    named = bool(host) and host.isprintable() and " " not in host
+    if not named or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise ConfigError(
             f"{where}: {address!r} is not an address; write host:port, as 10.0.0.1:7400"
         )
-    return host.strip("[]"), int(port)
+    return host, int(port)
 
 
 def is_loopback(host: str) -> bool:
-    return host.startswith(LOOPBACK)
+    """Whether packets to `host` stay on this machine. Of names only one is certain to."""
+    address = _literal(host)
+    return host == "localhost" if address is None else address.is_loopback
+
+
+def _literal(host: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None
 
 
 def parse_config(text: str, source: str = "configuration") -> NodeConfig:
@@ -163,38 +174,71 @@ def parse_config(text: str, source: str = "configuration") -> NodeConfig:
 
 def check(config: NodeConfig, source: str) -> None:
     """What types cannot say."""
-    if not config.adapter:
-        raise ConfigError(
-            f"{source}: no [[adapter]]: a node needs at least one way to reach others"
-        )
-    names = [adapter.name for adapter in config.adapter]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"{source}: two adapters are called {name!r}")
-    for info, adapter in zip(config.adapters(), config.adapter, strict=True):
-        if info.host in ("0.0.0.0", "::"):
-            raise ConfigError(
-                f"{source}: adapter {info.name!r}: others cannot reach {info.host}; write the address they use"
-            )
-        if not info.transports:
-            raise ConfigError(f"{source}: adapter {info.name!r} has no transports")
-        if not 576 <= adapter.mtu <= 65_535:
-            raise ConfigError(f"{source}: adapter {info.name!r}: mtu is from 576 to 65535")
-        if config.security.mode == "plain" and not is_loopback(info.host):
-            raise ConfigError(
-                f"{source}: adapter {info.name!r}: plain mode is for loopback only, {info.host} is not; "
-                'make certificates with `holdfast ca` and set [security] mode = "tls"'
-            )
+    for key, value in (("domain", config.domain), ("name", config.name)):
+        if not 0 < len(value) <= NAME_MAX:
+            raise ConfigError(f"{source}: {key} has 1 to {NAME_MAX} letters")
+    _check_adapters(config, source)
     if config.security.mode == "tls":
         _check_tls(config, source)
     for join in config.join:
-        split_address(join, f"{source}: join")
+        _, port = split_address(join, f"{source}: join")
+        if not port:
+            raise ConfigError(f"{source}: join: nobody listens at port 0, as in {join!r}")
     for group in config.group:
         _check_group(group, source)
+    _check_twice([group.name for group in config.group], "groups are called", source)
+    _check_telemetry(config.telemetry, source)
     if config.web.address:
         host, _ = split_address(config.web.address, f"{source}: [web] address")
         if not is_loopback(host) and not config.web.token:
             raise ConfigError(f"{source}: [web]: off loopback the page needs a token")
+
+
+def _check_twice(values: list[str], what: str, source: str) -> None:
+    for value in values:
+        if values.count(value) > 1:
+            raise ConfigError(f"{source}: two {what} {value!r}")
+
+
+def _check_adapters(config: NodeConfig, source: str) -> None:
+    if not config.adapter:
+        raise ConfigError(
+            f"{source}: no [[adapter]]: a node needs at least one way to reach others"
+        )
+    if len(config.adapter) > ADAPTERS_MAX:
+        raise ConfigError(f"{source}: a node has at most {ADAPTERS_MAX} adapters")
+    for adapter in config.adapter:
+        _check_adapter(adapter, config.security.mode, source)
+    _check_twice([adapter.name for adapter in config.adapter], "adapters are called", source)
+    _check_twice([adapter.address for adapter in config.adapter], "adapters have", source)
+
+
+def _check_adapter(adapter: AdapterConfig, mode: str, source: str) -> None:
+    where = f"{source}: adapter {adapter.name!r}"
+    host, port = split_address(adapter.address, where)
+    if not 0 < len(adapter.name) <= NAME_MAX or len(adapter.subnet) > NAME_MAX:
+        raise ConfigError(f"{where}: its name and its subnet have at most {NAME_MAX} letters")
+    address = _literal(host)
+    if address is not None and address.is_unspecified:
+        raise ConfigError(f"{where}: others cannot reach {host}; write the address they use")
+    if not port:
+        raise ConfigError(f"{where}: others cannot reach port 0; write the port they use")
+    if not adapter.transports:
+        raise ConfigError(f"{where} has no transports")
+    if not 576 <= adapter.mtu <= 65_535:
+        raise ConfigError(f"{where}: mtu is from 576 to 65535")
+    if mode == "plain" and not is_loopback(host):
+        raise ConfigError(
+            f"{where}: plain mode is for loopback only, {host} is not; "
+            'make certificates with `holdfast ca` and set [security] mode = "tls"'
+        )
+
+
+def _check_telemetry(telemetry: TelemetryConfig, source: str) -> None:
+    if telemetry.max_mb < 1:
+        raise ConfigError(f"{source}: [telemetry] max_mb is at least 1")
+    if not 0 < telemetry.seal_s <= 86_400:
+        raise ConfigError(f"{source}: [telemetry] seal_s is more than 0 and at most a day (86400)")
 
 
 def _check_tls(config: NodeConfig, source: str) -> None:
@@ -217,6 +261,8 @@ def _check_group(group: GroupSection, source: str) -> None:
         raise ConfigError(f"{source}: group {group.name!r} names a voter twice")
     if group.leader not in group.voters:
         raise ConfigError(f"{source}: group {group.name!r}: leader {group.leader!r} is not a voter")
+    if group.window_mb < 1:
+        raise ConfigError(f"{source}: group {group.name!r}: window_mb is at least 1")
 
 
 def _check_keys(raw: Any, kind: type[msgspec.Struct], source: str, where: str) -> None:

@@ -4,9 +4,9 @@
 
 The session is the receiver's own number for what it agreed with the sender (0 before that): it finds the link and
 the key, and it makes packets of an earlier session fall on deaf ears. The number only grows: it is the nonce of a
-sealed packet and tells duplicates. The checksum (XXH3: it costs a fifteenth of a CRC) covers head and body of a plain packet; in a sealed one the tag
-does that, and inside TLS the record does. A clear packet is authenticated but not encrypted: its bytes are what
-crosses the cable.
+sealed packet and tells duplicates. The checksum (XXH3: it costs a fifteenth of a CRC) covers head and body of a plain
+packet; in a sealed one the tag does that, and inside TLS the record does. A clear packet is authenticated but not
+encrypted: its bytes are what crosses the cable.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ SIZES = (576, 1000, 1280, 1500, 4000, 9000)
 PERIOD = 100 * MILLISECOND
 NONE = memoryview(b"")
 
+
 class Sender:
     """Sends basics and probes to a listener over a path that may lose some, and may carry no large packets."""
 
@@ -71,7 +72,7 @@ def false_verdicts(loss: float, paths: int) -> tuple[int, int]:
     return sum(run.shrunk for run in runs), sum(run.died for run in runs)
 
 
-# -- sizes -----------------------------------------------------------------------------------------------------------
+# -- sizes ---------------------------------------------------------------------------------------------------------
 
 
 def test_every_size_that_passes_is_known_at_once() -> None:
@@ -176,7 +177,7 @@ def test_sizes_that_a_sender_adds_or_drops_are_followed() -> None:
     assert (listener.size, listener.size_max) == (800, 800)
 
 
-# -- liveness ----------------------------------------------------------------------------------------------------------
+# -- liveness ------------------------------------------------------------------------------------------------------
 
 
 def test_a_clean_path_that_falls_silent_is_dead_after_the_grace() -> None:
@@ -240,7 +241,7 @@ def test_an_own_pause_does_not_change_when_a_basic_was_heard() -> None:
     assert listener.heard_at == 1000
 
 
-# -- loss and round trip ----------------------------------------------------------------------------------------------
+# -- loss and round trip -------------------------------------------------------------------------------------------
 
 
 def test_loss_is_judged_by_a_rate() -> None:
@@ -267,18 +268,22 @@ def test_a_blackout_does_not_count_as_loss_by_chance() -> None:
 
 def test_the_round_trip_leaves_out_the_time_at_the_peer() -> None:
     listener = Listener(0, PERIOD)
-    listener.basic(Basic(1, 7, PERIOD, echo_ns=1000, echo_age_ns=50 * MILLISECOND), 52 * MILLISECOND)
+    listener.basic(
+        Basic(1, 7, PERIOD, echo_ns=1000, echo_age_ns=50 * MILLISECOND), 52 * MILLISECOND
+    )
     assert 1990 <= listener.rtt_us <= 2000
 
 
-@pytest.mark.parametrize(("echo", "age"), [(1 << 60, 0), (-(1 << 60), 0), (1, 1 << 60), (1, -(1 << 62))])
+@pytest.mark.parametrize(
+    ("echo", "age"), [(1 << 60, 0), (-(1 << 60), 0), (1, 1 << 60), (1, -(1 << 62))]
+)
 def test_a_round_trip_that_cannot_be_is_left_out(echo: int, age: int) -> None:
     listener = Listener(0, PERIOD)
     listener.basic(Basic(1, 7, PERIOD, echo, age), SECOND)
     assert listener.rtt_us == 0
 
 
-# -- senders that lie ---------------------------------------------------------------------------------------------------
+# -- senders that lie ----------------------------------------------------------------------------------------------
 
 numbers = st.one_of(st.integers(-5, 200), st.integers(-(1 << 63), (1 << 64) - 1))
 

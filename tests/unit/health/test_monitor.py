@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.unit.links.harness import World, connected
 
 from holdfast.health.listener import BASIC_SIZE
-from holdfast.links.ports import FlowVerdict, Received
+from holdfast.links.ports import FlowVerdict, OpenFlow, Received
 from holdfast.telemetry.facts import PathFact
-from holdfast.types import MILLISECOND, SECOND
+from holdfast.types import MILLISECOND
 from holdfast.wire.frames import Basic, PathRow, PathRows
-from tests.unit.links.harness import World, connected
 
 both_modes = pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
 GRACE_S = 0.3
@@ -40,7 +40,7 @@ def changes(world: World) -> list[PathFact]:
     return [fact for name in world.nodes for fact in world.path_changes(name)]
 
 
-# -- faults, in one direction, of one kind -------------------------------------------------------------------------------
+# -- faults, in one direction, of one kind -------------------------------------------------------------------------
 
 
 @both_modes
@@ -74,7 +74,9 @@ def test_a_path_that_passes_basics_only_is_told_to_the_link() -> None:
 
 
 @both_modes
-def test_a_blackout_of_one_direction_is_seen_within_the_grace_and_when_it_ends(sealed: bool) -> None:
+def test_a_blackout_of_one_direction_is_seen_within_the_grace_and_when_it_ends(
+    sealed: bool,
+) -> None:
     """H8: silence is death; of this path, in this direction, and of nothing else."""
     world = connected(sealed=sealed)
     world.run(60)
@@ -140,7 +142,7 @@ def test_an_own_pause_does_not_spoil_the_round_trip() -> None:
         assert r.rtt_us < 20_000, r
 
 
-# -- the table -------------------------------------------------------------------------------------------------------------
+# -- the table -----------------------------------------------------------------------------------------------------
 
 
 @both_modes
@@ -228,7 +230,7 @@ def test_a_row_about_others_is_taken_only_if_it_is_newer_and_never_about_ourselv
         {"sender": b"x" * 5000},
         {"listener_adapter": "x" * 50_000},
     ],
-    ids=lambda changed: ",".join(changed),
+    ids=",".join,
 )
 def test_rows_that_cannot_be_never_raise_and_never_stop_traffic(changed: dict[str, Any]) -> None:
     """Invariant 10."""
@@ -261,7 +263,7 @@ def test_a_basic_that_nobody_would_send_never_raises() -> None:
     assert world.up("n1", "n2")
 
 
-# -- what links are told ------------------------------------------------------------------------------------------------------
+# -- what links are told -------------------------------------------------------------------------------------------
 
 
 def test_a_connection_that_replaces_another_does_not_make_its_path_look_dead() -> None:
@@ -269,8 +271,6 @@ def test_a_connection_that_replaces_another_does_not_make_its_path_look_dead() -
     world = connected(adapters=("red",))
     world.run(3)
     before = len(world.path_changes("n2"))
-    from holdfast.links.ports import OpenFlow
-
     unit = world.link("n1", "n2").unit
     world.network.effect("n1", OpenFlow("red", "tcp", "127.0.1.2", 7400, unit))
     world.run(2)
@@ -301,7 +301,12 @@ def test_a_link_is_told_only_what_has_changed() -> None:
     told: list[FlowVerdict] = []
     link: Any = world.link("n1", "n2")
     original = link._verdict
-    link._verdict = lambda now, verdict, out: (told.append(verdict), original(now, verdict, out))
+
+    def listen(now: int, verdict: FlowVerdict, out: Any) -> None:
+        told.append(verdict)
+        original(now, verdict, out)
+
+    link._verdict = listen
     world.run(20)
     assert told == []
     world.path("n1", "n2").over = 1000
@@ -312,7 +317,7 @@ def test_a_link_is_told_only_what_has_changed() -> None:
 def test_heartbeats_go_on_every_flow_as_often_as_is_said() -> None:
     """H1, H2: basics on every path, probes interleaved in the configured ratio."""
     world = connected(adapters=("red",))
-    world.network.captured = captured = []
+    captured = world.network.capture()
     world.run(10)
     sizes = [len(packet) + 28 for (name, _), _, packet in captured if name == "n1"]
     assert 95 <= len([size for size in sizes if size < 200]) <= 105
@@ -335,4 +340,3 @@ def test_a_stop_of_the_peer_is_noticed_by_every_flow_and_cleaned_up() -> None:
     health = world.core("n1").health
     assert health._flows == {}
     assert all(not r.alive for r in health.table.rows.values() if r.listener == health.me.node)
-    assert world.now - SECOND > 0

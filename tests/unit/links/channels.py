@@ -152,6 +152,8 @@ class Pair:
         """Nothing is on its way any more: only the sender's own clock helps."""
         self.now += max(self.out.rto(), 150 * MILLISECOND)
         self.out.expire(self.now, DATAGRAMS)
-        if self.out.stalled_since() is not None:  # on a stream whose acknowledgements were lost: the link would move
+        if (
+            self.out.stalled_since() is not None
+        ):  # on a stream whose acknowledgements were lost: the link would move
             self.out.abandon(STREAM)
             self.out.abandon(OTHER_STREAM)

@@ -113,7 +113,6 @@ class Network:
         self.remotes: dict[FlowId, tuple[Place, Address]] = {}
         self.streams: dict[FlowId, End] = {}
         self.captured: list[tuple[Place, Place, bytes]] | None = None
-        """Every datagram that was sent, once a test has put a list here."""
         self.sent: dict[str, int] = {"udp": 0, "tcp": 0}
         self.lost_to: list[Address] = []
         """Where datagrams were sent although nobody is there."""
@@ -134,6 +133,11 @@ class Network:
             and end.other.place[0] == peer
             and adapter in ("", end.place[1])
         ]
+
+    def capture(self) -> list[tuple[Place, Place, bytes]]:
+        """From now on every datagram that is sent, with its sender and its listener."""
+        self.captured = []
+        return self.captured
 
     def inject(self, listener: Place, source: Address, packet: bytes) -> None:
         """A datagram from any address one likes, as an attacker sends it."""
@@ -156,12 +160,12 @@ class Network:
     def _open(self, node: str, request: OpenFlow) -> None:
         place, remote = (node, request.adapter), (request.host, request.port)
         if request.transport == "udp":
-            flow = self.datagram_flows.get((place, remote)) or self._new_datagram_flow(place, remote)
+            flow = self.datagram_flows.get((place, remote)) or self._new_datagram_flow(
+                place, remote
+            )
             self.host.give(
                 node,
-                FlowOpened(
-                    flow, request.adapter, "udp", *remote, inbound=False, unit=request.unit
-                ),
+                FlowOpened(flow, request.adapter, "udp", *remote, inbound=False, unit=request.unit),
             )
             return
         target = self.adapters.get(remote)
@@ -245,7 +249,11 @@ class Network:
             if path.blocks_datagram(packet) or host.chance(path.loss):
                 continue
             for _ in range(1 + host.chance(path.duplicate)):
-                arriving = _flip(packet, host.spread(8 * len(packet))) if host.chance(path.corrupt) else packet
+                arriving = (
+                    _flip(packet, host.spread(8 * len(packet)))
+                    if host.chance(path.corrupt)
+                    else packet
+                )
                 delay = path.delay_ns + (host.spread(path.jitter_ns) if path.jitter_ns else 0)
                 self._later(delay, lambda p=arriving, t=target: self._datagram(t, place, p))  # type: ignore[misc]
 

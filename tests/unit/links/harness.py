@@ -11,6 +11,8 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
+from tests.unit.links.fakenet import Network, Path
+
 from holdfast.health.config import HealthConfig
 from holdfast.links.link import LinkMachine
 from holdfast.links.ports import (
@@ -29,8 +31,6 @@ from holdfast.node.core import NodeCore
 from holdfast.telemetry.facts import LinkFact, PathFact
 from holdfast.types import NEVER, SECOND, Nanos, NodeId
 from holdfast.wire.frames import PathRow
-
-from tests.unit.links.fakenet import Network, Path
 
 DOMAIN = "lab"
 START: Nanos = 1000 * SECOND
@@ -234,7 +234,8 @@ class World:
             for b in running:
                 if a != b and (
                     not self.up(a, b)
-                    or sum(f.ready and not f.closing for f in self.link(a, b).flows.values()) != expected
+                    or sum(f.ready and not f.closing for f in self.link(a, b).flows.values())
+                    != expected
                     or len(self.link(a, b).flows) != expected
                 ):
                     return False

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.unit.links.harness import DOMAIN, World
+
 from holdfast.links.ports import Arrived, FlowClosed, FlowOpened, Identity, OpenFlow, Transmit
 from holdfast.types import FlowId
 from holdfast.wire.codec import encode
 from holdfast.wire.frames import AdapterInfo, AnyFrame, Hello, MemberInfo
 from holdfast.wire.packet import Packet, read_head, read_plain, write_plain
-
-from tests.unit.links.harness import DOMAIN, World
 
 NODE = b"x" * 16
 
@@ -18,7 +18,9 @@ NODE = b"x" * 16
 class Puppet:
     """Somebody at 127.0.1.99 who speaks plainly, and well, unless told otherwise."""
 
-    def __init__(self, world: World, name: str = "x", node: bytes = NODE, incarnation: int = 1) -> None:
+    def __init__(
+        self, world: World, name: str = "x", node: bytes = NODE, incarnation: int = 1
+    ) -> None:
         self.world = world
         self.name = name
         self.log: list[Any] = []

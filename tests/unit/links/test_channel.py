@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.links.channels import DATAGRAMS, KINDS, OTHER_STREAM, STREAM, Pair, audit, chunk_of
 
 from holdfast.links.channel import BLOCK_MAX, MESSAGE_MAX, RANGES_MAX, WINDOW, ChannelIn, ChannelOut
 from holdfast.types import MILLISECOND
 from holdfast.wire.blocks import pack_block
 from holdfast.wire.codec import Rejected
 from holdfast.wire.frames import Chunk, ChunkAck
-from tests.unit.links.channels import DATAGRAMS, KINDS, OTHER_STREAM, STREAM, Pair, audit, chunk_of
 
 LOTS = 1 << 30
 
@@ -162,7 +162,7 @@ def test_sending_again_what_was_sent_in_many_small_blocks_costs_no_more_than_sen
     assert taken(into, *chunks) == [number.to_bytes(4, "big") for number in range(40_000)]
 
 
-# -- loss, and paths ----------------------------------------------------------------------------------------------
+# -- loss, and paths -----------------------------------------------------------------------------------------------
 
 
 def test_a_datagram_is_lost_when_three_later_ones_have_arrived() -> None:
@@ -219,6 +219,7 @@ def test_the_time_out_backs_off_and_recovers() -> None:
     out.write([b"a"])
     sent(out, DATAGRAMS)
     first, now = out.rto(), 0
+    last: list[Chunk] = []
     for _ in range(8):
         now += out.rto()
         assert out.expire(now, DATAGRAMS)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.unit.links.harness import World, connected
+from tests.unit.links.puppet import Puppet
 
 from holdfast.links.door import STRANGERS_MAX
-from holdfast.links.ports import Identity
+from holdfast.links.ports import Identity, OpenFlow
 from holdfast.types import SECOND
 from holdfast.wire.codec import encode
 from holdfast.wire.frames import AdapterInfo, Hello, Refuse
 from holdfast.wire.packet import Packet, read_head, read_plain, write_plain
-from tests.unit.links.harness import World, connected
-from tests.unit.links.puppet import Puppet
 
 both_modes = pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
 
@@ -68,11 +68,9 @@ def test_one_stream_is_left_for_each_pair_of_adapters_when_both_connect_at_once(
 def test_the_stream_of_the_larger_id_goes_also_when_it_is_agreed_last(sealed: bool) -> None:
     """One stream for each pair of adapters, whichever came first: two would answer for one path in the table."""
     world = connected(sealed=sealed, adapters=("red",))
-    puppetless = world.link("n2", "n1")
-    assert len([f for f in puppetless.flows.values() if f.stream]) == 1
-    from holdfast.links.ports import OpenFlow
-
-    world.network.effect("n2", OpenFlow("red", "tcp", "127.0.1.1", 7400, puppetless.unit))
+    link = world.link("n2", "n1")
+    assert len([f for f in link.flows.values() if f.stream]) == 1
+    world.network.effect("n2", OpenFlow("red", "tcp", "127.0.1.1", 7400, link.unit))
     world.run(1)
     assert world.settled()
     assert not next(f for f in world.link("n1", "n2").flows.values() if f.stream).inbound
@@ -316,7 +314,7 @@ def test_a_hello_that_is_meant_for_another_node_is_refused_but_not_forgotten() -
     assert any(item.inbound for item in puppet.opened())
 
 
-# -- both ends want the same --------------------------------------------------------------------------------------
+# -- both ends want the same ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -325,7 +323,7 @@ def test_hellos_do_not_breed(seed: int) -> None:
     world = World(3, seed=seed)
     for path in world.all_paths():
         path.loss, path.duplicate, path.jitter_ns = 0.2, 0.3, SECOND // 20
-    world.network.captured = captured = []
+    captured = world.network.capture()
     world.run(6)
     assert world.settled()
     hellos = 0

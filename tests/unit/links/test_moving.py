@@ -6,12 +6,13 @@ import itertools
 from typing import Any
 
 import pytest
+from tests.unit.links.fakenet import Path
+from tests.unit.links.harness import World, connected
 
 from holdfast.links.flow import DATAGRAM_MAX, DATAGRAM_MIN
 from holdfast.links.ports import Credit, FlowVerdict, link_unit
+from holdfast.machine import Outbox
 from holdfast.types import MILLISECOND, SECOND
-from tests.unit.links.fakenet import Path
-from tests.unit.links.harness import World, connected
 
 both_modes = pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
 
@@ -28,9 +29,7 @@ def channel(world: World, name: str = "n1", peer: str = "n2", port: int = 16) ->
 
 def moves(world: World, port: int = 16) -> list[str]:
     return [
-        fact.path
-        for fact in world.link_events("n1", "moved")
-        if fact.reason == f"channel {port}"
+        fact.path for fact in world.link_events("n1", "moved") if fact.reason == f"channel {port}"
     ]
 
 
@@ -73,7 +72,9 @@ def test_a_channel_leaves_a_path_that_carries_no_large_packets_and_comes_back_wh
     assert len(moves(world)) <= settled + 1, "it does not flap"
 
 
-def test_a_channel_leaves_a_stream_that_stalls_within_a_moment_and_nothing_is_lost_or_doubled() -> None:
+def test_a_channel_leaves_a_stream_that_stalls_within_a_moment_and_nothing_is_lost_or_doubled() -> (
+    None
+):
     """Links: when acknowledgements stop coming while the peer is heard elsewhere, it moves."""
     world = connected()
     steady(world, 0.1)
@@ -104,7 +105,9 @@ def test_a_slow_stream_is_not_taken_for_a_stalled_one() -> None:
     assert moves(world) == []
 
 
-def test_what_was_lost_on_a_flow_that_the_channel_has_left_is_sent_again_without_blaming_another() -> None:
+def test_what_was_lost_on_a_flow_that_the_channel_has_left_is_sent_again_without_blaming_another() -> (
+    None
+):
     """The tail of what went by datagram is lost while the channel moves back to a stream."""
     world = connected(adapters=("red",))
     link = world.link("n1", "n2")
@@ -174,7 +177,7 @@ def test_a_size_that_cannot_be_is_brought_within_reason(size: int) -> None:
     world = connected(adapters=("red",))
     link = world.link("n1", "n2")
     for flow in link.flows.values():
-        link._verdict(world.now, FlowVerdict(flow.flow, True, size), _outbox())
+        link._verdict(world.now, FlowVerdict(flow.flow, True, size), Outbox())
         assert flow.stream or DATAGRAM_MIN <= flow.size <= DATAGRAM_MAX
         assert flow.piece_max > 0
     for end in world.network.stream_ends("n1", "n2"):
@@ -182,12 +185,6 @@ def test_a_size_that_cannot_be_is_brought_within_reason(size: int) -> None:
     world.send("n1", "n2", [bytes(500)])
     world.run(1)
     assert world.messages("n2", "n1") == [bytes(500)]
-
-
-def _outbox() -> Any:
-    from holdfast.machine import Outbox
-
-    return Outbox()
 
 
 # -- datagrams -----------------------------------------------------------------------------------------------------
@@ -205,7 +202,7 @@ def test_datagrams_of_any_size_arrive_on_a_clean_path() -> None:
 
 def test_datagrams_are_packed_into_packets_that_pass() -> None:
     world = connected(adapters=("red",))
-    world.network.captured = captured = []
+    captured = world.network.capture()
     world.send_raw("n1", "n2", [bytes(100)] * 100)
     world.run(0.01)
     sizes = [len(packet) + 28 for (name, _), _, packet in captured if name == "n1"]
@@ -250,7 +247,7 @@ def test_a_channel_without_credit_waits_and_says_how_much() -> None:
     assert world.nodes["n1"].room[(world.nodes["n2"].id, 16)] == 0
 
 
-# -- everything at once ----------------------------------------------------------------------------------------------
+# -- everything at once --------------------------------------------------------------------------------------------
 
 
 @both_modes

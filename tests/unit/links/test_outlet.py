@@ -50,7 +50,9 @@ def packets(out: Outbox) -> list[bytes]:
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
-@pytest.mark.parametrize("numbers", [(1, 1, 1), (1 << 20, 1 << 20, 10**8), (1 << 31, 1 << 31, 1 << 40)])
+@pytest.mark.parametrize(
+    "numbers", [(1, 1, 1), (1 << 20, 1 << 20, 10**8), (1 << 31, 1 << 31, 1 << 40)]
+)
 def test_a_probe_has_exactly_the_size_that_it_says_on_the_wire(
     sealed: bool, numbers: tuple[int, int, int]
 ) -> None:
@@ -128,7 +130,7 @@ def test_what_does_not_fit_into_one_packet_goes_into_the_next() -> None:
     assert sum(len(frames) for frames in read if isinstance(frames, list)) == 10
 
 
-# -- the cipher --------------------------------------------------------------------------------------------------------
+# -- the cipher ----------------------------------------------------------------------------------------------------
 
 
 def test_nothing_leaves_unsealed_before_the_key_has_come() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.unit.links.harness import World, connected
+from tests.unit.links.puppet import Puppet
 
 from holdfast.links.link import FLOWS_MAX
 from holdfast.links.ports import Arrived, FlowOpened, link_unit
@@ -12,8 +14,6 @@ from holdfast.types import MILLISECOND, SECOND, FlowId, NodeId
 from holdfast.wire.codec import encode
 from holdfast.wire.frames import Basic, Chunk, Hello, Key, Members, RawBatch
 from holdfast.wire.packet import write_plain
-from tests.unit.links.harness import World, connected
-from tests.unit.links.puppet import Puppet
 
 both_modes = pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
 DEAD_S = 3
@@ -38,7 +38,7 @@ def talks(world: World, a: str = "n1", b: str = "n2") -> bool:
     return mark in world.messages(b, a) and mark in world.messages(a, b)
 
 
-# -- the end, and the beginning after it -----------------------------------------------------------------------------
+# -- the end, and the beginning after it ---------------------------------------------------------------------------
 
 
 @both_modes
@@ -182,7 +182,7 @@ def test_two_nodes_that_change_their_addresses_find_each_other() -> None:
     assert talks(world, "n2", "n3")
 
 
-# -- time ------------------------------------------------------------------------------------------------------------
+# -- time ----------------------------------------------------------------------------------------------------------
 
 
 def test_an_own_pause_is_not_held_against_the_peer() -> None:
@@ -203,7 +203,7 @@ def test_an_own_pause_is_not_held_against_the_peer() -> None:
 
 
 def test_an_idle_link_wakes_rarely() -> None:
-    """No busy timers: with nothing to send, a link wakes about once in the time in which it would call the peer dead."""
+    """No busy timers: with nothing to send, a link wakes about once in the time after which the peer is dead."""
     world = connected()
     link = world.link("n1", "n2")
     wakes = 0
@@ -275,7 +275,7 @@ def test_packets_of_an_earlier_session_fall_on_deaf_ears() -> None:
 def test_a_sealed_datagram_that_is_played_again_is_ignored(elsewhere: bool) -> None:
     """Links: replay windows."""
     world = connected(sealed=True)
-    world.network.captured = captured = []
+    captured = world.network.capture()
     world.send_raw("n1", "n2", [b"pay 10"])
     world.run(0.05)
     assert [m for _, _, m in world.nodes["n2"].datagrams] == [b"pay 10"]
@@ -291,13 +291,15 @@ def test_a_sealed_datagram_that_is_played_again_is_ignored(elsewhere: bool) -> N
 def test_a_flood_of_made_up_numbers_does_not_open_the_way_for_a_replay() -> None:
     """Replay windows are kept for those who hold the key, or anybody could push them out."""
     world = connected(sealed=True)
-    world.network.captured = captured = []
+    captured = world.network.capture()
     world.send_raw("n1", "n2", [b"pay 10"])
     world.run(0.05)
     session = world.link("n2", "n1").status()["session"]
     source = world.network.addresses[("n1", "red")]
     for tag in range(2000):
-        forged = bytes([1, 1]) + session.to_bytes(4, "little") + (tag << 48 | 1).to_bytes(8, "little")
+        forged = (
+            bytes([1, 1]) + session.to_bytes(4, "little") + (tag << 48 | 1).to_bytes(8, "little")
+        )
         world.network.inject(("n2", "red"), source, forged + bytes(40))
     for _, (listener, adapter), packet in captured:
         if listener == "n2":
@@ -390,7 +392,7 @@ def test_channels_of_one_peer_are_bounded() -> None:
     assert link.rejected["channel"] == 184 - 64
 
 
-# -- flows that belong to nobody, and to somebody else -------------------------------------------------------------------
+# -- flows that belong to nobody, and to somebody else -------------------------------------------------------------
 
 
 def test_a_flow_that_its_link_does_not_know_is_closed_so_that_it_begins_again() -> None:
@@ -424,7 +426,7 @@ def test_a_datagram_flow_that_one_link_uses_is_not_taken_away_by_another() -> No
     assert flow.heard_at > world.now - SECOND
 
 
-# -- damage, and machines that raise -----------------------------------------------------------------------------------
+# -- damage, and machines that raise -------------------------------------------------------------------------------
 
 
 @both_modes

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.wire.samples import any_frame
 
 from holdfast.wire.codec import Rejected, encode
 from holdfast.wire.frames import AnyFrame, Basic, Probe, Refuse
@@ -24,7 +25,6 @@ from holdfast.wire.packet import (
     write_sealed,
 )
 from holdfast.wire.seal import KEY, TAG, Seal
-from tests.unit.wire.samples import any_frame
 
 SEAL = Seal(bytes(range(KEY)))
 OTHER = Seal(bytes(KEY))
