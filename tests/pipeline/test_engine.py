@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,6 +85,19 @@ def test_a_java_that_does_not_start_is_told_with_its_last_words(
         pass
     assert "libjli.so is broken" in log.read_text()
     assert os.environ.get("JAVA_HOME") == before
+
+
+@pytest.mark.parametrize("scheme", ["spark", "sc"])
+def test_an_engine_that_is_not_there_is_told_at_once(scheme: str) -> None:
+    with socket.socket() as held:
+        # Bound and not listening: nobody else can take the port, and nobody answers on it.
+        held.bind(("127.0.0.1", 0))
+        address = f"{scheme}://127.0.0.1:{held.getsockname()[1]}"
+        with (
+            pytest.raises(EngineFailed, match=r"cannot be reached; nothing was run.*refused"),
+            open_engine(address),
+        ):
+            pass
 
 
 @pytest.mark.spark

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.pipeline.making import NOON, SECOND, TODAY, fact, path_fact, write_segment
-from tests.pipeline.scenario import NODES, write_domain
+from tests.pipeline.making import NOON, SECOND, TODAY, path_fact, write_segment
+from tests.pipeline.scenario import write_domain
 
 from holdfast.errors import MisuseError
 from holdfast.pipeline import jobs
@@ -73,7 +73,7 @@ def test_a_run_publishes_every_table_and_the_report(
     assert (report.segments, report.segments_new) == (19, 20)
     assert "3 of 120 paths in trouble" in Path(report.report).read_text()
     assert [step.text for step in steps][-3:] == [
-        "table delivery_violations",
+        "table delivery_audit",
         "publishing",
         "report",
     ]
@@ -325,8 +325,3 @@ def test_what_the_real_segment_writer_seals_is_read(tmp_path: Path, run: Run) ->
     troubles = read_table(out, "path_troubles").to_pylist()
     assert {row["start_at"] for row in troubles} == {NOON.replace(second=10)}
     assert {row["missing"] for row in read_table(out, "recording").to_pylist()} == {0}
-
-
-def test_the_scenario_has_every_kind_of_trouble() -> None:
-    assert len(NODES) == 6
-    assert fact("node", "a", 0, 0.0)["schema"] == 1

@@ -132,10 +132,17 @@ class HealthMachine(Machine):
         self._peers[item.peer] = True
         self.names[item.peer] = item.member.name
         self.table.forget(item.peer, item.member.incarnation)
+        if self.table.rows:
+            self._tell_all(item.peer, out)
+        else:
+            # This node, or this unit, has just begun, and knows nothing: no rows ask for all rows.
+            out.down(link_unit(item.peer), SendChannel(SYNC, [encode(PathRows(()))]))
+
+    def _tell_all(self, peer: NodeId, out: Outbox) -> None:
         rows = list(self.table.rows.values())
         for start in range(0, len(rows), ROWS_PER_FRAME):
             frame = PathRows(tuple(rows[start : start + ROWS_PER_FRAME]))
-            out.down(link_unit(item.peer), SendChannel(SYNC, [encode(frame)]))
+            out.down(link_unit(peer), SendChannel(SYNC, [encode(frame)]))
 
     # -- listening -----------------------------------------------------------------------------------------------
 
@@ -274,6 +281,8 @@ class HealthMachine(Machine):
         for frame in item.frames:
             if not isinstance(frame, PathRows):
                 continue
+            if not frame.rows:
+                self._tell_all(item.peer, out)
             for row in frame.rows[: 10 * ROWS_PER_FRAME]:
                 if (
                     row.listener != self.me.node

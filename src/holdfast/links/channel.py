@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import deque
+from itertools import accumulate
 from typing import Final
 
 from holdfast.machine.rangeset import RangeSet
@@ -23,6 +24,8 @@ BLOCK_MAX: Final = 64 << 10
 MESSAGE_MAX: Final = 64 << 20
 REORDER: Final = 3
 """A piece is lost when this many that were sent later on the same flow have arrived."""
+PACKED_AT_ONCE: Final = 1024
+"""So many waiting messages are looked at for one block."""
 RANGES_MAX: Final = 32
 CONGESTION_MIN: Final = 8 << 10
 CONGESTION_START: Final = 64 << 10
@@ -139,13 +142,16 @@ class ChannelOut:
             taken = waiting[first:] if first else waiting
             self._waiting, self._taken, self.waiting_bytes = [], 0, 0
         else:
-            room = block_max - HEAD
-            last = first
-            while last < len(waiting) and (room := room - 4 - len(waiting[last])) >= 0:
-                last += 1
-            last = max(last, first + 1)
-            taken = waiting[first:last]
-            self.waiting_bytes -= sum(map(len, taken))
+            some = waiting[first : first + PACKED_AT_ONCE]
+            ends = list(accumulate(map(len, some)))
+            # Each message takes four bytes more, for its length; at least one is taken, however large.
+            count = bisect_right(
+                range(len(ends)), block_max - HEAD, key=lambda k: ends[k] + 4 * k + 4
+            )
+            count = max(count, 1)
+            taken = some[:count]
+            last = first + count
+            self.waiting_bytes -= ends[count - 1]
             self._taken = last
             if last == len(waiting):
                 self._waiting, self._taken = [], 0

@@ -69,6 +69,9 @@ from holdfast.wire.frames import (
 )
 
 CHANNELS_MAX: Final = 64
+QUEUE_MAX: Final = 256 << 20
+"""What may wait in one channel. Applications are held back long before; whoever else sends so much to a peer that
+does not take it loses the session, and is told."""
 FLOWS_MAX: Final = 1024
 HELLOS_MAX: Final = 7
 """A stream on which so many hellos had no answer is closed, and another one is tried."""
@@ -138,7 +141,7 @@ class LinkMachine(Machine):
                 continue
             self._touched = True
             if kind is SendChannel or kind is SendRaw:
-                self._send(now, item)
+                self._send(now, item, out)
             elif kind is FlowOpened:
                 self._opened(now, item, out)
             elif kind is FlowClosed:
@@ -168,7 +171,7 @@ class LinkMachine(Machine):
                 continue
             self._touched = True
             if kind is SendChannel or kind is SendRaw:
-                self._send(now, item)
+                self._send(now, item, out)
             elif kind is FlowVerdict:
                 self._verdict(now, item, out)
             elif kind is MemberUpdate:
@@ -236,11 +239,14 @@ class LinkMachine(Machine):
         if deadline < self.deadline:
             self.deadline = deadline
 
-    def _send(self, now: Nanos, item: SendChannel | SendRaw) -> None:
+    def _send(self, now: Nanos, item: SendChannel | SendRaw, out: Outbox) -> None:
         if self.up_since is None:
             return  # whoever sends has been told that the peer is down
         if isinstance(item, SendChannel):
-            self._outlet.channel(item.channel).write(item.messages)
+            channel = self._outlet.channel(item.channel)
+            channel.write(item.messages)
+            if channel.waiting_bytes > QUEUE_MAX:
+                self._end_session(now, f"channel {item.channel} is full", out)
         else:
             self._outlet.raw(item, now)
 
@@ -341,7 +347,8 @@ class LinkMachine(Machine):
         if refuse is None:
             refuse = self._check_peer(hello) or check_addressee(self.me, hello)
         if refuse is not None:
-            out.effect(Transmit(flow.flow, [refusal(refuse)]))
+            if flow.stream or not self.me.sealed:  # nothing leaves unsealed, not even a no
+                out.effect(Transmit(flow.flow, [refusal(refuse)]))
             self._close(flow, refuse.text, out)
             out.fact(NodeFact(now, "refused", refuse.text))
             return

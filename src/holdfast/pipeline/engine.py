@@ -13,11 +13,13 @@ import contextlib
 import importlib.util
 import os
 import re
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
+from urllib.parse import urlsplit
 
 from holdfast.errors import MisuseError, SetupError
 from holdfast.pipeline.java import find_java
@@ -45,6 +47,8 @@ _QUICK_START: Final = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
 }
+_PORTS: Final = {"spark": 7077, "sc": 15002}
+_REACH_SECONDS_MAX: Final = 10
 _PARTITION_BYTES: Final = 8 << 20
 """Of input per task: segments are compressed about tenfold."""
 _LAST_WORDS_MAX: Final = 2_000
@@ -92,6 +96,8 @@ def open_engine(
     small = input_bytes <= SMALL_BYTES
     partitions = 2 if small else max(8, input_bytes // _PARTITION_BYTES)
     settings = _SESSION_SETTINGS | {"spark.sql.shuffle.partitions": str(partitions)}
+    if not engine.startswith("local"):
+        _check_reachable(engine)
     if engine.startswith("sc://"):
         session = _connect(engine, settings)
     else:
@@ -101,6 +107,34 @@ def open_engine(
     try:
         yield session
     finally:
+        _stop(session)
+
+
+def _check_reachable(engine: str) -> None:
+    """Spark itself waits for minutes, without a word, for an engine that is not there."""
+    refused: list[str] = []
+    # A stand-alone cluster may have several masters, of which one answers.
+    for address in engine.partition("://")[2].split(","):
+        place = urlsplit(f"//{address}")
+        try:
+            host, port = place.hostname or "", place.port or _PORTS[engine.partition(":")[0]]
+            socket.create_connection((host, port), _REACH_SECONDS_MAX).close()
+        except (OSError, ValueError) as problem:
+            refused.append(f"{address}: {problem}")
+        else:
+            return
+    raise EngineFailed(
+        f"the engine {engine} cannot be reached; nothing was run. {'; '.join(refused)}. "
+        "Start it, or use local[*]"
+    )
+
+
+def _stop(session: SparkSession) -> None:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    # An engine that died has nothing left to stop, and why it died is what matters.
+    with contextlib.suppress(Py4JError, PySparkException, OSError):
         session.stop()
 
 
@@ -132,14 +166,16 @@ def _launch(engine: str, settings: dict[str, str], log: Path | None) -> SparkSes
     conf.setMaster(engine).setAppName("holdfast")
     with _environment(engine), _log_file(log) as words:
         try:
-            gateway = launch_gateway(conf, {"stdout": words, "stderr": words})
-            context = SparkContext(conf=conf, gateway=gateway)
+            # Java outlives a session that was stopped, and Spark takes no second one in a process.
+            gateway = SparkContext._gateway or launch_gateway(
+                conf, {"stdout": words, "stderr": words}
+            )
+            return SparkSession(SparkContext(conf=conf, gateway=gateway))
         except (PySparkException, Py4JError, OSError) as failure:
             said = _last_words(Path(words.name)) or str(failure)
             raise EngineFailed(
                 f"the engine {engine} did not start; nothing was run. {said}"
             ) from failure
-    return SparkSession(context)
 
 
 def _launch_settings(engine: str) -> dict[str, str]:

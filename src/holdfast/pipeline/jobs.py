@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 REPORT_NAME: Final = "report.html"
+LOG_NAME: Final = "spark.log"
 _ATTEMPTS: Final = 3
 """Nodes remove old segments when they like; a run that loses one starts over this often."""
 
@@ -227,7 +228,7 @@ def _make_tables(
     tell(Step(f"starting {engine}", 0, steps))
     if session is None:
         input_bytes = sum(segment.size for segment in intake.segments)
-        with open_engine(engine, root / "spark.log", input_bytes) as opened:
+        with open_engine(engine, root / LOG_NAME, input_bytes) as opened:
             _stage_tables(root, tables, intake, opened, tell)
     else:
         _stage_tables(root, tables, intake, session, tell)
@@ -254,6 +255,7 @@ def _stage_tables(
     except (PySparkException, Py4JError, ConnectionError) as failure:
         raise PipelineFailed(
             f"the engine failed at table {table.name!r}; tables and report are as they were. "
+            f"What it wrote is in {root / LOG_NAME}. "
             f"{str(failure).strip().partition('JVM stacktrace')[0][:1000]}"
         ) from failure
 

@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.links.ports import Identity
 from holdfast.transports.faults import Faults, FaultyStream
-from holdfast.transports.framing import EMPTY, Cutter, frame
+from holdfast.transports.framing import EMPTY, Cutter, frames
 from holdfast.transports.port import Counters, Events
 from holdfast.transports.secure import Pipe
 from holdfast.transports.sockets import why
@@ -185,16 +185,17 @@ class Connection(asyncio.BufferedProtocol):
         if largest > PACKET_MAX:
             self.end(f"asked to send a packet of {largest} bytes, at most {PACKET_MAX} are allowed")
             return
-        data = frame(packets)
+        size = sum(map(len, packets))
         waiting = self._transport.get_write_buffer_size() + self.held_bytes
-        if waiting + len(data) > self.owner.limits.write_max_bytes:
+        if waiting + size > self.owner.limits.write_max_bytes:
             self.end(
-                f"{waiting} bytes wait for the peer to read and {len(data)} more came, above the bound of "
+                f"{waiting} bytes wait for the peer to read and {size} more came, above the bound of "
                 f"{self.owner.limits.write_max_bytes}; what waited may be lost"
             )
             return
         self.owner.counters.packets_out += len(packets)
-        self._put(data if self._pipe is None else self._seal(data))
+        for data in frames(packets):
+            self._put(data if self._pipe is None else self._seal(data))
 
     def end(self, reason: str, at_once: bool = False) -> None:
         """Give it up; what was written before is still sent, for a short time or, `at_once`, not at all."""

@@ -7,6 +7,7 @@ packets does, so it is not large: 128 KiB is as fast as more.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from struct import Struct
 from typing import Final
 
@@ -16,6 +17,7 @@ LENGTH: Final = Struct("<I")
 EMPTY: Final = LENGTH.pack(0)
 TLS_BEGINS: Final = b"\x16\x03\x01"
 BLOCK: Final = 128 * 1024
+PIECE: Final = 96 * 1024
 ROOM_MIN: Final = 32 * 1024
 """A read is offered at least this; it must hold one TLS record (16 KiB)."""
 
@@ -24,7 +26,7 @@ _unpack = LENGTH.unpack_from
 
 
 def frame(packets: list[bytes]) -> bytes:
-    """All packets with their lengths, as one piece: one write is cheaper than many, and so is one copy."""
+    """All packets with their lengths, as one piece: one write is cheaper than many small ones."""
     if len(packets) == 1:
         return _pack(len(packets[0])) + packets[0]
     parts: list[bytes] = []
@@ -32,6 +34,20 @@ def frame(packets: list[bytes]) -> bytes:
         parts.append(_pack(len(packet)))
         parts.append(packet)
     return b"".join(parts)
+
+
+def frames(packets: list[bytes]) -> Iterator[bytes]:
+    """The same in pieces of about `PIECE` bytes: memory for larger ones is fetched from the system and given back
+    each time, which costs more than the writes."""
+    some: list[bytes] = []
+    size = 0
+    for packet in packets:
+        if some and size + len(packet) > PIECE:
+            yield frame(some)
+            some, size = [], 0
+        some.append(packet)
+        size += len(packet)
+    yield frame(some)
 
 
 class Cutter:

@@ -165,7 +165,7 @@ class PathRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class PathRows(Frame, frozen=True, gc=False, array_like=True, tag=22):
-    """Rows of the path table: a listener tells everybody what it hears."""
+    """Rows of the path table: a listener tells everybody what it hears. Without rows: please tell all you know."""
 
     rows: tuple[PathRow, ...]
 

@@ -155,14 +155,14 @@ def test_a_single_size_that_does_not_pass_is_found_between_sizes_that_do() -> No
 def test_pairs_that_overtake_each_other_are_not_held_against_any_size() -> None:
     sender = Sender().run(10)
     listener, n = sender.listener, sender.n + 100
-    for first, second in ((n + 2, n), (n + 6, n + 4), (n + 10, n + 8), (n + 14, n + 12)):
-        for pair in (first, second):
-            for size in SIZES:
-                listener.probe(Probe(pair, size, pair, PERIOD, NONE))
-        for pair in (first, second):
-            listener.basic(Basic(pair, sender.now, PERIOD, 0, 0, SIZES), sender.now)
-            listener.pair_sent(pair, SIZES)
-    assert listener.size == 9000
+    order = (n + 6, n, n + 2, n + 4, n + 8)
+    for pair in order:
+        for size in SIZES:
+            listener.probe(Probe(pair, size, pair, PERIOD, NONE))
+    for pair in order:
+        listener.basic(Basic(pair, sender.now, PERIOD, 0, 0, SIZES), sender.now)
+        listener.pair_sent(pair, SIZES)
+        assert listener.size == 9000
 
 
 def test_sizes_that_a_sender_adds_or_drops_are_followed() -> None:

@@ -182,7 +182,7 @@ def test_every_change_of_a_row_has_a_higher_version() -> None:
 
 def test_a_health_unit_that_was_rebuilt_is_believed_again() -> None:
     """Rows with a version below what was published are refused by everybody: versions must grow on."""
-    world = connected()
+    world = connected(3)
     world.run(30)
     before = row(world, "n2", "n2", "n1").n
     world.strict = False
@@ -196,6 +196,7 @@ def test_a_health_unit_that_was_rebuilt_is_believed_again() -> None:
     world.run(3)
     assert size(world, "n2", "n2", "n1") == 1000
     assert row(world, "n2", "n1", "n2").loss_ppm < 100_000, "its basics go on where they were"
+    assert tables_are_equal(world), "and it was told again what it had known"
 
 
 def test_a_row_about_others_is_taken_only_if_it_is_newer_and_never_about_ourselves() -> None:

@@ -159,7 +159,8 @@ class World:
 
     def pause(self, name: str, length: Nanos) -> None:
         """The process gets no time: what happens to it waits."""
-        self.nodes[name].paused_until = self.now + length
+        node = self.nodes[name]
+        node.paused_until = max(node.paused_until, self.now + length)
 
     def core(self, name: str) -> NodeCore:
         core = self.nodes[name].core

@@ -70,9 +70,11 @@ def test_the_stream_of_the_larger_id_goes_also_when_it_is_agreed_last(sealed: bo
     world = connected(sealed=sealed, adapters=("red",))
     link = world.link("n2", "n1")
     assert len([f for f in link.flows.values() if f.stream]) == 1
+    before = next(f.flow for f in link.flows.values() if f.stream)
     world.network.effect("n2", OpenFlow("red", "tcp", "127.0.1.1", 7400, link.unit))
     world.run(1)
     assert world.settled()
+    assert before in link.flows
     assert not next(f for f in world.link("n1", "n2").flows.values() if f.stream).inbound
 
 

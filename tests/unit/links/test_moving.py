@@ -229,7 +229,7 @@ def test_datagrams_without_credit_are_bounded_counted_and_go_when_there_is_credi
 
 def test_a_datagram_that_no_packet_can_hold_is_dropped_and_counted() -> None:
     world = connected()
-    world.send_raw("n1", "n2", [bytes(2 << 20), bytes((1 << 20) - 10), b"small"])
+    world.send_raw("n1", "n2", [bytes(2 << 20), bytes((1 << 20) - 40), b"small"])
     world.run(1)
     assert [message for _, _, message in world.nodes["n2"].datagrams] == [b"small"]
     assert world.link("n1", "n2").status()["datagrams_dropped"] == 2
