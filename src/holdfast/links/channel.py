@@ -25,7 +25,7 @@ MESSAGE_MAX: Final = 64 << 20
 REORDER: Final = 3
 """A piece is lost when this many that were sent later on the same flow have arrived."""
 PACKED_AT_ONCE: Final = 1024
-"""So many waiting messages are looked at for one block."""
+"""So many waiting messages are looked at for one block, or twice as many as are likely to fit, if that is less."""
 RANGES_MAX: Final = 32
 CONGESTION_MIN: Final = 8 << 10
 CONGESTION_START: Final = 64 << 10
@@ -142,7 +142,8 @@ class ChannelOut:
             taken = waiting[first:] if first else waiting
             self._waiting, self._taken, self.waiting_bytes = [], 0, 0
         else:
-            some = waiting[first : first + PACKED_AT_ONCE]
+            likely = 8 + 2 * block_max // (self.waiting_bytes // count + 4)
+            some = waiting[first : first + min(likely, PACKED_AT_ONCE)]
             ends = list(accumulate(map(len, some)))
             # Each message takes four bytes more, for its length; at least one is taken, however large.
             count = bisect_right(

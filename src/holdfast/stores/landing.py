@@ -105,7 +105,7 @@ class Landing:
 def write_parquet(table: pa.Table, path: Path) -> int:
     """Write and sync; gives the size."""
     with path.open("wb") as file:
-        pq.write_table(table, file, compression="zstd")
+        pq.write_table(table, file, compression="zstd", write_page_checksum=True)
         file.flush()
         os.fsync(file.fileno())
         return file.tell()

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,6 +17,23 @@ from holdfast.transports.authority import issue, load_authority, make_authority,
 
 DOMAIN = "demo"
 SUBNETS = ("red", "blue")
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """An interruption waits until the end of this: a process that was just started must not be forgotten."""
+    came: list[int] = []
+    before = {
+        number: signal.signal(number, lambda got, _: came.append(got))
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if came:
+        raise KeyboardInterrupt
 
 
 class Member:
@@ -30,14 +48,15 @@ class Member:
         self._log: IO[bytes] | None = None
 
     def start(self) -> None:
-        self._log = (self.directory.parent / f"{self.name}.log").open("ab")
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast.cli.demo.member", str(self.config)],
-            stdin=subprocess.PIPE,
-            stdout=self._log,
-            stderr=self._log,
-            start_new_session=True,  # Ctrl-C is for the demonstration, which then stops its nodes in order
-        )
+        with undisturbed():
+            self._log = (self.directory.parent / f"{self.name}.log").open("ab")
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "holdfast.cli.demo.member", str(self.config)],
+                stdin=subprocess.PIPE,
+                stdout=self._log,
+                stderr=self._log,
+                start_new_session=True,  # Ctrl-C is for the demonstration, which then stops its nodes in order
+            )
 
     def kill(self) -> None:
         """As a power cut would: no goodbye."""
