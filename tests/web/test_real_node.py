@@ -119,7 +119,7 @@ def test_the_page_shows_real_nodes_and_that_one_goes(tmp_path: Path) -> None:
             )
             assert await page.run("document.querySelectorAll('#members tbody tr').length") == 2
             await second.aclose()
-            await page.until("document.querySelector('#troubles').innerText.includes('n2 is down')")
+            await page.until("document.querySelector('#troubles').innerText.includes('n2 left')")
             await page.until("document.querySelectorAll('td.cell.dead.excused').length === 2")
             assert page.complaints == []
 

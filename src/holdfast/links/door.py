@@ -11,7 +11,7 @@ from random import Random
 from typing import Any, ClassVar, Final
 
 from holdfast.links.config import Self
-from holdfast.links.handshake import bare_hello, check_addressee, check_hello, refusal
+from holdfast.links.handshake import bare_hello, check_hello, refusal
 from holdfast.links.ports import (
     DOOR,
     Arrived,
@@ -221,9 +221,6 @@ class DoorMachine(Machine):
         refuse = check_hello(self.me, first, info.identity, info.transport == "tcp")
         if refuse is None and not self._spawn(now, first.member):
             refuse = Refuse("member", f"{first.member.name} cannot be let in now")
-        if refuse is None:
-            # After `spawn`: whoever calls for the former owner of this address is called back.
-            refuse = check_addressee(self.me, first)
         if refuse is not None:
             self._turn_away(now, info, refuse, out)
             return

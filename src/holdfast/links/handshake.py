@@ -50,7 +50,8 @@ def check_hello(me: Self, hello: Hello, identity: Identity | None, stream: bool)
 
 
 def check_addressee(me: Self, hello: Hello) -> Refuse | None:
-    """Whether a `Hello` is meant for this node."""
+    """Whether a `Hello` is meant for this node. Asked by a link: whoever calls for the former owner of this address
+    is turned away, but has a link here by then, and is called back."""
     if hello.to in (b"", me.node):
         return None
     return Refuse("moved", f"{me.name} has this address now")

@@ -337,3 +337,26 @@ def test_hellos_do_not_breed(seed: int) -> None:
         hellos += sum(isinstance(frame, Hello) for frame in frames)
     flows = 3 * 2 * 2
     assert hellos < 12 * flows
+
+
+# -- subnets -------------------------------------------------------------------------------------------------------
+
+
+@both_modes
+def test_who_joins_by_another_subnet_is_introduced_and_then_uses_its_own(sealed: bool) -> None:
+    """Adapters of one subnet reach each other; a join address only says where to ask."""
+    world = connected(sealed=sealed)
+    world.add("n3", 3, adapters=("blue",))
+    world.run(3)
+    for a, b in (("n1", "n3"), ("n3", "n1"), ("n2", "n3"), ("n3", "n2")):
+        assert world.up(a, b)
+        paths = sorted(flow.path for flow in world.link(a, b).flows.values() if flow.ready)
+        assert paths == ["blue/blue/tcp", "blue/blue/udp"]
+
+
+def test_nodes_without_a_subnet_in_common_are_told_so() -> None:
+    world = World(1)
+    world.add("n2", 2, adapters=("green",))
+    world.run(5)
+    assert not world.up("n2", "n1")
+    assert "no adapter of n2 is on a subnet of n1" in world.link("n2", "n1").last_refusal

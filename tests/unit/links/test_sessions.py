@@ -578,3 +578,33 @@ def test_a_thousand_sessions_leave_nothing_behind(sealed: bool) -> None:
         "streams": len(world.network.streams),
     }
     assert all(size <= 8 for size in sizes.values()), sizes
+
+
+def test_a_door_that_raises_is_rebuilt_and_the_links_live_on() -> None:
+    world = connected()
+    world.strict = False
+    door: Any = world.core("n1").turns.machine("door")
+    door.up = lambda *_: 1 / 0
+    world.run(0.2)
+    assert [failure.unit for failure in world.nodes["n1"].failures] == ["door"]
+    world.add("n3", 3)
+    world.run(3)
+    assert world.settled()
+    assert not downs(world, "n1")
+    assert talks(world)
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    """DESIGN: one seed decides everything."""
+
+    def run(seed: int) -> list[Any]:
+        world = World(3, sealed=True, seed=seed)
+        for path in world.all_paths():
+            path.loss, path.jitter_ns = 0.1, 5 * MILLISECOND
+        world.run(3)
+        world.restart("n2")
+        world.run(3)
+        return [fact for node in world.nodes.values() for fact in node.facts]
+
+    assert run(5) == run(5)
+    assert run(5) != run(6)

@@ -85,7 +85,8 @@ function readSubnets(paths, members) {
     if (!rows.has(key)) rows.set(key, []);
     rows.get(key).push(path);
   }
-  const down = new Set(members.filter((member) => member.state === "down").map((member) => member.name));
+  const gone = (member) => member.state === "down" || member.state === "left";
+  const down = new Set(members.filter(gone).map((member) => member.name));
   return [...subnets.values()].sort((a, b) => byName(a.name, b.name)).map((raw) => readSubnet(raw, down));
 }
 
@@ -170,6 +171,7 @@ function judge({ node, members, subnets, groups }) {
   const count = (kind) => troubles.filter((trouble) => trouble.kind === kind).length;
   const parts = [
     count("down") && plural(count("down"), "member") + " down",
+    count("left") && plural(count("left"), "member") + " left",
     count("stopped") && plural(count("stopped"), "unit") + " stopped",
     count("group") && plural(count("group"), "group") + " in trouble",
     count("dead") && plural(count("dead"), "dead path"),
@@ -192,7 +194,10 @@ function nodeTroubles(node, members) {
   const down = members
     .filter((member) => member.state === "down")
     .map((member) => ({ kind: "down", level: "dead", text: `${member.name} is down` }));
-  return [...stopped, ...down];
+  const left = members
+    .filter((member) => member.state === "left")
+    .map((member) => ({ kind: "left", level: "soft", text: `${member.name} left: it was stopped on purpose` }));
+  return [...stopped, ...down, ...left];
 }
 
 function groupTroubles(groups) {

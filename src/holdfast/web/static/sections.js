@@ -36,7 +36,7 @@ export function showVerdict({ verdict, node, members, queues, telemetry }) {
 
 // -- members -------------------------------------------------------------------------------------------------------
 
-const MEMBER_MARKS = { up: "ok", down: "dead", joining: "soft" };
+const MEMBER_MARKS = { up: "ok", down: "dead", left: "soft", joining: "soft" };
 
 export function showMembers(container, members) {
   const body = tableIn(container, ["Name", "State", "Since", "Incarnation", "Adapters"]);
