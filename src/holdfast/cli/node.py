@@ -40,7 +40,8 @@ async def _run(path: Path) -> None:
     # Imported here: a node needs much that `holdfast --help` does not.
     from holdfast.node.config import split_address
     from holdfast.runtime.collector import calm_collector
-    from holdfast.runtime.node import Node, load_config
+    from holdfast.runtime.node import Node
+    from holdfast.runtime.parts import load_config
     from holdfast.web.server import WebServer
 
     config = load_config(path)
@@ -79,7 +80,7 @@ async def _until_told(node: Node) -> None:
 
 def control_socket(where: Path) -> Path:
     """The control socket of the node that `where` (file or directory) describes."""
-    from holdfast.runtime.node import load_config
+    from holdfast.runtime.parts import load_config
 
     if where.is_dir():
         return where / "control.sock"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 import os
 import secrets
@@ -26,32 +25,31 @@ from holdfast.errors import (
 from holdfast.group.ports import Replica, SourceRoom
 from holdfast.links.ports import PORT_MIN, PortReady, PortRoom, SessionEnded
 from holdfast.machine import Failure
-from holdfast.node.config import NodeConfig, parse_config
+from holdfast.node.config import NodeConfig
 from holdfast.node.core import NodeCore
 from holdfast.runtime.control import ControlServer, Handler
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.events import event_of
 from holdfast.runtime.handles import Channel, Datagrams, Group
+from holdfast.runtime.parts import (
+    load_application,
+    load_config,
+    make_transports,
+    open_segments,
+    open_store,
+    open_tls,
+)
 from holdfast.runtime.worker import AppWorker
-from holdfast.stores.archive import SegmentBounds
 from holdfast.stores.identity import open_identity
-from holdfast.stores.memory import MemoryStore
 from holdfast.stores.port import Store
 from holdfast.stores.segments import SegmentWriter
-from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.writer import StoreWriter
 from holdfast.telemetry.facts import NodeFact
 from holdfast.transports import (
-    Credentials,
     Faults,
     Rule,
-    TcpTransport,
-    Tls,
-    Transport,
-    UdpTransport,
-    load_tls,
 )
-from holdfast.types import SECOND, NodeId
+from holdfast.types import NodeId
 
 EVENTS_KEPT: Final = 200
 
@@ -101,7 +99,7 @@ class Node:
 
     async def _start(self) -> None:
         config = self.config
-        tls = self._tls()
+        tls = open_tls(config)
         if tls is None:
             log.warning(
                 "PLAIN MODE: node %s neither authenticates nor encrypts; for loopback only",
@@ -123,7 +121,9 @@ class Node:
             stored,
             self._started_ns,
         )
-        self._segments = self._open_segments(identity.node.hex(), identity.incarnation)
+        self._segments = open_segments(
+            config, identity.node.hex(), identity.incarnation, self._wall_offset_ns
+        )
         driver = self._driver = Driver(
             self._core,
             self._record,
@@ -142,7 +142,8 @@ class Node:
                 driver.workers[unit] = AppWorker(
                     group.name, self._application(group.name), _answers(driver, unit)
                 )
-        for transport in self._make_transports(driver, tls):
+        driver.transports.update(make_transports(config, driver, tls, self._faults))
+        for transport in driver.transports.values():
             await transport.start()
         if config.data:
             self._control = ControlServer(Path(config.data) / "control.sock", self._handlers())
@@ -203,67 +204,8 @@ class Node:
 
     # -- parts ---------------------------------------------------------------------------------------------------
 
-    def _tls(self) -> Tls | None:
-        security = self.config.security
-        if security.mode == "plain":
-            return None
-        files = Credentials(security.authority, security.certificate, security.key)
-        return load_tls(files, self.config.domain, self.config.name)
-
     def _open_store(self) -> Store:
-        if not self.config.data:
-            return MemoryStore()
-        directory = Path(self.config.data)
-        directory.mkdir(parents=True, exist_ok=True)
-        return SqliteStore(directory)
-
-    def _open_segments(self, node: str, incarnation: int) -> SegmentWriter | None:
-        telemetry = self.config.telemetry
-        directory = telemetry.directory or (
-            str(Path(self.config.data) / "telemetry") if self.config.data else ""
-        )
-        if not telemetry.enabled or not directory:
-            return None
-        return SegmentWriter(
-            Path(directory),
-            node,
-            self.config.name,
-            incarnation,
-            self._wall_offset_ns,
-            monotonic_ns,
-            SegmentBounds(
-                max_bytes=telemetry.max_mb << 20, segment_age_ns=int(telemetry.seal_s * SECOND)
-            ),
-        )
-
-    def _make_transports(self, driver: Driver, tls: Tls | None) -> list[Transport]:
-        assert self._core is not None
-        made: list[Transport] = []
-        for adapter in self._core.me.adapters:
-            for kind in adapter.transports:
-                transport: Transport
-                if kind == "tcp":
-                    transport = TcpTransport(
-                        adapter.name,
-                        adapter.host,
-                        adapter.port,
-                        driver,
-                        driver.next_flow,
-                        tls=tls,
-                        faults=self._faults,
-                    )
-                else:
-                    transport = UdpTransport(
-                        adapter.name,
-                        adapter.host,
-                        adapter.port,
-                        driver,
-                        driver.next_flow,
-                        faults=self._faults,
-                    )
-                driver.transports[(adapter.name, kind)] = transport
-                made.append(transport)
-        return made
+        return open_store(self.config)
 
     def _application(self, group: str) -> Replica:
         if group in self._applications:
@@ -496,30 +438,6 @@ class Node:
         if self._driver is None:
             raise NodeStopped(f"node {self.config.name} has stopped; nothing was sent")
         return self._driver
-
-
-def load_config(path: str | Path) -> NodeConfig:
-    """Read and check a configuration file. Paths in it are relative to it."""
-    file = Path(path)
-    try:
-        text = file.read_text()
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{file}: is not UTF-8 text") from None
-    return parse_config(text, str(file))
-
-
-def load_application(name: str) -> Replica:
-    """Import `package.module:Class` and make one."""
-    module, _, attribute = name.partition(":")
-    try:
-        made = getattr(importlib.import_module(module), attribute)()
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"application {name!r} cannot be loaded: {error}") from None
-    if not isinstance(made, Replica):
-        raise ConfigError(f"application {name!r} is not a holdfast.Replica")
-    return made
 
 
 def _answers(driver: Driver, unit: str) -> Callable[[Any], None]:

@@ -163,7 +163,7 @@ async def _node(
         start, more = _until(seconds)
         try_send = handle.try_send
         while more():
-            for _ in range(256):
+            for _ in range(raw.BURST):
                 if not try_send(message):
                     await handle.writable()
                     break

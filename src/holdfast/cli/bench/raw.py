@@ -15,6 +15,8 @@ from holdfast.wire.blocks import block_size, pack_block, unpack_block
 
 _LENGTH: Final = Struct("<I")
 PACK: Final = 64
+BURST: Final = 1024
+"""Messages between two looks at the event loop, for all that are measured."""
 DATAGRAM: Final = 1472
 
 Take = Callable[[bytes | memoryview], None]
@@ -82,7 +84,7 @@ class Sender(asyncio.Protocol):
         write, framed = self.transport.write, _LENGTH.pack(len(message)) + message
         sent = 0
         while more():
-            for _ in range(4):
+            for _ in range(BURST // PACK):
                 if packed:
                     write(pack_block([message] * PACK))
                 else:

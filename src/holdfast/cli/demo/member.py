@@ -18,7 +18,8 @@ from typing import Any
 
 from holdfast.cli.demo.orderbook import OrderBook, make_order
 from holdfast.node.config import split_address
-from holdfast.runtime.node import Node, load_config
+from holdfast.runtime.node import Node
+from holdfast.runtime.parts import load_config
 from holdfast.web.server import WebServer
 
 GROUP = "book"
