@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any, ClassVar, Final
 
-from holdfast.links.channel import ChannelIn, ChannelOut
+from holdfast.links.channel import ChannelOut
 from holdfast.links.cipher import Cipher
 from holdfast.links.config import Self
 from holdfast.links.flow import DATAGRAM_MAX, DATAGRAM_MIN, TAG_MAX, FlowState
@@ -22,9 +22,9 @@ from holdfast.links.handshake import (
     refusal,
     version_of,
 )
+from holdfast.links.inlet import Inlet, Route
 from holdfast.links.outlet import Outlet
 from holdfast.links.ports import (
-    PORT_MIN,
     Arrived,
     CloseFlow,
     Credit,
@@ -54,7 +54,7 @@ from holdfast.machine import Machine, Outbox
 from holdfast.telemetry.facts import LinkFact, NodeFact
 from holdfast.types import MILLISECOND, NEVER, FlowId, Nanos, NodeId
 from holdfast.wire.blocks import unpack_block
-from holdfast.wire.codec import Rejected, decode_frame, encode
+from holdfast.wire.codec import Rejected, encode
 from holdfast.wire.frames import (
     AnyFrame,
     Bye,
@@ -68,7 +68,6 @@ from holdfast.wire.frames import (
     Refuse,
 )
 
-CHANNELS_MAX: Final = 64
 QUEUE_MAX: Final = 256 << 20
 """What may wait in one channel. Applications are held back long before; whoever else sends so much to a peer that
 does not take it loses the session, and is told."""
@@ -79,9 +78,6 @@ LAG: Final = 100 * MILLISECOND
 """A wake-up that is later than this shows that this node was held up, so it may have heard nobody."""
 _FLUSH: Final = object()
 _DAMAGED: Final = ("checksum", "body", "short", "format", "flags")
-
-Route = Callable[[Any], tuple[str, ...]]
-"""The units that a frame is for."""
 
 
 class LinkMachine(Machine):
@@ -121,10 +117,7 @@ class LinkMachine(Machine):
         self._cipher = Cipher(me.sealed, entropy)
         self._cipher.renew(sessions.open(self.unit))
         self._outlet = Outlet(self.peer, self.flows, self._cipher, me.timing, self._moved)
-        self._ins: dict[int, ChannelIn] = {}
-        self._received: dict[int, int] = {}
-        self._acks: dict[int, ChannelIn] = {}
-        self._shout = False
+        self._inlet = Inlet(self.peer, routes)
         self._touched = False
         """Something happened that may give this link something to send."""
         self._wanted = WantedFlows(me, member.node, self.unit, rng)
@@ -178,10 +171,8 @@ class LinkMachine(Machine):
                 self.member = item.member
                 self._wanted.update(item.member, now)
         if self._touched and self.up_since is not None:
-            acks = [channel.ack() for channel in self._acks.values()]
-            self._acks.clear()
-            self._outlet.flush(now, acks, self._shout, out)
-            self._shout = False
+            acks, unheard = self._inlet.acks()
+            self._outlet.flush(now, acks, unheard, out)
         self._touched = False
         for flow in self.flows.values():
             if flow.parts:
@@ -452,9 +443,7 @@ class LinkMachine(Machine):
         `hang_up`: the flows are of no use either. `left`: the peer said goodbye, and will not answer."""
         self.up_since = None
         unsent = self._outlet.clear()
-        self._ins.clear()
-        self._acks.clear()
-        self._received.clear()
+        self._inlet.clear()
         self._cipher.renew(self._sessions.open(self.unit))
         self.epoch = self._sessions.next_epoch(self.peer)
         for flow in list(self.flows.values()):
@@ -504,7 +493,6 @@ class LinkMachine(Machine):
             out.effect(CloseFlow(item.flow, "not known here"))
             return
         by_unit: dict[str, list[AnyFrame]] = {}
-        by_channel: dict[int, list[memoryview]] = {}
         routes = self._routes
         for data in item.packets:
             if flow.closing:
@@ -527,9 +515,8 @@ class LinkMachine(Machine):
                             by_unit.setdefault(unit, []).append(frame)
                 else:
                     self._touched = True
-                    self._own(now, flow, frame, by_channel, out)
-        for channel, messages in by_channel.items():
-            self._hand_on(channel, messages, item.at, out)
+                    self._own(now, flow, frame, out)
+        self._inlet.hand_on(item.at, out)
         for unit, group in by_unit.items():
             out.up(unit, Received(self.peer, group, item.at, item.flow))
 
@@ -547,14 +534,7 @@ class LinkMachine(Machine):
             # A stream that is damaged once cannot be trusted to be in step; what was lost is sent again.
             self._close(flow, f"damaged packet: {rejected.reason} {rejected.detail}", out)
 
-    def _own(
-        self,
-        now: Nanos,
-        flow: FlowState,
-        frame: AnyFrame,
-        by_channel: dict[int, list[memoryview]],
-        out: Outbox,
-    ) -> None:
+    def _own(self, now: Nanos, flow: FlowState, frame: AnyFrame, out: Outbox) -> None:
         """A frame that is for the link itself."""
         match frame:
             case Hello():
@@ -566,7 +546,7 @@ class LinkMachine(Machine):
             case _ if not flow.ready:
                 return
             case Chunk():
-                self._chunk(now, flow, frame, by_channel, out)
+                self._chunk(now, flow, frame, out)
             case ChunkAck():
                 self._ack(now, frame)
             case Key() if flow.stream and self.me.sealed:
@@ -589,29 +569,15 @@ class LinkMachine(Machine):
                 flow.hellos = 0
                 flow.hello_at = now + 1
 
-    def _chunk(
-        self,
-        now: Nanos,
-        flow: FlowState,
-        frame: Chunk,
-        by_channel: dict[int, list[memoryview]],
-        out: Outbox,
-    ) -> None:
-        channel = self._ins.get(frame.channel)
-        if channel is None:
-            if len(self._ins) >= CHANNELS_MAX or frame.channel < 0:
-                self._reject(now, flow, Rejected("channel", "too many channels"), out)
-                return
-            channel = self._ins[frame.channel] = ChannelIn(frame.channel)
-        before = channel.duplicates
-        problem = channel.take(frame, by_channel.setdefault(frame.channel, []))
-        if problem is not None and problem.reason != "window":
-            # The stream of this channel cannot be read on: only a new session can mend it.
-            reason = f"channel {frame.channel} damaged: {problem.detail}"
-            self._end_session(now, reason, out)
+    def _chunk(self, now: Nanos, flow: FlowState, frame: Chunk, out: Outbox) -> None:
+        problem = self._inlet.take(frame)
+        if problem is None or problem.reason == "window":
             return
-        self._shout = self._shout or channel.duplicates > before
-        self._acks[frame.channel] = channel
+        if problem.reason == "channel":
+            self._reject(now, flow, problem, out)
+            return
+        # The stream of this channel cannot be read on: only a new session can mend it.
+        self._end_session(now, f"channel {frame.channel} damaged: {problem.detail}", out)
 
     def _ack(self, now: Nanos, frame: ChunkAck) -> None:
         channel = self._outlet.channels.get(frame.channel)
@@ -620,26 +586,6 @@ class LinkMachine(Machine):
         datagrams = {f.flow: not f.stream for f in self.flows.values()}
         if not channel.ack(now, frame, datagrams):
             self.rejected["ack"] = self.rejected.get("ack", 0) + 1
-
-    def _hand_on(self, channel: int, messages: list[memoryview], at: Nanos, out: Outbox) -> None:
-        """Messages that are complete and in order, to whom they are for."""
-        if not messages or channel not in self._ins:
-            return
-        self._received[channel] = self._received.get(channel, 0) + len(messages)
-        if channel >= PORT_MIN:
-            out.effect(PortReady(self.peer, channel, True, messages))
-            return
-        by_unit: dict[str, list[AnyFrame]] = {}
-        for message in messages:
-            frame = decode_frame(message)
-            route = self._routes.get(type(frame))
-            if route is None or isinstance(frame, Rejected):
-                self.rejected["frame"] = self.rejected.get("frame", 0) + 1
-                continue
-            for unit in route(frame):
-                by_unit.setdefault(unit, []).append(frame)
-        for unit, frames in by_unit.items():
-            out.up(unit, Received(self.peer, frames, at))
 
     # -- for people ----------------------------------------------------------------------------------------------
 
@@ -671,7 +617,7 @@ class LinkMachine(Machine):
                 {"path": f.path, "ready": f.ready, "alive": f.alive, "size": f.size}
                 for f in self.flows.values()
             ],
-            "channels": self._outlet.status(self._received),
-            "rejected": dict(self.rejected),
+            "channels": self._outlet.status(self._inlet.received),
+            "rejected": self.rejected | {"frame": self._inlet.unreadable},
             "datagrams_dropped": self._outlet.datagrams_dropped,
         }

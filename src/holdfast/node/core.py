@@ -25,7 +25,8 @@ from holdfast.health.monitor import HEALTH, HealthMachine
 from holdfast.links.config import Self
 from holdfast.links.directory import DIRECTORY, MEMBERS, DirectoryMachine
 from holdfast.links.door import DoorMachine
-from holdfast.links.link import LinkMachine, Route
+from holdfast.links.inlet import Route
+from holdfast.links.link import LinkMachine
 from holdfast.links.ports import DOOR, CloseFlow, FlowLost, Leave, PeerDown, Reannounce, link_unit
 from holdfast.links.sessions import Sessions
 from holdfast.machine import Machine, Result, Turns

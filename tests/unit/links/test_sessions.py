@@ -452,7 +452,7 @@ def test_channels_of_one_peer_are_bounded() -> None:
         puppet.send(flow, Chunk(channel, 0, memoryview(b"a")), session=puppet.session(flow))
     link = world.core("n1").link(puppet.node)
     assert link is not None
-    assert len(link._ins) == 64
+    assert len(link._inlet._channels) == 64
     assert link.rejected["channel"] == 184 - 64
 
 
@@ -569,8 +569,8 @@ def test_a_thousand_sessions_leave_nothing_behind(sealed: bool) -> None:
         "owners": len(core.sessions.owners),
         "sessions": len(core.sessions._units),
         "windows": len(link._cipher._windows),
-        "in": len(link._ins),
-        "received": len(link._received),
+        "in": len(link._inlet._channels),
+        "received": len(link._inlet.received),
         "out": len(link._outlet.channels),
         "watched": len(core.health._flows),
         "rows": len(core.health.table.rows),
