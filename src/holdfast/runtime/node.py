@@ -23,6 +23,7 @@ from holdfast.errors import (
     PeerUnknown,
 )
 from holdfast.group.ports import Replica, SourceRoom
+from holdfast.links.inlet import CHANNELS_MAX
 from holdfast.links.ports import PORT_MIN, PortReady, PortRoom, SessionEnded
 from holdfast.machine import Failure
 from holdfast.node.config import NodeConfig
@@ -49,9 +50,11 @@ from holdfast.transports import (
     Faults,
     Rule,
 )
-from holdfast.types import NodeId
+from holdfast.types import CLASSES, NodeId
 
 EVENTS_KEPT: Final = 200
+PORTS_MAX: Final = CHANNELS_MAX - len(CLASSES)
+"""Channels of applications to one peer; Holdfast's own come on top."""
 
 log = logging.getLogger("holdfast")
 
@@ -334,6 +337,10 @@ class Node:
             )
         key = (node, port)
         if key not in self._channels:
+            if sum(1 for other, _ in self._channels if other == node) >= PORTS_MAX:
+                raise MisuseError(
+                    f"there are {PORTS_MAX} channels to {peer!r} already, and a peer takes no more; nothing was opened"
+                )
             channel = self._channels[key] = Channel(self._drive(), node, port)
             self._handles.append(channel)
         return self._channels[key]

@@ -152,6 +152,9 @@ def test_what_cannot_be_is_refused_with_a_reason() -> None:
                 ann.channel("ben", 3)
             with pytest.raises(MisuseError, match="at most"):
                 ann.channel("ben", PORT).try_send(bytes(MESSAGE_MAX + 1))
+            with pytest.raises(MisuseError, match="takes no more"):
+                for port in range(PORT, PORT + 100):
+                    ann.channel("ben", port)
             with pytest.raises(MisuseError, match="no group"):
                 ann.group("nothing")
 
