@@ -50,7 +50,7 @@ from holdfast.transports import (
     Faults,
     Rule,
 )
-from holdfast.types import CLASSES, NodeId
+from holdfast.types import CLASSES, MILLISECOND, NodeId
 
 EVENTS_KEPT: Final = 200
 PORTS_MAX: Final = CHANNELS_MAX - len(CLASSES)
@@ -389,7 +389,10 @@ class Node:
             },
             **body,
             "events": list(self._events),
-            "queues": {"intake": self._driver.intake.waiting if self._driver else 0},
+            "queues": {
+                "intake": self._driver.intake.waiting if self._driver else 0,
+                "loop_lag_ms_max": self._driver.lag_ns_max // MILLISECOND if self._driver else 0,
+            },
             "telemetry": {
                 "facts": self._segments.facts if self._segments else 0,
                 "lost": self._segments.lost if self._segments else 0,

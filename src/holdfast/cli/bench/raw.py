@@ -120,7 +120,7 @@ async def send_datagrams(
     each = max(1, (DATAGRAM - 8) // (4 + len(message))) if packed else 1
     sent = 0
     while more():
-        for _ in range(PACK):
+        for _ in range(max(1, BURST // each)):
             transport.sendto(pack_block([message] * each) if packed else message)
             sent += each
         await asyncio.sleep(0)
