@@ -44,6 +44,8 @@ class FlowOpened(msgspec.Struct, frozen=True, gc=False):
     """Who asked for it with `OpenFlow`; empty when inbound."""
     identity: Identity | None = None
     """From TLS; None on UDP and on plain TCP."""
+    use: str = ""
+    """As it was asked for in `OpenFlow`; what an inbound flow is for is said in its `Hello`."""
 
 
 class OpenFailed(msgspec.Struct, frozen=True, gc=False):
@@ -55,6 +57,7 @@ class OpenFailed(msgspec.Struct, frozen=True, gc=False):
     port: int
     unit: str
     reason: str
+    use: str = ""
 
 
 class FlowClosed(msgspec.Struct, frozen=True, gc=False):
@@ -90,6 +93,10 @@ class OpenFlow(msgspec.Struct, frozen=True, gc=False):
     host: str
     port: int
     unit: str
+    use: str = ""
+    """Empty: it carries data. Otherwise it only measures: `frag` (datagrams that IP may fragment), `alt` (another
+    source port than the data has; carries data when it proves better), `mss:1400` (a connection whose segments are
+    just so large, outside TLS)."""
 
 
 class Transmit(msgspec.Struct, frozen=True, gc=False):
@@ -126,6 +133,8 @@ class SendChannel(msgspec.Struct, frozen=True, gc=False):
 
 
 PORT_MIN = 16
+DATAGRAMS = 1 << 20
+"""Added to the port of an application's datagrams where both kinds of traffic are named by a number."""
 
 
 class SendRaw(msgspec.Struct, frozen=True, gc=False):
@@ -152,6 +161,8 @@ class FlowVerdict(msgspec.Struct, frozen=True, gc=False):
     """The path has a soft error that could hurt what uses this flow."""
     rank: int = 0
     """Lower is better among flows that are equally able."""
+    unfit: tuple[tuple[int, str], ...] = ()
+    """Traffic that should not use this flow, and why: a channel's number, or `DATAGRAMS` plus a port's."""
 
 
 class Leave(msgspec.Struct, frozen=True, gc=False):
@@ -201,6 +212,7 @@ class FlowReady(msgspec.Struct, frozen=True, gc=False):
     remote_adapter: str
     subnet: str
     transport: str
+    use: str = ""
 
 
 class FlowLost(msgspec.Struct, frozen=True, gc=False):

@@ -31,6 +31,8 @@ class AdapterInfo(msgspec.Struct, frozen=True, gc=False, array_like=True):
     host: str
     port: int
     transports: tuple[str, ...]
+    multicast: str = ""
+    """`host:port` of the multicast group that the adapters of its subnet listen to; empty without multicast."""
 
 
 class MemberInfo(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -64,6 +66,8 @@ class Hello(Frame, frozen=True, gc=False, array_like=True, tag=1):
     """The sender has not been echoed on this flow yet: please answer."""
     to: bytes = b""
     """The node that it is meant for, where the sender knows: an address can get a new owner."""
+    use: str = ""
+    """What the flow is for, as in `links.ports.OpenFlow`: data, or measuring only."""
 
 
 class Refuse(Frame, frozen=True, gc=False, array_like=True, tag=2):
@@ -79,6 +83,8 @@ class Key(Frame, frozen=True, gc=False, array_like=True, tag=3):
 
     session: int
     key: bytes
+    multicast: bytes = b""
+    """The key that the sender of this frame puts on what it multicasts."""
 
 
 class Chunk(Frame, frozen=True, gc=False, array_like=True, tag=4):
@@ -162,6 +168,17 @@ class PathRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """The largest packet that is probed; below it the path has a soft error."""
     loss_ppm: int
     rtt_us: int
+    patterns: tuple[str, ...] = ()
+    """The bit patterns that are probed, in hexadecimal, and those of them that do not pass."""
+    bad_patterns: tuple[str, ...] = ()
+    holes: tuple[int, ...] = ()
+    """Sizes that do not pass although larger ones do."""
+    jitter_us: int = 0
+    rate_kbps: int = 0
+    """An estimate of what the path carries with packets of the usable size; 0 while there is none."""
+    flows: int = 0
+    """How many 5-tuples of the path are probed, and how many of those do not carry what the others do."""
+    flows_bad: int = 0
 
 
 class PathRows(Frame, frozen=True, gc=False, array_like=True, tag=22):
