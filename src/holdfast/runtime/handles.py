@@ -116,6 +116,18 @@ class Datagrams(_Handle):
         super().__init__(driver, link_unit(peer), QUEUE_BYTES)
         self.peer = peer
         self.port = port
+        self.refused = 0
+        """Messages that were accepted here but could not be sent: no path carries them, or too much waited."""
+        self.refusal = ""
+        """Why the last of them was refused."""
+
+    def is_to(self, peer: NodeId, port: int) -> bool:
+        return (self.peer, self.port) == (peer, port)
+
+    def refuse(self, count: int, reason: str) -> None:
+        """The node says that messages were not sent."""
+        self.refused += count
+        self.refusal = reason
 
     def hand_over(self) -> None:
         super().hand_over()

@@ -24,7 +24,7 @@ from holdfast.errors import (
 )
 from holdfast.group.ports import Replica, SourceRoom
 from holdfast.links.inlet import CHANNELS_MAX
-from holdfast.links.ports import PORT_MIN, PortReady, PortRoom, SessionEnded
+from holdfast.links.ports import PORT_MIN, PortReady, PortRefused, PortRoom, SessionEnded
 from holdfast.machine import Failure
 from holdfast.node.config import NodeConfig
 from holdfast.node.core import NodeCore
@@ -256,8 +256,12 @@ class Node:
         if callback is not None:
             callback(ready.peer, ready.messages)
 
-    def _room(self, room: PortRoom | SourceRoom) -> None:
-        if isinstance(room, PortRoom):
+    def _room(self, room: PortRoom | PortRefused | SourceRoom) -> None:
+        if isinstance(room, PortRefused):
+            for handle in self._handles:
+                if isinstance(handle, Datagrams) and handle.is_to(room.peer, room.port):
+                    handle.refuse(room.count, room.reason)
+        elif isinstance(room, PortRoom):
             channel = self._channels.get((room.peer, room.port))
             if channel is not None:
                 channel.queued(room.queued)

@@ -1,0 +1,190 @@
+"""Datagrams that leave a link: what applications send that may be lost, and frames that need no channel.
+
+They wait as messages, not as packets, because what a packet holds can change before they go. A message that no
+datagram flow carries goes by stream; one that nothing carries is refused, and its sender is told. Each class has a
+bound of its own, so that a flood of data leaves room for synchronisation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from holdfast.links.flow import STREAM_PACKET_MAX, FlowState
+from holdfast.links.lanes import Lane, Lanes, Placed, by_class
+from holdfast.links.ports import DATAGRAMS, PortRefused, SendRaw, class_of
+from holdfast.machine import Outbox
+from holdfast.types import BULK, DATA, SYNC, FlowId, Nanos, NodeId
+from holdfast.wire.blocks import pack_block
+from holdfast.wire.codec import encode
+from holdfast.wire.frames import RawBatch
+
+BOUNDS: Final[Mapping[int, int]] = {SYNC: 256 << 10, DATA: 1 << 20, BULK: 256 << 10}
+"""Bytes of each class that wait for a flow to take more."""
+BATCH_HEAD: Final = 24
+"""What a `RawBatch` adds to its messages, each of which takes four bytes more."""
+
+
+class DatagramLane(Lane):
+    """The datagrams of one port (or frames of one class), where they go, and what waits."""
+
+    __slots__ = ("messages", "refusal", "refused", "sent")
+
+    def __init__(self, traffic: int) -> None:
+        super().__init__(traffic, True)
+        self.messages: list[bytes] = []
+        self.sent = 0
+        self.refused = 0
+        self.refusal = ""
+
+
+class DatagramsOut:
+    """The sending side of all datagrams of one link."""
+
+    def __init__(self, peer: NodeId, flows: dict[FlowId, FlowState], lanes: Lanes) -> None:
+        self.lanes: dict[int, DatagramLane] = {}
+        self.dropped = 0
+        self.waiting = dict.fromkeys(BOUNDS, 0)
+        """Bytes that wait, by class."""
+        self._peer = peer
+        self._flows = flows
+        self._choice = lanes
+
+    def clear(self) -> None:
+        """The session ended: what waits is not sent. Places are chosen anew; counts stay."""
+        for lane in self.lanes.values():
+            lane.messages.clear()
+            lane.flow = None
+        self.waiting = dict.fromkeys(BOUNDS, 0)
+
+    def frame(self, cls: int, part: bytes) -> None:
+        """An encoded frame."""
+        lane = self._lane(cls)
+        size = len(part)
+        if size > STREAM_PACKET_MAX or self.waiting[cls] + size > BOUNDS[cls]:
+            self.dropped += 1
+            return
+        lane.messages.append(part)
+        self.waiting[cls] += size
+
+    def raw(self, item: SendRaw, out: Outbox) -> None:
+        """Messages of an application; those that there is no room for are refused."""
+        lane = self._lane(DATAGRAMS + item.port)
+        waiting, bound = self.waiting[DATA], BOUNDS[DATA]
+        large = crowded = 0
+        for message in item.messages:
+            size = len(message) + 4
+            if size + BATCH_HEAD > STREAM_PACKET_MAX:
+                large += 1
+            elif waiting + size > bound:
+                crowded += 1
+            else:
+                waiting += size
+                lane.messages.append(message)
+        self.waiting[DATA] = waiting
+        if large:
+            self._refuse(lane, large, f"over {STREAM_PACKET_MAX} bytes: use a channel", out)
+        if crowded:
+            self._refuse(lane, crowded, f"{waiting} bytes wait already", out)
+
+    def _lane(self, traffic: int) -> DatagramLane:
+        lane = self.lanes.get(traffic)
+        if lane is None:
+            lane = self.lanes[traffic] = DatagramLane(traffic)
+        return lane
+
+    def _refuse(self, lane: DatagramLane, count: int, reason: str, out: Outbox) -> None:
+        self.dropped += count
+        lane.refused += count
+        lane.refusal = reason
+        if lane.traffic >= DATAGRAMS:
+            out.effect(PortRefused(self._peer, lane.traffic - DATAGRAMS, count, reason))
+
+    # -- out they go ---------------------------------------------------------------------------------------------
+
+    def placed(self) -> list[Placed]:
+        """Every lane that has a place, in the order in which they are moved."""
+        return by_class(lane for lane in self.lanes.values() if lane.flow is not None)
+
+    def flush(self, now: Nanos, out: Outbox) -> None:
+        """Give what waits to its flows, synchronisation first."""
+        if not any(self.waiting.values()):
+            return
+        for traffic in sorted(self.lanes, key=lambda t: (class_of(t), t)):
+            lane = self.lanes[traffic]
+            if lane.messages:
+                self._flush_lane(now, lane, out)
+
+    def _flush_lane(self, now: Nanos, lane: DatagramLane, out: Outbox) -> None:
+        flow = self._choice.place(now, lane)
+        if flow is not None and not flow.credit:
+            return
+        messages, lane.messages = lane.messages, []
+        raw = lane.traffic >= DATAGRAMS
+        extra = 4 if raw else 0
+        self.waiting[class_of(lane.traffic)] -= sum(map(len, messages)) + extra * len(messages)
+        if flow is None:
+            self._refuse(lane, len(messages), "there is no path that it may use", out)
+            return
+        room = flow.body_max - (BATCH_HEAD if raw else 0)
+        large = [message for message in messages if len(message) + extra > room]
+        if large:
+            messages = [message for message in messages if len(message) + extra <= room]
+            self._flush_large(now, lane, large, room, out)
+        lane.sent += len(messages)
+        if not raw:
+            flow.parts.extend(messages)
+        elif messages:
+            _pack(flow, lane.traffic - DATAGRAMS, messages, room)
+
+    def _flush_large(
+        self, now: Nanos, lane: DatagramLane, messages: list[bytes], room: int, out: Outbox
+    ) -> None:
+        """What the flow of this lane cannot hold goes where it fits, or its sender is told."""
+        raw = lane.traffic >= DATAGRAMS
+        refused: list[int] = []
+        for message in messages:
+            size = len(message) + (4 + BATCH_HEAD if raw else 0)
+            flow = self._carrier(now, lane, size)
+            if flow is None:
+                refused.append(len(message))
+                continue
+            lane.sent += 1
+            if raw:
+                _pack(flow, lane.traffic - DATAGRAMS, [message], size)
+            else:
+                flow.parts.append(message)
+        if refused:
+            reason = (
+                f"{max(refused)} bytes do not pass on any path now; up to {max(0, room - 4)} do"
+            )
+            self._refuse(lane, len(refused), reason, out)
+
+    def _carrier(self, now: Nanos, lane: DatagramLane, size: int) -> FlowState | None:
+        """The best flow that holds so large a packet and is not known to fail."""
+        fitting = [
+            flow
+            for flow in self._flows.values()
+            if self._choice.may_use(flow, lane)
+            and flow.alive
+            and flow.credit
+            and not flow.choked
+            and flow.body_max >= size
+        ]
+        if not fitting:
+            return None
+        return min(fitting, key=lambda flow: flow.cost(now, lane.traffic, True))
+
+
+def _pack(flow: FlowState, port: int, messages: list[bytes], room_max: int) -> None:
+    """Messages, each of which fits, into as few packets as their sizes allow."""
+    batch: list[bytes] = []
+    room = room_max
+    for message in messages:
+        room -= 4 + len(message)
+        if room < 0 and batch:
+            flow.parts.append(encode(RawBatch(port, memoryview(pack_block(batch)))))
+            batch = []
+            room = room_max - 4 - len(message)
+        batch.append(message)
+    flow.parts.append(encode(RawBatch(port, memoryview(pack_block(batch)))))
