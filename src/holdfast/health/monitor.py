@@ -10,6 +10,8 @@ from typing import Any, ClassVar, Final
 
 from holdfast.health.config import HealthConfig
 from holdfast.health.listener import Listener
+from holdfast.health.needs import SetNeeds
+from holdfast.health.placement import Placement
 from holdfast.health.table import PathTable
 from holdfast.links.config import Self
 from holdfast.links.ports import (
@@ -31,6 +33,7 @@ from holdfast.wire.frames import Basic, PathRow, PathRows, Probe
 
 HEALTH: Final = "health"
 ROWS_PER_FRAME: Final = 200
+KINDS: Final = ("udp", "tcp", "frag", "multicast")
 _NO_FILL: Final = memoryview(b"")
 
 
@@ -70,8 +73,16 @@ class HealthMachine(Machine):
 
     layer: ClassVar[int] = 2
 
-    def __init__(self, me: Self, config: HealthConfig, mtus: dict[str, int]) -> None:
+    def __init__(
+        self,
+        me: Self,
+        config: HealthConfig,
+        mtus: dict[str, int],
+        placement: Placement | None = None,
+    ) -> None:
+        """`placement` outlives this unit: what traffic needs is not forgotten when it is rebuilt."""
         self.me = me
+        self.placement = placement or Placement(me.node, me.sealed, lambda node: node.hex())
         self.config = config
         self.table = PathTable()
         self.names: dict[bytes, str] = {me.node: me.name}
@@ -98,6 +109,8 @@ class HealthMachine(Machine):
                 self._lost(now, item, out)
             elif kind is PeerUp:
                 self._peer_up(item, out)
+            elif kind is SetNeeds:
+                self._needs(now, item, out)
             elif kind is PeerDown:
                 self._peers.pop(item.peer, None)
                 if item.left:
@@ -105,22 +118,33 @@ class HealthMachine(Machine):
         self._publish(out)
 
     def _watch(self, now: Nanos, ready: FlowReady, out: Outbox) -> None:
-        mtu = self._mtus.get(ready.adapter, 1500)
-        probed = ready.transport == "udp" and self.config.probe_every > 0
-        sizes = tuple(size for size in self.config.rungs if size <= mtu) if probed else ()
         listener = Listener(now, self.config.basic_ns)
+        sizes = self._sizes(ready)
         watched = self._flows[ready.flow] = _Watched(ready, sizes, listener, now)
         if ready.transport != "udp":
             # A new stream on a path whose limits the datagrams have shown already.
-            key = (self.me.node, ready.adapter, ready.peer, ready.remote_adapter, "udp")
-            row = self.table.rows.get(key)
-            if row is not None:
-                self._judge(ready.flow, watched, row, out)
+            self._judge(now, ready.flow, watched, out)
         if self.deadline == NEVER:
             self.deadline = now + MILLISECOND
 
+    def _sizes(self, ready: FlowReady) -> tuple[int, ...]:
+        """The sizes that are probed on a flow: the rungs, and what is needed besides."""
+        if ready.transport != "udp" or self.config.probe_every <= 0:
+            return ()
+        wanted, _, _ = self.placement.wanted_values(ready.peer)
+        mtu = self._mtus.get(ready.adapter, 1500)
+        return tuple(sorted({size for size in (*self.config.rungs, *wanted) if size <= mtu}))
+
+    def _needs(self, now: Nanos, item: SetNeeds, out: Outbox) -> None:
+        """Some traffic needs something else now: every flow is judged again, and sizes may be added or left out."""
+        self.placement.set(item)
+        for flow, watched in self._flows.items():
+            watched.sizes = self._sizes(watched.ready)
+            self._judge(now, flow, watched, out)
+
     def _lost(self, now: Nanos, lost: FlowLost, out: Outbox) -> None:
         watched = self._flows.pop(lost.flow, None)
+        self.placement.forget(lost.flow)
         if watched is None or lost.left:
             return
         if any(other.path == watched.path for other in self._flows.values()):
@@ -236,6 +260,9 @@ class HealthMachine(Machine):
                 self._drift(now, watched)
             if now - watched.sampled_at >= config.sample_ns:
                 self._fact(now, watched, "sample", out)
+        for due in self.placement.due(now):
+            if due in self._flows:
+                self._judge(now, due, self._flows[due], out)
         self.deadline = now + config.basic_ns if self._flows else NEVER
         self._publish(out)
 
@@ -289,28 +316,23 @@ class HealthMachine(Machine):
                     and self.table.put(row, now)
                     and row.sender == self.me.node
                 ):
-                    self._told(row, out)
+                    self._told(now, row, out)
 
-    def _told(self, row: PathRow, out: Outbox) -> None:
+    def _told(self, now: Nanos, row: PathRow, out: Outbox) -> None:
         """A listener tells us what arrives of what we send: the link must know."""
         path = (row.listener, row.sender_adapter, row.listener_adapter)
         for flow, watched in self._flows.items():
             if watched.path[:3] == path:
-                self._judge(flow, watched, row, out)
+                self._judge(now, flow, watched, out)
 
-    def _judge(self, flow: FlowId, watched: _Watched, row: PathRow, out: Outbox) -> None:
-        """What a row says of sending on one flow of its path."""
-        degraded = 0 < row.size < row.size_max
-        before = watched.verdict or FlowVerdict(flow, True, 0)
-        if watched.ready.transport == row.transport:
-            verdict = FlowVerdict(
-                flow, row.alive, row.size, degraded if row.size_max else before.degraded
-            )
-        elif row.size_max:
-            # Sizes are probed with datagrams, and a limit of the path hurts its streams as well.
-            verdict = FlowVerdict(flow, before.alive, 0, degraded)
-        else:
+    def _judge(self, now: Nanos, flow: FlowId, watched: _Watched, out: Outbox) -> None:
+        """What the rows of its path say of sending on one flow."""
+        peer, adapter, remote_adapter, _ = watched.path
+        key = (self.me.node, adapter, peer, remote_adapter)
+        rows = [row for kind in KINDS if (row := self.table.rows.get((*key, kind))) is not None]
+        if not rows:
             return
+        verdict = self.placement.verdict(now, watched.ready, rows)
         if verdict != watched.verdict:
             watched.verdict = verdict
             out.down(watched.unit, verdict)

@@ -193,7 +193,7 @@ class Placement:
             reason = self._against(now, path, needs)
             if reason:
                 worst = Fitness(traffic, UNFIT, reason)
-            failing = failing or _fails(path, needs, traffic, self._sealed, strict)
+            failing = failing or _fails(path, needs, self._sealed, strict)
         trust = self._trusted(now, path.ready, traffic, failing, move_back_ns)
         if trust.state > worst.state:
             worst = trust
@@ -288,15 +288,15 @@ def _usable_size(path: _Path) -> int:
     return path.limit or (path.own.size if path.own is not None else 0)
 
 
-def _fails(path: _Path, needs: Needs, traffic: int, sealed: bool, strict: bool) -> str:
+def _fails(path: _Path, needs: Needs, sealed: bool, strict: bool) -> str:
     """What is wrong with the path now, for whoever has this need. `strict` when it was failing already: it must be
     clearly better before it counts as sound."""
     if not path.alive:
         return "nothing arrives"
-    return next(_faults(path, needs, traffic, sealed, strict), "")
+    return next(_faults(path, needs, sealed, strict), "")
 
 
-def _faults(path: _Path, needs: Needs, traffic: int, sealed: bool, strict: bool) -> Iterator[str]:
+def _faults(path: _Path, needs: Needs, sealed: bool, strict: bool) -> Iterator[str]:
     limit, row = path.limit, path.own
     if path.ready.transport == "tcp":
         if limit:

@@ -17,10 +17,12 @@ from holdfast.group.config import GroupConfig
 from holdfast.health.config import LAN as HEALTH_LAN
 from holdfast.health.config import WAN as HEALTH_WAN
 from holdfast.health.config import HealthConfig
+from holdfast.health.needs import SetNeeds
 from holdfast.links.config import LAN as LINK_LAN
 from holdfast.links.config import WAN as LINK_WAN
 from holdfast.links.config import LinkTiming
 from holdfast.links.handshake import ADAPTERS_MAX, NAME_MAX
+from holdfast.node.needs import NeedsFields, NeedsSection, group_needs
 from holdfast.wire.frames import AdapterInfo
 
 
@@ -74,6 +76,8 @@ class GroupSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     application: str = ""
     """`package.module:Class` of a `holdfast.Replica`; the code that starts the node may give it instead."""
     window_mb: int = 16
+    needs: NeedsFields | None = None
+    """What its messages and its order need of the paths to others."""
 
 
 class LabConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -99,6 +103,7 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     web: WebConfig = WebConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
     group: tuple[GroupSection, ...] = ()
+    needs: tuple[NeedsSection, ...] = ()
     lab: LabConfig = LabConfig()
 
     @property
@@ -130,6 +135,14 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
             for group in self.group
         )
+
+    def needs_of_traffic(self, source: str = "configuration") -> list[SetNeeds]:
+        """Everything that the file says about what traffic needs."""
+        found = [item for section in self.needs for item in section.items(source)]
+        for group in self.group:
+            if group.needs is not None:
+                found += group_needs(group.name, group.needs, source)
+        return found
 
 
 def split_address(address: str, where: str) -> tuple[str, int]:
@@ -187,6 +200,7 @@ def check(config: NodeConfig, source: str) -> None:
     for group in config.group:
         _check_group(group, source)
     _check_twice([group.name for group in config.group], "groups are called", source)
+    _check_needs(config, source)
     _check_telemetry(config.telemetry, source)
     if config.web.address:
         host, _ = split_address(config.web.address, f"{source}: [web] address")
@@ -239,6 +253,27 @@ def _check_telemetry(telemetry: TelemetryConfig, source: str) -> None:
         raise ConfigError(f"{source}: [telemetry] max_mb is at least 1")
     if not 0 < telemetry.seal_s <= 86_400:
         raise ConfigError(f"{source}: [telemetry] seal_s is more than 0 and at most a day (86400)")
+
+
+def _check_needs(config: NodeConfig, source: str) -> None:
+    """An adapter or subnet that this node does not have would never be found."""
+    config.needs_of_traffic(source)
+    places = [(f"[[needs]] of port {section.port}", section) for section in config.needs]
+    fields: list[tuple[str, NeedsFields]] = [
+        *places,
+        *((f"group {g.name!r}: needs", g.needs) for g in config.group if g.needs is not None),
+    ]
+    known = (
+        ("adapter", [adapter.name for adapter in config.adapter]),
+        ("subnet", [adapter.subnet or adapter.name for adapter in config.adapter]),
+    )
+    for where, needs in fields:
+        for key, names in known:
+            value = getattr(needs, key)
+            if value and value not in names:
+                raise ConfigError(
+                    f"{source}: {where}: no adapter has {key} {value!r}; known: {', '.join(names)}"
+                )
 
 
 def _check_tls(config: NodeConfig, source: str) -> None:

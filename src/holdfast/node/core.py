@@ -22,6 +22,7 @@ from holdfast.group.replica import ReplicaMachine
 from holdfast.group.source import SourceMachine
 from holdfast.health.config import HealthConfig
 from holdfast.health.monitor import HEALTH, HealthMachine
+from holdfast.health.placement import Placement
 from holdfast.links.config import Self
 from holdfast.links.directory import DIRECTORY, MEMBERS, DirectoryMachine
 from holdfast.links.door import DoorMachine
@@ -87,6 +88,9 @@ class NodeCore:
         self._orphans: list[LinkMachine] = []
         self._streams_begun: dict[str, int] = {}
         self.sessions = Sessions(self._rng("sessions"))
+        self.placement = Placement(node, self.me.sealed, self._name_of)
+        for needs in config.needs_of_traffic():
+            self.placement.set(needs)
         self.turns = Turns(self._build)
         self.groups = {group.name: group for group in config.groups()}
         for unit in self._fixed_units():
@@ -124,7 +128,7 @@ class NodeCore:
             return DoorMachine(me, join, self.sessions, self._spawn, rng, self._now)
         if kind == HEALTH:
             mtus = {adapter.name: adapter.mtu for adapter in self.config.adapter}
-            return HealthMachine(me, self._health, mtus)
+            return HealthMachine(me, self._health, mtus, self.placement)
         if kind == DIRECTORY:
             spawn = self._spawn if self.config.mesh == "all" else _spawn_nothing
             return DirectoryMachine(me, spawn, self._stored.get(MEMBERS, []), self._now)
@@ -180,6 +184,12 @@ class NodeCore:
         self._now = now
         self.turns.add(unit, self._link(unit, member))
         return True
+
+    def _name_of(self, node: NodeId) -> str:
+        """What a member is called; empty while it is not known."""
+        directory = self.turns.machine(DIRECTORY)
+        member = directory.members.get(node) if isinstance(directory, DirectoryMachine) else None
+        return member.name if member is not None else ""
 
     # -- the driver's side ---------------------------------------------------------------------------------------
 
