@@ -39,6 +39,7 @@ from holdfast.links.ports import (
     PeerDown,
     PeerUp,
     PortReady,
+    PortRefused,
     Reannounce,
     Received,
     SendChannel,
@@ -234,7 +235,11 @@ class LinkMachine(Machine):
 
     def _send(self, now: Nanos, item: SendChannel | SendRaw, out: Outbox) -> None:
         if self.up_since is None:
-            return  # whoever sends has been told that the peer is down
+            # Whoever holds a channel has been told that the peer is down.
+            if isinstance(item, SendRaw):
+                reason = f"there is no session with {self.member.name}"
+                out.effect(PortRefused(self.peer, item.port, len(item.messages), reason))
+            return
         if isinstance(item, SendChannel):
             channel = self._outlet.channel(item.channel)
             channel.write(item.messages)

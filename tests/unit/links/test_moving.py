@@ -130,8 +130,8 @@ def test_what_was_lost_on_a_flow_that_the_channel_has_left_is_sent_again_without
     assert out.flow == stream.flow
 
 
-def test_a_flow_that_health_has_given_back_is_used_again_at_once() -> None:
-    """A channel with one stream and one datagram flow goes back to the stream when it works again."""
+def test_a_flow_that_health_has_given_back_is_used_again_after_a_while() -> None:
+    """H11: a channel with one stream and one datagram flow goes back to the stream by policy: two seconds sound."""
     world = connected(adapters=("red",))
     steady(world, 0.1)
     assert channel(world)["path"] == "red/red/tcp"
@@ -142,7 +142,10 @@ def test_a_flow_that_health_has_given_back_is_used_again_at_once() -> None:
     for end in world.network.stream_ends("n1", "n2"):
         end.stalled = end.other.stalled = False
     steady(world, 1)
+    assert channel(world)["path"] == "red/red/udp"
+    steady(world, 2)
     assert channel(world)["path"] == "red/red/tcp"
+    assert channel(world)["reason"] == "red/red/tcp is sound again"
 
 
 @both_modes
