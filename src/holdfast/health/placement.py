@@ -33,7 +33,7 @@ HOLD_NS_MIN: Final = 1 * SECOND
 """What the first relapse costs where a path is used again at once."""
 
 PathKey = tuple[NodeId, str, str, str]
-"""Peer, own adapter, the peer's adapter, transport."""
+"""Peer, own adapter, the peer's adapter, transport and use: flows of other ports are trusted for themselves."""
 
 
 class History(Protocol):
@@ -274,7 +274,7 @@ class Placement:
 
 
 def _key(ready: FlowReady) -> PathKey:
-    return ready.peer, ready.adapter, ready.remote_adapter, ready.transport
+    return ready.peer, ready.adapter, ready.remote_adapter, f"{ready.transport}{ready.use}"
 
 
 def _hold_ns(move_back_ns: Nanos, relapses: int) -> Nanos:
