@@ -90,6 +90,7 @@ class ChannelOut:
         self.moves = 0
         self.reason = ""
         """Why it uses the flow that it uses."""
+        self.home = ""
         self.waiting_bytes = 0
         self.messages = 0
         self.acked = 0

@@ -25,6 +25,8 @@ class Placed(Protocol):
     flow: FlowId | None
     moves: int
     reason: str
+    home: str
+    """The path that it had to leave, and goes back to when that is given back; empty when it had not."""
 
     @property
     def traffic(self) -> int: ...
@@ -36,7 +38,7 @@ class Placed(Protocol):
 class Lane:
     """The place of traffic that has no channel: datagrams, and acknowledgements."""
 
-    __slots__ = ("datagrams", "flow", "moves", "reason", "traffic")
+    __slots__ = ("datagrams", "flow", "home", "moves", "reason", "traffic")
 
     def __init__(self, traffic: int, datagrams: bool) -> None:
         self.traffic = traffic
@@ -44,6 +46,7 @@ class Lane:
         self.flow: FlowId | None = None
         self.moves = 0
         self.reason = ""
+        self.home = ""
 
 
 def by_class(placed: Iterable[Placed]) -> list[Placed]:
@@ -84,7 +87,7 @@ class Lanes:
         better = self.better(now, lane)
         if better is None:
             return flow if flow is not None and self.may_use(flow, lane) else None
-        why = flow.why_not(lane.traffic, now) if flow is not None else ""
+        why = flow.why_not(lane.traffic, now) if flow is not None else lane.reason
         self.assign(now, lane, better, why)
         return better
 
@@ -104,17 +107,24 @@ class Lanes:
         return best if best.cost(now, lane.traffic, lane.datagrams)[:2] < cost[:2] else None
 
     def given_back(self, now: Nanos, lane: Placed, flow: FlowState) -> bool:
-        """Whether traffic moves to a flow that health has just given back: it is better than where it is."""
+        """Whether traffic moves to a flow that health has just given back: it is better than where it is, or as good
+        and where it was before."""
         here = self.flow_of(lane)
         if here is None or here is flow or not self.usable(flow):
             return False
         if not flow.good_for(lane.traffic) or flow.shunned_until > now:
             return False
         cost = flow.cost(now, lane.traffic, lane.datagrams)
-        return cost < here.cost(now, lane.traffic, lane.datagrams)
+        cost_here = here.cost(now, lane.traffic, lane.datagrams)
+        return cost < cost_here or (flow.path == lane.home and cost[:-1] == cost_here[:-1])
 
     def assign(self, now: Nanos, lane: Placed, flow: FlowState, why: str) -> None:
-        """Put traffic on a flow, and remember why."""
+        """Put traffic on a flow, and remember why, and where it was."""
+        before = self.flow_of(lane)
+        if before is not None and not lane.home and not before.suits(lane.traffic, now):
+            lane.home = before.path
+        if flow.path == lane.home:
+            lane.home = ""
         lane.reason = why or "the best when it was placed"
         if not flow.suits(lane.traffic, now):
             lane.reason += (

@@ -103,9 +103,17 @@ class Outlet:
     def lost(self, flow: FlowState) -> None:
         """The flow is gone: what was on its way there must go again."""
         for channel in self._order:
-            if channel.flow == flow.flow:
-                channel.reason = f"{flow.path} was lost"
+            self._lost(channel, flow)
             channel.abandon(flow.flow)
+        for lane in self.datagrams.placed():
+            self._lost(lane, flow)
+
+    @staticmethod
+    def _lost(lane: Placed, flow: FlowState) -> None:
+        if lane.flow == flow.flow:
+            lane.flow = None
+            lane.reason = f"{flow.path} was lost"
+            lane.home = lane.home or flow.path
 
     def judge(self, now: Nanos, flow: FlowState, verdict: FlowVerdict, out: Outbox) -> None:
         """Health has changed its mind about a flow: whom it does not suit any more leaves it, synchronisation first,
@@ -124,7 +132,7 @@ class Outlet:
             if not here.suits(lane.traffic, now):
                 self._leave(now, lane, here.why_not(lane.traffic, now), out)
             elif not good_before[lane.traffic] and self.lanes.given_back(now, lane, flow):
-                self._assign(now, lane, flow, f"{flow.path} is sound again", out)
+                self._assign(now, lane, flow, f"{flow.path} is given back to it", out)
 
     def _leave(self, now: Nanos, lane: Placed, why: str, out: Outbox) -> None:
         """Take traffic off its flow if there is a better one; what was not acknowledged is sent again."""

@@ -145,7 +145,7 @@ def test_a_flow_that_health_has_given_back_is_used_again_after_a_while() -> None
     assert channel(world)["path"] == "red/red/udp"
     steady(world, 2)
     assert channel(world)["path"] == "red/red/tcp"
-    assert channel(world)["reason"] == "red/red/tcp is sound again"
+    assert channel(world)["reason"] == "red/red/tcp is given back to it"
 
 
 @both_modes
