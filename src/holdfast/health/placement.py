@@ -184,12 +184,13 @@ class Placement:
         rank = 0
         failing = ""
         move_back_ns = max(needs.move_back_ns for needs in group)
+        size = max(needs.size for needs in group)
         strict = self._is_failing(path.ready, traffic)
         for needs in group:
             chosen = self._misses_choice(path.ready, needs)
             rank += bool(chosen)
             if chosen and needs.choice == "require":
-                return Fitness(traffic, BARRED, chosen)
+                return Fitness(traffic, BARRED, chosen, 0, size)
             reason = self._against(now, path, needs)
             if reason:
                 worst = Fitness(traffic, UNFIT, reason)
@@ -197,7 +198,7 @@ class Placement:
         trust = self._trusted(now, path.ready, traffic, failing, move_back_ns)
         if trust.state > worst.state:
             worst = trust
-        return Fitness(traffic, worst.state, worst.reason, rank)
+        return Fitness(traffic, worst.state, worst.reason, rank, size)
 
     def _misses_choice(self, ready: FlowReady, needs: Needs) -> str:
         """What was chosen and is not this flow."""

@@ -126,16 +126,20 @@ class DatagramsOut:
         if flow is None:
             self._refuse(lane, len(messages), "there is no path that it may use", out)
             return
-        room = flow.body_max - (BATCH_HEAD if raw else 0)
+        head = BATCH_HEAD if raw else 0
+        room = flow.body_max - head
         large = [message for message in messages if len(message) + extra > room]
         if large:
             messages = [message for message in messages if len(message) + extra <= room]
             self._flush_large(now, lane, large, room, out)
+        if not messages:
+            return
         lane.sent += len(messages)
-        if not raw:
-            flow.parts.extend(messages)
-        elif messages:
-            _pack(flow, lane.traffic - DATAGRAMS, messages, room)
+        asked = flow.fitness_for(lane.traffic).size
+        if asked and not flow.stream:
+            room = min(room, max(0, asked - flow.size + flow.body_max - head))
+        parts = _packed(lane.traffic - DATAGRAMS, messages, room) if raw else messages
+        (flow.apart if asked and not flow.stream else flow.parts).extend(parts)
 
     def _flush_large(
         self, now: Nanos, lane: DatagramLane, messages: list[bytes], room: int, out: Outbox
@@ -150,10 +154,8 @@ class DatagramsOut:
                 refused.append(len(message))
                 continue
             lane.sent += 1
-            if raw:
-                _pack(flow, lane.traffic - DATAGRAMS, [message], size)
-            else:
-                flow.parts.append(message)
+            parts = _packed(lane.traffic - DATAGRAMS, [message], size) if raw else [message]
+            flow.parts.extend(parts)
         if refused:
             reason = (
                 f"{max(refused)} bytes do not pass on any path now; up to {max(0, room - 4)} do"
@@ -176,15 +178,17 @@ class DatagramsOut:
         return min(fitting, key=lambda flow: flow.cost(now, lane.traffic, True))
 
 
-def _pack(flow: FlowState, port: int, messages: list[bytes], room_max: int) -> None:
-    """Messages, each of which fits, into as few packets as their sizes allow."""
+def _packed(port: int, messages: list[bytes], room_max: int) -> list[bytes]:
+    """Messages as few frames: as many in each as have room together, but at least one."""
+    parts: list[bytes] = []
     batch: list[bytes] = []
     room = room_max
     for message in messages:
         room -= 4 + len(message)
         if room < 0 and batch:
-            flow.parts.append(encode(RawBatch(port, memoryview(pack_block(batch)))))
+            parts.append(encode(RawBatch(port, memoryview(pack_block(batch)))))
             batch = []
             room = room_max - 4 - len(message)
         batch.append(message)
-    flow.parts.append(encode(RawBatch(port, memoryview(pack_block(batch)))))
+    parts.append(encode(RawBatch(port, memoryview(pack_block(batch)))))
+    return parts

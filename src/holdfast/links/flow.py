@@ -33,6 +33,7 @@ class FlowState:
     __slots__ = (
         "adapter",
         "alive",
+        "apart",
         "authenticated",
         "choked",
         "close_at",
@@ -95,6 +96,8 @@ class FlowState:
         self.closing = False
         self.parts: list[Part] = []
         """Frames that go out on this flow at the end of the turn."""
+        self.apart: list[Part] = []
+        """Likewise, but each alone in its packet."""
 
     @property
     def path(self) -> str:

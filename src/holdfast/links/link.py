@@ -177,7 +177,7 @@ class LinkMachine(Machine):
             self._outlet.flush(now, acks, unheard, out)
         self._touched = False
         for flow in self.flows.values():
-            if flow.parts:
+            if flow.parts or flow.apart:
                 self._outlet.transmit(flow, out)
         self._wake_at(self._outlet.deadline)
         self._wake_at(self._wanted.deadline)
@@ -440,6 +440,7 @@ class LinkMachine(Machine):
         self.epoch = self._sessions.next_epoch(self.peer)
         for flow in list(self.flows.values()):
             flow.parts.clear()
+            flow.apart.clear()
             if flow.ready:
                 flow.ready = False
                 self._announce(out, FlowLost(self.peer, flow.flow, reason, left))

@@ -234,8 +234,14 @@ class Outlet:
     def transmit(self, flow: FlowState, out: Outbox) -> None:
         """Pack what waits for a flow into packets of the size that it carries."""
         parts, flow.parts = flow.parts, []
+        apart, flow.apart = flow.apart, []
         if not self._cipher.usable(flow):
             return  # nothing leaves unsealed; a Hello is repeated when the key has come
+        if apart:
+            write = self._cipher.write
+            out.effect(Transmit(flow.flow, [write(flow, [part]) for part in apart]))
+            if not parts:
+                return
         if len(parts) == 1:
             out.effect(Transmit(flow.flow, [self._cipher.write(flow, parts)]))
             return

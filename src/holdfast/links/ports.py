@@ -183,6 +183,9 @@ class Fitness(msgspec.Struct, frozen=True, gc=False):
     """In plain words, where it is not just fit."""
     rank: int = 0
     """Lower is better among flows in one state: what the traffic would rather have."""
+    size: int = 0
+    """The packets that this traffic asked for: it is put into no larger ones, and not together with others, whose
+    larger packets may be lost where its own pass. 0: any."""
 
 
 class FlowVerdict(msgspec.Struct, frozen=True, gc=False):

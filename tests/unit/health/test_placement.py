@@ -73,7 +73,7 @@ def test_what_is_a_soft_error_for_one_is_none_for_another() -> None:
     register(place, 21, size=900)
     verdict = place.verdict(T, ready(), [row(size=1000)])
     assert fitness(verdict, 20) == Fitness(
-        20, UNFIT, "packets over 1000 bytes do not pass, 1200 are needed"
+        20, UNFIT, "packets over 1000 bytes do not pass, 1200 are needed", 0, 1200
     )
     assert fitness(verdict, 21).state == FIT
     assert fitness(verdict, SYNC).state == FIT, "what can be cut is cut"

@@ -23,6 +23,7 @@ from holdfast.links.ports import (
     FlowVerdict,
     PortRefused,
     SendRaw,
+    Transmit,
 )
 from holdfast.machine import Outbox
 from holdfast.types import BULK, DATA, SECOND, SYNC, FlowId
@@ -311,6 +312,21 @@ def test_what_waited_is_packed_for_the_flow_that_takes_it() -> None:
     assert len(flow.parts) == 10
     assert max(map(len, flow.parts)) <= flow.body_max
     assert bench.outlet.datagrams.dropped == 0
+
+
+def test_who_asked_for_a_size_is_put_into_no_larger_packet_and_not_together_with_others() -> None:
+    """Else small messages are lost with the large ones beside them, before anybody knows of a limit."""
+    bench = Bench("udp")
+    flow = bench.flows[0]
+    bench.verdict(flow, Fitness(DATAGRAMS + 20, FIT, "", 0, 300), size=1500)
+    out = Outbox()
+    bench.outlet.raw(SendRaw(16, [bytes(100)] * 12), out)
+    bench.outlet.raw(SendRaw(20, [bytes(100)] * 12), out)
+    bench.outlet.flush(bench.now, [], False, out)
+    bench.outlet.transmit(flow, out)
+    sizes = [len(p) + 28 for e, _ in out.effects if isinstance(e, Transmit) for p in e.packets]
+    assert len([size for size in sizes if size <= 300]) == 6, "two messages in each"
+    assert [size for size in sizes if size > 300] == [max(sizes)], "all others in one"
 
 
 # -- whatever health says ------------------------------------------------------------------------------------------
