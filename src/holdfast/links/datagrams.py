@@ -25,6 +25,10 @@ BATCH_HEAD: Final = 24
 """What a `RawBatch` adds to its messages, each of which takes four bytes more."""
 
 
+MESSAGE_MAX: Final = STREAM_PACKET_MAX - 256
+"""The largest datagram of an application; a stream takes it in one packet."""
+
+
 class DatagramLane(Lane):
     """The datagrams of one port (or frames of one class), where they go, and what waits."""
 
@@ -50,11 +54,14 @@ class DatagramsOut:
         self._flows = flows
         self._choice = lanes
 
-    def clear(self) -> None:
-        """The session ended: what waits is not sent. Places are chosen anew; counts stay."""
+    def clear(self, out: Outbox) -> None:
+        """The session ended: what waits is not sent, and its senders are told. Counts stay."""
         for lane in self.lanes.values():
-            lane.messages.clear()
+            if lane.messages:
+                self._refuse(lane, len(lane.messages), "the session ended", out)
+                lane.messages.clear()
             lane.flow = None
+            lane.home = ""
         self.waiting = dict.fromkeys(BOUNDS, 0)
 
     def frame(self, cls: int, part: bytes) -> None:
@@ -70,22 +77,35 @@ class DatagramsOut:
     def raw(self, item: SendRaw, out: Outbox) -> None:
         """Messages of an application; those that there is no room for are refused."""
         lane = self._lane(DATAGRAMS + item.port)
-        waiting, bound = self.waiting[DATA], BOUNDS[DATA]
-        large = crowded = 0
-        for message in item.messages:
-            size = len(message) + 4
-            if size + BATCH_HEAD > STREAM_PACKET_MAX:
+        messages = item.messages
+        if not messages:
+            return
+        size = sum(map(len, messages)) + 4 * len(messages)
+        if self.waiting[DATA] + size > BOUNDS[DATA] or max(map(len, messages)) > MESSAGE_MAX:
+            messages, size = self._admit(lane, messages, out)
+        lane.messages += messages
+        self.waiting[DATA] += size
+
+    def _admit(
+        self, lane: DatagramLane, messages: list[bytes], out: Outbox
+    ) -> tuple[list[bytes], int]:
+        """Those that there is room for, and their size; the sender is told of the others."""
+        admitted: list[bytes] = []
+        size = large = 0
+        room = BOUNDS[DATA] - self.waiting[DATA]
+        for message in messages:
+            if len(message) > MESSAGE_MAX:
                 large += 1
-            elif waiting + size > bound:
-                crowded += 1
-            else:
-                waiting += size
-                lane.messages.append(message)
-        self.waiting[DATA] = waiting
+            elif size + len(message) + 4 <= room:
+                size += len(message) + 4
+                admitted.append(message)
         if large:
-            self._refuse(lane, large, f"over {STREAM_PACKET_MAX} bytes: use a channel", out)
+            self._refuse(lane, large, f"over {MESSAGE_MAX} bytes: use a channel", out)
+        crowded = len(messages) - large - len(admitted)
         if crowded:
+            waiting = self.waiting[DATA] + size
             self._refuse(lane, crowded, f"{waiting} bytes wait already", out)
+        return admitted, size
 
     def _lane(self, traffic: int) -> DatagramLane:
         lane = self.lanes.get(traffic)
@@ -128,8 +148,8 @@ class DatagramsOut:
             return
         head = BATCH_HEAD if raw else 0
         room = flow.body_max - head
-        large = [message for message in messages if len(message) + extra > room]
-        if large:
+        if max(map(len, messages)) + extra > room:
+            large = [message for message in messages if len(message) + extra > room]
             messages = [message for message in messages if len(message) + extra <= room]
             self._flush_large(now, lane, large, room, out)
         if not messages:

@@ -432,7 +432,7 @@ class LinkMachine(Machine):
         """End every channel, loudly. What comes next has a new epoch, so that nothing of the past is taken for it.
         `hang_up`: the flows are of no use either. `left`: the peer said goodbye, and will not answer."""
         self.up_since = None
-        unsent = self._outlet.clear()
+        unsent = self._outlet.clear(out)
         self._inlet.clear()
         self._cipher.renew(self._sessions.open(self.unit))
         self.epoch = self._sessions.next_epoch(self.peer)

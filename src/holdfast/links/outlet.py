@@ -69,12 +69,12 @@ class Outlet:
         self._timing = timing
         self._moved = moved
 
-    def clear(self) -> int:
+    def clear(self, out: Outbox) -> int:
         """Forget everything: the session ended. How many bytes were not acknowledged."""
         unsent = sum(c.waiting_bytes + c.unacked for c in self.channels.values())
         self.channels.clear()
         self._order.clear()
-        self.datagrams.clear()
+        self.datagrams.clear(out)
         self._acks.flow = None
         self.deadline = NEVER
         return unsent

@@ -297,6 +297,18 @@ def test_a_datagram_that_its_flow_does_not_hold_goes_where_it_fits() -> None:
     assert not [effect for effect, _ in out.effects if isinstance(effect, PortRefused)]
 
 
+def test_what_waits_when_the_session_ends_is_reported() -> None:
+    bench = Bench("udp")
+    bench.flows[0].credit = False
+    out = Outbox()
+    bench.outlet.raw(SendRaw(16, [b"x"] * 3), out)
+    bench.outlet.raw(SendRaw(16, []), out)
+    bench.outlet.clear(out)
+    refused = [effect for effect, _ in out.effects]
+    assert refused == [PortRefused(PEER, 16, 3, "the session ended")]
+    assert not any(bench.outlet.datagrams.waiting.values())
+
+
 def test_what_waited_is_packed_for_the_flow_that_takes_it() -> None:
     """A flow whose packets got smaller while messages waited for credit must not drop them."""
     bench = Bench("udp")

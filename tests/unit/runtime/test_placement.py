@@ -108,7 +108,7 @@ def test_a_datagram_that_no_path_carries_is_counted_on_its_handle_with_the_reaso
             await datagrams.send(bytes(200_000))
             await eventually(lambda: datagrams.refused)
             assert datagrams.refused == 1
-            assert datagrams.refusal == "over 131072 bytes: use a channel"
+            assert datagrams.refusal == "over 130816 bytes: use a channel"
 
     asyncio.run(run())
 
