@@ -82,7 +82,7 @@ class HealthMachine(Machine):
     ) -> None:
         """`placement` outlives this unit: what traffic needs is not forgotten when it is rebuilt."""
         self.me = me
-        self.placement = placement or Placement(me.node, me.sealed, lambda node: node.hex())
+        self.placement = placement or Placement(me.node, me.sealed)
         self.config = config
         self.table = PathTable()
         self.names: dict[bytes, str] = {me.node: me.name}
@@ -121,9 +121,9 @@ class HealthMachine(Machine):
         listener = Listener(now, self.config.basic_ns)
         sizes = self._sizes(ready)
         watched = self._flows[ready.flow] = _Watched(ready, sizes, listener, now)
-        if ready.transport != "udp":
-            # A new stream on a path whose limits the datagrams have shown already.
-            self._judge(now, ready.flow, watched, out)
+        # Before anything was measured: some traffic must not use it whatever it carries, and a new stream may be on
+        # a path whose limits are known.
+        self._judge(now, ready.flow, watched, out)
         if self.deadline == NEVER:
             self.deadline = now + MILLISECOND
 
@@ -154,7 +154,7 @@ class HealthMachine(Machine):
 
     def _peer_up(self, item: PeerUp, out: Outbox) -> None:
         self._peers[item.peer] = True
-        self.names[item.peer] = item.member.name
+        self.names[item.peer] = self.placement.names[item.peer] = item.member.name
         self.table.forget(item.peer, item.member.incarnation)
         if self.table.rows:
             self._tell_all(item.peer, out)
@@ -330,8 +330,6 @@ class HealthMachine(Machine):
         peer, adapter, remote_adapter, _ = watched.path
         key = (self.me.node, adapter, peer, remote_adapter)
         rows = [row for kind in KINDS if (row := self.table.rows.get((*key, kind))) is not None]
-        if not rows:
-            return
         verdict = self.placement.verdict(now, watched.ready, rows)
         if verdict != watched.verdict:
             watched.verdict = verdict

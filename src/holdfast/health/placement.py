@@ -8,7 +8,7 @@ The link acts on it (`links.lanes`); what is measured comes from the rows of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final, Protocol
 
 from holdfast.health.needs import DEFAULTS, ERRORS, Needs, SetNeeds
@@ -91,6 +91,12 @@ class _Path:
         return self.own.bad_patterns if self.own is not None else ()
 
     @property
+    def loss_ppm(self) -> int:
+        """What is lost on the path. A stream shows none, its kernels send again; but it stalls."""
+        rows = [self.own, self.kinds.get("udp") if self.ready.transport == "tcp" else None]
+        return max((row.loss_ppm for row in rows if row is not None and row.alive), default=0)
+
+    @property
     def degraded(self) -> bool:
         flows_bad = self.own.flows_bad if self.own is not None else 0
         return self.alive and bool(self.limit or self.bad_patterns or flows_bad)
@@ -103,15 +109,15 @@ class Placement:
         self,
         me: NodeId,
         sealed: bool,
-        name_of: Callable[[NodeId], str],
         history: History | None = None,
     ) -> None:
         self.history = history
+        self.names: dict[NodeId, str] = {}
+        """What peers are called; whoever learns of a peer fills it in before its flows are judged."""
         self.wall_offset_ns = 0
         """The wall clock, by which history is told, minus the node's own."""
         self._me = me
         self._sealed = sealed
-        self._name_of = name_of
         self._needs: dict[tuple[str, NodeId | str | None, int], Needs] = {
             ("holdfast", None, traffic): needs for traffic, needs in DEFAULTS.items()
         }
@@ -135,7 +141,7 @@ class Placement:
         """By traffic, all that must hold on the way to `peer`. Who says nothing has the need of its kind."""
         found: dict[int, list[Needs]] = {}
         for (_, whom, traffic), needs in self._needs.items():
-            if whom is None or whom == peer or whom == self._name_of(peer):
+            if whom is None or whom == peer or whom == self.names.get(peer):
                 found.setdefault(traffic, []).append(needs)
         return found
 
@@ -205,7 +211,7 @@ class Placement:
         for what, wanted, got in (
             ("adapter", needs.adapter, ready.adapter),
             ("subnet", needs.subnet, ready.subnet),
-            ("node", needs.node, self._name_of(ready.peer) if needs.node else ""),
+            ("node", needs.node, self.names.get(ready.peer)),
         ):
             if wanted and wanted != got:
                 return f"not by {what} {wanted}"
@@ -316,12 +322,10 @@ def _faults(path: _Path, needs: Needs, sealed: bool, strict: bool) -> Iterator[s
         multicast = path.kinds.get("multicast")
         if multicast is not None and not multicast.alive:
             yield "multicast does not pass"
-    if row is None:
-        return
-    if row.loss_ppm > (needs.loss_ppm_max // 2 if strict else needs.loss_ppm_max):
+    if path.loss_ppm > (needs.loss_ppm_max // 2 if strict else needs.loss_ppm_max):
         yield f"more than {needs.loss_ppm_max / 10_000:g} % is lost"
     latency_us = needs.latency_us * 3 // 4 if strict else needs.latency_us
-    if latency_us and row.rtt_us > 2 * latency_us:
+    if latency_us and row is not None and row.rtt_us > 2 * latency_us:
         yield f"it takes longer than {needs.latency_us} us"
 
 
@@ -331,7 +335,7 @@ def _rank(path: _Path) -> int:
     if row is None:
         return 0
     alternative = bool(path.ready.use) + bool(row.flows_bad)
-    return alternative << 16 | (row.loss_ppm // 50_000) << 8 | (row.rtt_us // 1000).bit_length()
+    return alternative << 16 | (path.loss_ppm // 50_000) << 8 | (row.rtt_us // 1000).bit_length()
 
 
 def _duration(nanos: Nanos) -> str:

@@ -97,7 +97,7 @@ class NodeCore:
         self._orphans: list[LinkMachine] = []
         self._streams_begun: dict[str, int] = {}
         self.sessions = Sessions(self._rng("sessions"))
-        self.placement = Placement(node, self.me.sealed, self._name_of)
+        self.placement = Placement(node, self.me.sealed)
         for needs in config.needs_of_traffic():
             self.placement.set(needs)
         self.turns = Turns(self._build)
@@ -193,12 +193,6 @@ class NodeCore:
         self._now = now
         self.turns.add(unit, self._link(unit, member))
         return True
-
-    def _name_of(self, node: NodeId) -> str:
-        """What a member is called; empty while it is not known."""
-        directory = self.turns.machine(DIRECTORY)
-        member = directory.members.get(node) if isinstance(directory, DirectoryMachine) else None
-        return member.name if member is not None else ""
 
     # -- the driver's side ---------------------------------------------------------------------------------------
 

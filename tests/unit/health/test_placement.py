@@ -31,7 +31,9 @@ PORT = 20
 
 
 def placement(sealed: bool = True) -> Placement:
-    return Placement(ME, sealed, lambda node: NAMES.get(node, ""))
+    place = Placement(ME, sealed)
+    place.names.update(NAMES)
+    return place
 
 
 def ready(
@@ -99,6 +101,25 @@ def test_what_datagrams_show_counts_for_streams_that_were_not_measured_and_only_
     measured = row("tcp", size=1500, size_max=1500)
     verdict = place.verdict(T, ready("tcp"), [limited, measured])
     assert (verdict.size, verdict.degraded) == (0, False)
+
+
+def test_loss_that_datagrams_show_counts_for_streams_which_show_none() -> None:
+    place = placement()
+    register(place)
+    rows = (row(loss_ppm=200_000), row("tcp"))
+    assert judge(place, *rows, transport="tcp").reason == "more than 15 % is lost"
+    dead = (row(alive=False, loss_ppm=900_000), row("tcp"))
+    other = {"transport": "tcp", "adapter": "blue"}
+    assert judge(place, *dead, **other).state == FIT, "a protocol that is filtered is no loss"
+
+
+def test_what_is_required_holds_before_anything_was_measured() -> None:
+    place = placement()
+    register(place, adapter="blue", choice="require")
+    verdict = place.verdict(T, ready(), [])
+    assert (verdict.alive, verdict.size, verdict.degraded) == (True, 0, False)
+    assert fitness(verdict).state == BARRED
+    assert judge(place, adapter="blue").state == FIT
 
 
 def test_a_hole_below_the_needed_size_hurts_and_packets_stay_below_it() -> None:
