@@ -7,7 +7,9 @@ bound of its own, so that a flood of data leaves room for synchronisation.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Final
 
 from holdfast.links.flow import STREAM_PACKET_MAX, FlowState
@@ -32,14 +34,28 @@ MESSAGE_MAX: Final = STREAM_PACKET_MAX - 256
 class DatagramLane(Lane):
     """The datagrams of one port (or frames of one class), where they go, and what waits."""
 
-    __slots__ = ("messages", "refusal", "refused", "sent")
+    __slots__ = ("largest", "messages", "refusal", "refused", "sent", "size")
 
     def __init__(self, traffic: int) -> None:
         super().__init__(traffic, True)
         self.messages: list[bytes] = []
+        self.size = 0
+        """What the messages that wait count for, and the largest of them."""
+        self.largest = 0
         self.sent = 0
         self.refused = 0
         self.refusal = ""
+
+    def put(self, messages: list[bytes], size: int, largest: int) -> None:
+        self.messages += messages
+        self.size += size
+        self.largest = max(self.largest, largest)
+
+    def take(self) -> tuple[list[bytes], int, int]:
+        """Everything that waits: messages, size, the largest."""
+        taken = self.messages, self.size, self.largest
+        self.messages, self.size, self.largest = [], 0, 0
+        return taken
 
 
 class DatagramsOut:
@@ -58,8 +74,7 @@ class DatagramsOut:
         """The session ended: what waits is not sent, and its senders are told. Counts stay."""
         for lane in self.lanes.values():
             if lane.messages:
-                self._refuse(lane, len(lane.messages), "the session ended", out)
-                lane.messages.clear()
+                self._refuse(lane, len(lane.take()[0]), "the session ended", out)
             lane.flow = None
             lane.home = ""
         self.waiting = dict.fromkeys(BOUNDS, 0)
@@ -71,7 +86,7 @@ class DatagramsOut:
         if size > STREAM_PACKET_MAX or self.waiting[cls] + size > BOUNDS[cls]:
             self.dropped += 1
             return
-        lane.messages.append(part)
+        lane.put([part], size, size)
         self.waiting[cls] += size
 
     def raw(self, item: SendRaw, out: Outbox) -> None:
@@ -80,10 +95,11 @@ class DatagramsOut:
         messages = item.messages
         if not messages:
             return
-        size = sum(map(len, messages)) + 4 * len(messages)
-        if self.waiting[DATA] + size > BOUNDS[DATA] or max(map(len, messages)) > MESSAGE_MAX:
+        sizes = list(map(len, messages))
+        size, largest = sum(sizes) + 4 * len(sizes), max(sizes)
+        if self.waiting[DATA] + size > BOUNDS[DATA] or largest > MESSAGE_MAX:
             messages, size = self._admit(lane, messages, out)
-        lane.messages += messages
+        lane.put(messages, size, largest)
         self.waiting[DATA] += size
 
     def _admit(
@@ -139,27 +155,26 @@ class DatagramsOut:
         flow = self._choice.place(now, lane)
         if flow is not None and not flow.credit:
             return
-        messages, lane.messages = lane.messages, []
-        raw = lane.traffic >= DATAGRAMS
-        extra = 4 if raw else 0
-        self.waiting[class_of(lane.traffic)] -= sum(map(len, messages)) + extra * len(messages)
+        messages, size, largest = lane.take()
+        self.waiting[class_of(lane.traffic)] -= size
         if flow is None:
             self._refuse(lane, len(messages), "there is no path that it may use", out)
             return
-        head = BATCH_HEAD if raw else 0
+        raw = lane.traffic >= DATAGRAMS
+        head, extra = (BATCH_HEAD, 4) if raw else (0, 0)
         room = flow.body_max - head
-        if max(map(len, messages)) + extra > room:
+        if largest + extra > room:
             large = [message for message in messages if len(message) + extra > room]
             messages = [message for message in messages if len(message) + extra <= room]
             self._flush_large(now, lane, large, room, out)
-        if not messages:
-            return
+            if not messages:
+                return
         lane.sent += len(messages)
-        asked = flow.fitness_for(lane.traffic).size
-        if asked and not flow.stream:
+        asked = 0 if flow.stream else flow.fitness_for(lane.traffic).size
+        if asked:
             room = min(room, max(0, asked - flow.size + flow.body_max - head))
         parts = _packed(lane.traffic - DATAGRAMS, messages, room) if raw else messages
-        (flow.apart if asked and not flow.stream else flow.parts).extend(parts)
+        (flow.apart if asked else flow.parts).extend(parts)
 
     def _flush_large(
         self, now: Nanos, lane: DatagramLane, messages: list[bytes], room: int, out: Outbox
@@ -200,15 +215,17 @@ class DatagramsOut:
 
 def _packed(port: int, messages: list[bytes], room_max: int) -> list[bytes]:
     """Messages as few frames: as many in each as have room together, but at least one."""
-    parts: list[bytes] = []
-    batch: list[bytes] = []
-    room = room_max
-    for message in messages:
-        room -= 4 + len(message)
-        if room < 0 and batch:
-            parts.append(encode(RawBatch(port, memoryview(pack_block(batch)))))
-            batch = []
-            room = room_max - 4 - len(message)
-        batch.append(message)
-    parts.append(encode(RawBatch(port, memoryview(pack_block(batch)))))
-    return parts
+    sizes = list(map(len, messages))
+    largest = max(sizes) + 4
+    if sum(sizes) + 4 * len(sizes) == largest * len(sizes):  # all alike: no need to add up
+        step = max(1, room_max // largest)
+        batches = [messages[first : first + step] for first in range(0, len(messages), step)]
+    else:
+        batches = []
+        ends = list(accumulate(size + 4 for size in sizes))
+        first = before = 0
+        while first < len(messages):
+            last = max(first + 1, bisect_right(ends, before + room_max, first))
+            batches.append(messages[first:last])
+            first, before = last, ends[last - 1]
+    return [encode(RawBatch(port, memoryview(pack_block(batch)))) for batch in batches]
