@@ -31,7 +31,7 @@ def uses(mine: AdapterInfo, theirs: AdapterInfo) -> list[tuple[str, str]]:
     """The (transport, use) of the flows that measure between two adapters."""
     kinds = [kind for kind in MEASURE if kind in mine.measure and kind in theirs.measure]
     transports = [name for name in mine.transports if name in theirs.transports]
-    found = []
+    found: list[tuple[str, str]] = []
     if "udp" in transports:
         found += [("udp", kind) for kind in kinds if kind != MSS]
     if "tcp" in transports and MSS in kinds:
