@@ -117,6 +117,6 @@ def make_transports(
                 )
             else:
                 made[key] = UdpTransport(
-                    a.name, a.host, a.port, driver, driver.next_flow, faults=faults
+                    a.name, a.host, a.port, driver, driver.next_flow, faults=faults, mtu=a.mtu
                 )
     return made
