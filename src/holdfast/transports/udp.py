@@ -27,6 +27,7 @@ from holdfast.transports.port import Counters, Events, NextFlow
 from holdfast.transports.sides import Sides
 from holdfast.transports.sockets import UDP_HEADS, SockAddr, bind, resolve, why
 from holdfast.types import SECOND, FlowId, Nanos
+from holdfast.wire.packet import AnyPacket
 
 DATAGRAM_MAX: Final = 65536
 DRAIN_MAX: Final = 256
@@ -158,7 +159,7 @@ class UdpTransport:
         else:
             self._announce(request, found[0][4])
 
-    def transmit(self, flow: FlowId, packets: list[bytes]) -> None:
+    def transmit(self, flow: FlowId, packets: list[AnyPacket]) -> None:
         target = self._flows.get(flow)
         if target is None or self._socket is None:
             self._sides.transmit(flow, packets)
@@ -176,7 +177,7 @@ class UdpTransport:
                 self._wait(target, packets[at:])
                 return
             try:
-                sendto(packet, address)
+                sendto(packet, address)  # type: ignore[arg-type]  # whole blocks only go on streams
             except (BlockingIOError, InterruptedError):
                 self._wait(target, packets[at:])
                 return
@@ -317,7 +318,9 @@ class UdpTransport:
 
     # -- sending -------------------------------------------------------------------------------------------------
 
-    def _what_passes(self, faults: Faults, flow: _Flow, packets: list[bytes]) -> list[bytes]:
+    def _what_passes(
+        self, faults: Faults, flow: _Flow, packets: list[AnyPacket]
+    ) -> list[AnyPacket]:
         host, port = str(flow.address[0]), flow.port
         fragments = flow.fragments or self.use == FRAG
         room = self._mtu - self._heads
@@ -341,7 +344,7 @@ class UdpTransport:
                 self._not_sent(error)
         _set_discovery(sock, _PMTUDISC_PROBE)
 
-    def _wait(self, flow: _Flow, packets: list[bytes]) -> None:
+    def _wait(self, flow: _Flow, packets: list[AnyPacket]) -> None:
         """The socket takes no more for now."""
         if not self._queue and self._socket is not None:
             asyncio.get_running_loop().add_writer(self._socket, self._go_on)
@@ -350,7 +353,7 @@ class UdpTransport:
             if self._queue_bytes + size > self.limits.queue_max_bytes:
                 self.counters.dropped += 1
                 continue
-            self._queue.append((flow, packet))
+            self._queue.append((flow, bytes(packet)))
             self._queue_bytes += size
         if not flow.blocked:
             flow.blocked = True
