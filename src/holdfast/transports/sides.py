@@ -14,6 +14,7 @@ from holdfast.links.ports import FlowClosed, FlowOpened, OpenFailed, OpenFlow
 from holdfast.transports.port import Events, Transport
 from holdfast.transports.sockets import SockAddr, why
 from holdfast.types import FlowId
+from holdfast.wire.packet import AnyPacket
 
 
 class Limits(Protocol):
@@ -53,7 +54,7 @@ class Sides:
         else:
             side.open(request)
 
-    def transmit(self, flow: FlowId, packets: list[bytes]) -> None:
+    def transmit(self, flow: FlowId, packets: list[AnyPacket]) -> None:
         side = self._flows.get(flow)
         if side is not None:
             side.transmit(flow, packets)
@@ -62,6 +63,16 @@ class Sides:
         side = self._flows.get(flow)
         if side is not None:
             side.close_flow(flow, reason)
+
+    def pause(self, flow: FlowId) -> None:
+        side = self._flows.get(flow)
+        if side is not None:
+            side.pause(flow)
+
+    def resume(self, flow: FlowId) -> None:
+        side = self._flows.get(flow)
+        if side is not None:
+            side.resume(flow)
 
     async def stop(self) -> None:
         for side in list(self._sockets):

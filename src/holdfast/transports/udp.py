@@ -204,11 +204,14 @@ class UdpTransport:
         if flow in self._flows and self._socket is not None:
             self._paused[flow] = None
             self._read_off()
+        else:
+            self._sides.pause(flow)
 
     def resume(self, flow: FlowId) -> None:
         self._paused.pop(flow, None)
         if not self._paused:
             self._read_on()
+        self._sides.resume(flow)
 
     async def stop(self) -> None:
         sock, self._socket = self._socket, None
@@ -332,12 +335,12 @@ class UdpTransport:
                 passing.append(packet)
         return passing
 
-    def _send_fragments(self, sock: socket.socket, flow: _Flow, packets: list[bytes]) -> None:
+    def _send_fragments(self, sock: socket.socket, flow: _Flow, packets: list[AnyPacket]) -> None:
         """The socket serves all flows, so it is only for a moment one that fragments."""
         _set_discovery(sock, _PMTUDISC_DONT)
         for packet in packets:
             try:
-                sock.sendto(packet, flow.address)
+                sock.sendto(bytes(packet), flow.address)
             except (BlockingIOError, InterruptedError):
                 self.counters.dropped += 1
             except OSError as error:
