@@ -472,8 +472,9 @@ class LinkMachine(Machine):
         self._drop_twins(now, flow)
 
     def _drop_twins(self, now: Nanos, flow: FlowState) -> None:
-        """One stream for each pair of adapters, and one flow for each thing that is measured: the one that the node
-        with the smaller id opened, and its newest."""
+        """One stream for each pair of adapters: the one that the node with the smaller id opened, and its newest.
+        One flow for each thing that is measured: the newest, because the other side may know already that the one
+        before it is stalled."""
         if not flow.stream and not flow.use:
             return
         inbound = self.me.node > self.peer
@@ -483,8 +484,8 @@ class LinkMachine(Machine):
                 continue
             if (twin.adapter, twin.remote_adapter, twin.stream, twin.use) != place:
                 continue
-            loser = flow if flow.inbound != inbound and twin.inbound == inbound else twin
-            self._retire(now, loser)
+            stays = not flow.use and flow.inbound != inbound and twin.inbound == inbound
+            self._retire(now, flow if stays else twin)
 
     def _retire(self, now: Nanos, flow: FlowState) -> None:
         """Another flow serves in its place. Not at once: the peer should know of the other one before, or it takes
