@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from holdfast.links.measuring import ALT, accepted, carries
 from holdfast.links.ports import DATAGRAMS, FIT, HELD, UNFIT, Fitness, FlowOpened, FlowVerdict
 from holdfast.types import DATA, NEVER, Nanos
 from holdfast.wire.codec import Part
@@ -35,6 +36,7 @@ class FlowState:
         "alive",
         "apart",
         "authenticated",
+        "carries",
         "choked",
         "close_at",
         "closing",
@@ -50,6 +52,8 @@ class FlowState:
         "inbound",
         "info",
         "judged",
+        "overhead",
+        "own_seal",
         "parts",
         "proven",
         "rank",
@@ -59,6 +63,7 @@ class FlowState:
         "size",
         "stream",
         "tag",
+        "use",
     )
 
     def __init__(self, info: FlowOpened, tag: int) -> None:
@@ -69,6 +74,12 @@ class FlowState:
         self.stream = info.transport == "tcp"
         self.inbound = info.inbound
         self.authenticated = info.identity is not None
+        self.use = info.use
+        self.carries = carries(info.use)
+        """Whether data may use it; otherwise it only measures."""
+        self.own_seal = not self.stream or bool(info.use)
+        """There is no TLS below: in a sealed domain the link seals what goes here."""
+        self.overhead = info.overhead or (0 if self.stream else IP_UDP)
         self.tag = tag
         self.counter = 0
         self.echo = (0, 0)
@@ -101,7 +112,18 @@ class FlowState:
 
     @property
     def path(self) -> str:
-        return f"{self.adapter}/{self.remote_adapter or '?'}/{self.info.transport}"
+        use = f"+{self.use}" if self.use else ""
+        return f"{self.adapter}/{self.remote_adapter or '?'}/{self.info.transport}{use}"
+
+    def take_use(self, use: str) -> bool:
+        """What the peer says that an inbound flow is for; True when that is news. A stream outside TLS has shown
+        it before, by what it began with."""
+        use = self.info.use or accepted(use, self.stream)
+        if use == self.use:
+            return False
+        self.use = use
+        self.carries = carries(use)
+        return True
 
     @property
     def body_max(self) -> int:
@@ -167,8 +189,8 @@ class FlowState:
         """What choosing this flow costs some traffic; the cheapest is used. First whether it is broken (health says
         so, it has just failed a channel, it does not suit), then whether only very small writes pass, what the
         traffic would rather have, whether its path has a soft error, streams before datagrams (or the other way
-        round), and health's rank."""
+        round) and those before other ports for datagrams, and health's rank."""
         fitness = self.fitness_for(traffic)
         broken = 8 * (not self.alive) + 4 * (self.shunned_until > now) + fitness.state
-        other_kind = self.stream == datagrams
-        return broken, self.choked, fitness.rank, self.degraded, other_kind, self.rank
+        kind = 2 * (self.stream == datagrams) + (self.use == ALT)
+        return broken, self.choked, fitness.rank, self.degraded, kind, self.rank

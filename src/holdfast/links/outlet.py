@@ -14,7 +14,7 @@ from holdfast.links.channel import ChannelOut
 from holdfast.links.cipher import Cipher
 from holdfast.links.config import LinkTiming
 from holdfast.links.datagrams import DatagramsOut
-from holdfast.links.flow import IP_UDP, FlowState
+from holdfast.links.flow import FlowState
 from holdfast.links.lanes import Lane, Lanes, Placed, by_class
 from holdfast.links.ports import (
     DATAGRAMS,
@@ -177,7 +177,9 @@ class Outlet:
                 continue
             self._wake_at(now + stall_ns)
             # The peer is alive if it was heard lately on another flow; if it is silent everywhere, wait.
-            others = [f.heard_at for f in self._flows.values() if f.ready and f is not flow]
+            others = [
+                f.heard_at for f in self._flows.values() if f.ready and f.carries and f is not flow
+            ]
             if others and max(others) >= since + stall_ns // 2:
                 flow.shunned_until = now + self._timing.shun_ns
                 why = f"no acknowledgements on {flow.path} for {stall_ns // MILLISECOND} ms"
@@ -199,7 +201,7 @@ class Outlet:
         largest = max(map(len, parts))
         for flow in self._flows.values():
             # A duplicate means that our acknowledgement was not heard: say it on every flow.
-            if flow is best or (shout and flow.ready and not flow.closing):
+            if flow is best or (shout and flow.ready and flow.carries and not flow.closing):
                 room = flow.body_max
                 fitting = parts if largest <= room else [_shortened(ack, room) for ack in acks]
                 flow.parts.extend(fitting)
@@ -265,8 +267,8 @@ class Outlet:
 
     def probe(self, flow: FlowState, probe: Probe, wire_size: int, out: Outbox) -> None:
         """A probe, alone in a packet that is filled up to just `wire_size` bytes on the wire."""
-        empty = len(self._cipher.write(flow, [probe_part(probe, _EMPTY)], clear=True))
-        room = max(0, wire_size - empty - (0 if flow.stream else IP_UDP))
+        empty = self._cipher.overhead(flow) + 1 + part_size(probe_part(probe, _EMPTY))
+        room = max(0, wire_size - empty - flow.overhead)
         pattern = bytes(probe.fill) or b"\0"
         fill = (pattern * (room // len(pattern) + 1))[:room]
         packet = self._cipher.write(flow, [probe_part(probe, memoryview(fill))], clear=True)

@@ -393,6 +393,19 @@ def test_without_a_flow_that_is_given_back_traffic_moves_no_more_often_than_ther
     assert bench.outlet.channels[16].moves <= faults + 1
 
 
+def test_another_port_carries_data_only_when_health_has_said_that_it_is_better() -> None:
+    """A fault that hits some 5-tuples: the path is kept, by another port."""
+    bench = Bench("udp", "udp")
+    alt = bench.flows[1]
+    alt.use, alt.judged = "alt", False
+    bench.send()
+    assert bench.flow(16) is bench.flows[0]
+    bench.verdict(bench.flows[0], Fitness(DATA, UNFIT, "lossy"))
+    assert bench.flow(16) is bench.flows[0], "nothing is known of the other port"
+    bench.verdict(alt)
+    assert bench.flow(16) is alt
+
+
 def test_a_lost_flow_is_named_as_the_reason() -> None:
     bench = Bench("tcp", "udp")
     bench.send()
