@@ -32,6 +32,9 @@ HOLD_NS_MAX: Final = 3600 * SECOND
 HOLD_NS_MIN: Final = 1 * SECOND
 """What the first relapse costs where a path is used again at once."""
 
+DOUBT_NS: Final = 5 * SECOND
+"""How long a limit of datagrams counts for the segments of a stream that were measured before it."""
+
 PathKey = tuple[NodeId, str, str, str]
 """Peer, own adapter, the peer's adapter, transport and use: flows of other ports are trusted for themselves."""
 
@@ -68,8 +71,8 @@ class _Path:
         self.kinds = {row.transport: row for row in rows}
         self.own = self.kinds.get(ready.transport)
         self.sizes = self.own
+        """The row that says which sizes pass. Where segments were not measured, what datagrams show holds for them."""
         if ready.transport == "tcp" and (self.own is None or not self.own.size_max):
-            # Segments were not measured; what datagrams show of the path holds for them as well.
             self.sizes = self.kinds.get("udp")
 
     @property
@@ -79,12 +82,7 @@ class _Path:
     @property
     def limit(self) -> int:
         """The largest size that passes where not all do; 0 where all do, or where nothing is known."""
-        row = self.sizes
-        if row is None or not row.size or not row.size_max:
-            return 0
-        if row.holes:
-            return max(1, min(row.size, min(row.holes) - 1))
-        return row.size if row.size < row.size_max else 0
+        return _limit(self.sizes) if self.sizes is not None else 0
 
     @property
     def bad_patterns(self) -> tuple[str, ...]:
@@ -98,8 +96,21 @@ class _Path:
 
     @property
     def degraded(self) -> bool:
-        flows_bad = self.own.flows_bad if self.own is not None else 0
-        return self.alive and bool(self.limit or self.bad_patterns or flows_bad)
+        """Whether the path has a soft error that any of its data flows shows, whomever it hurts."""
+        rows = [self.kinds.get("udp"), self.kinds.get("tcp")]
+        return self.alive and any(row.alive and _soft(row) for row in rows if row is not None)
+
+
+def _limit(row: PathRow) -> int:
+    if not row.size or not row.size_max:
+        return 0
+    if row.holes:
+        return max(1, min(row.size, min(row.holes) - 1))
+    return row.size if row.size < row.size_max else 0
+
+
+def _soft(row: PathRow) -> bool:
+    return bool(_limit(row) or row.bad_patterns or row.flows_bad)
 
 
 class Placement:
@@ -123,6 +134,8 @@ class Placement:
         }
         self._trust: dict[tuple[PathKey, int], _Trust] = {}
         self._due: dict[FlowId, Nanos] = {}
+        self._doubts: dict[PathKey, tuple[int, Nanos]] = {}
+        """Streams whose segments are in doubt: the limit that datagrams have shown, and until when it counts."""
 
     # -- needs ---------------------------------------------------------------------------------------------------
 
@@ -161,12 +174,36 @@ class Placement:
         """What a flow is good for, by the rows (one for each protocol) of its path."""
         path = _Path(ready, rows)
         self._due.pop(ready.flow, None)
+        if ready.transport == "tcp":
+            self._doubt(now, path)
         size = path.limit if ready.transport == "tcp" else _usable_size(path)
         fitness = tuple(
             self._fitness(now, path, traffic, group)
             for traffic, group in sorted(self.needs_of(ready.peer).items())
         )
         return FlowVerdict(ready.flow, path.alive, size, path.degraded, _rank(path), fitness)
+
+    def _doubt(self, now: Nanos, path: _Path) -> None:
+        """Datagrams show a limit sooner than segments do, and it seldom hits them alone: until the segments have had
+        their time to be measured, the limit holds for them as well."""
+        key, datagrams = _key(path.ready), path.kinds.get("udp")
+        limited = datagrams is not None and datagrams.alive and _limit(datagrams)
+        if path.limit or not limited:
+            self._doubts.pop(key, None)
+            return
+        known = self._doubts.get(key)
+        if known is None or known[0] != limited:
+            if len(self._doubts) >= PATHS_MAX:
+                del self._doubts[next(iter(self._doubts))]
+            known = self._doubts[key] = (limited, now + DOUBT_NS)
+        if now < known[1]:
+            path.sizes = datagrams
+            self._look_again(path.ready.flow, known[1])
+
+    @property
+    def deadline(self) -> Nanos:
+        """When `due` has something to say."""
+        return min(self._due.values(), default=NEVER)
 
     def due(self, now: Nanos) -> list[FlowId]:
         """Flows that are to be judged again although no row changed: some time is over."""

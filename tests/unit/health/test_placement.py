@@ -94,13 +94,25 @@ def test_a_stream_suits_nobody_whose_larger_segments_do_not_pass() -> None:
     assert verdict.size == 1000, "so that it is used with small writes, if it must be used"
 
 
-def test_what_datagrams_show_counts_for_streams_that_were_not_measured_and_only_for_those() -> None:
+def test_what_datagrams_show_counts_for_streams_that_were_not_measured() -> None:
+    assert placement().verdict(T, ready("tcp"), [row(size=1000), row("tcp")]).size == 1000
+
+
+def test_a_limit_of_datagrams_counts_for_streams_until_they_had_time_to_be_measured() -> None:
+    """Traffic is moved first, measuring goes on after."""
     place = placement()
-    limited = row(size=1000)
-    assert place.verdict(T, ready("tcp"), [limited, row("tcp")]).size == 1000
-    measured = row("tcp", size=1500, size_max=1500)
-    verdict = place.verdict(T, ready("tcp"), [limited, measured])
-    assert (verdict.size, verdict.degraded) == (0, False)
+    rows = [row(size=1000), row("tcp", size=1500, size_max=1500)]
+    verdict = place.verdict(T, ready("tcp"), rows)
+    assert (verdict.size, fitness(verdict, SYNC).state) == (1000, UNFIT)
+    assert place.deadline == T + 5 * SECOND
+    assert place.due(T + 5 * SECOND) == [FlowId(1)]
+    verdict = place.verdict(T + 5 * SECOND, ready("tcp"), rows)
+    assert (verdict.size, fitness(verdict, SYNC).state) == (0, HELD), "only datagrams are hit"
+    assert verdict.degraded, "but something is wrong with the path"
+    verdict = place.verdict(T + 10 * SECOND, ready("tcp"), rows)
+    assert fitness(verdict, SYNC).state == FIT
+    worse = [row(size=576), row("tcp", size=1500, size_max=1500)]
+    assert place.verdict(T + 11 * SECOND, ready("tcp"), worse).size == 576, "and again"
 
 
 def test_loss_that_datagrams_show_counts_for_streams_which_show_none() -> None:
