@@ -24,9 +24,10 @@ from holdfast.links.ports import (
     SendChannel,
     SendFrame,
     link_unit,
+    traffic_name,
 )
 from holdfast.machine import Machine, Outbox
-from holdfast.telemetry.facts import PathFact
+from holdfast.telemetry.facts import NodeFact, PathFact
 from holdfast.types import MICROSECOND, MILLISECOND, NEVER, SECOND, SYNC, FlowId, Nanos, NodeId
 from holdfast.wire.codec import encode
 from holdfast.wire.frames import Basic, PathRow, PathRows, Probe
@@ -96,6 +97,7 @@ class HealthMachine(Machine):
     # -- inputs --------------------------------------------------------------------------------------------------
 
     def up(self, now: Nanos, inputs: list[Any], out: Outbox) -> None:
+        needs_changed = False
         for item in inputs:
             kind = type(item)
             if kind is Received:
@@ -112,10 +114,13 @@ class HealthMachine(Machine):
                 self._peer_up(item, out)
             elif kind is SetNeeds:
                 self._needs(now, item, out)
+                needs_changed = True
             elif kind is PeerDown:
                 self._peers.pop(item.peer, None)
                 if item.left:
                     self.table.forget_node(item.peer)
+        if needs_changed:
+            self._judge_all(now, out)
         self._publish(out)
 
     def _watch(self, now: Nanos, ready: FlowReady, out: Outbox) -> None:
@@ -137,8 +142,12 @@ class HealthMachine(Machine):
         return tuple(sorted({size for size in (*self.config.rungs, *wanted) if size <= mtu}))
 
     def _needs(self, now: Nanos, item: SetNeeds, out: Outbox) -> None:
+        if not self.placement.set(item):
+            what = f"needs of {traffic_name(item.traffic)}: this node has too many; not taken"
+            out.fact(NodeFact(now, "refused", what))
+
+    def _judge_all(self, now: Nanos, out: Outbox) -> None:
         """Some traffic needs something else now: every flow is judged again, and sizes may be added or left out."""
-        self.placement.set(item)
         for flow, watched in self._flows.items():
             watched.sizes = self._sizes(watched.ready)
             self._judge(now, flow, watched, out)
