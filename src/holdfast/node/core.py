@@ -32,6 +32,7 @@ from holdfast.links.multicast import MulticastMachine
 from holdfast.links.ports import (
     DOOR,
     MULTICAST,
+    Arrived,
     CloseFlow,
     FlowLost,
     Leave,
@@ -217,7 +218,13 @@ class NodeCore:
 
     def turn(self, now: Nanos, inputs: Iterable[tuple[str, Any]]) -> Result:
         self._now = now
-        result = self.turns.run(now, inputs)
+        owners = self.sessions.owners
+        # What came in on a flow that a link has goes straight there: the door would only pass it on.
+        straight = [
+            (owners.get(item.flow, unit), item) if type(item) is Arrived else (unit, item)
+            for unit, item in inputs
+        ]
+        result = self.turns.run(now, straight)
         if result.failures:
             self._mend(now, result)
         return result

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.sim.udp import HEADS, Address
 from holdfast.types import FlowId
+from holdfast.wire.packet import AnyPacket
 
 if TYPE_CHECKING:
     from holdfast.sim.host import Host
@@ -39,9 +40,9 @@ class MulticastEnd:
         self.key = f"multicast {local[0]}:{group[1]} {group[0]}:{group[1]}".encode()
         members[adapter] = self
 
-    def send(self, packets: list[bytes]) -> None:
+    def send(self, packets: list[AnyPacket]) -> None:
         room = self.adapter.subnet.mtu - HEADS
-        fitting = [packet for packet in packets if len(packet) <= room]
+        fitting = [bytes(packet) for packet in packets if len(packet) <= room]
         for listener in self.members.values():
             if listener is not self:
                 self._send_to(listener, fitting)

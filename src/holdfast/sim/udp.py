@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from holdfast.types import FlowId
+from holdfast.wire.packet import AnyPacket
 
 if TYPE_CHECKING:
     from holdfast.sim.host import Host
@@ -63,7 +64,7 @@ class UdpEnd:
         self.open = True
         self.key = f"udp {local[0]}:{local[1]} {remote[0]}:{remote[1]}".encode()
 
-    def send(self, packets: list[bytes]) -> None:
+    def send(self, packets: list[AnyPacket]) -> None:
         """On a path without faults a list travels as one event, and nothing is overtaken."""
         path = self.path
         world = self.world
@@ -84,24 +85,24 @@ class UdpEnd:
         world.sequence = sequence = world.sequence + 1
         heappush(world.heap, (at, sequence, self.arrive, packets))
 
-    def _fitting(self, packets: list[bytes]) -> list[bytes]:
+    def _fitting(self, packets: list[AnyPacket]) -> list[AnyPacket]:
         """What the adapter can send at all: a larger datagram fails at its sender."""
         room = DATAGRAM_MAX if self.fragments else self.path.mtu - HEADS
         fitting = [packet for packet in packets if len(packet) <= room]
         self.path.lost += len(packets) - len(fitting)
         return fitting
 
-    def _send_one_by_one(self, packets: list[bytes]) -> None:
+    def _send_one_by_one(self, packets: list[AnyPacket]) -> None:
         """Each packet has its own fate, and one that was fragmented only arrives if all of its pieces do."""
         world = self.world
         path = self.path
         fate = world.network.fate
         for packet in self._fitting(packets):
             if len(packet) + HEADS > path.mtu:
-                self._send_fragments(packet)
+                self._send_fragments(bytes(packet))
                 continue
             path.wire_bytes["udp"] += len(packet) + HEADS
-            path.judge(world.now, "udp", self.key, packet, len(packet) + HEADS, fate)
+            path.judge(world.now, "udp", self.key, bytes(packet), len(packet) + HEADS, fate)
             if fate.lost:
                 self._log_lost()
                 continue
