@@ -87,7 +87,7 @@ class Cipher:
 
     def read(self, flow: FlowState, data: memoryview) -> list[AnyFrame] | Rejected:
         """The frames of a packet that may be read on this flow."""
-        if not flow.stream and not self.sealed:
+        if flow.own_seal and not self.sealed:
             plain = read_datagram(data, self.session)
             if plain is not None:
                 return plain[1] if self._accept(plain[0]) else Rejected("replay")

@@ -97,12 +97,12 @@ class UdpEnd:
         world = self.world
         path = self.path
         fate = world.network.fate
-        for packet in self._fitting(packets):
+        for packet in map(bytes, self._fitting(packets)):
             if len(packet) + HEADS > path.mtu:
-                self._send_fragments(bytes(packet))
+                self._send_fragments(packet)
                 continue
             path.wire_bytes["udp"] += len(packet) + HEADS
-            path.judge(world.now, "udp", self.key, bytes(packet), len(packet) + HEADS, fate)
+            path.judge(world.now, "udp", self.key, packet, len(packet) + HEADS, fate)
             if fate.lost:
                 self._log_lost()
                 continue
