@@ -50,6 +50,12 @@ class Joining:
             self._rejoin_ns = now + self._core.config.rejoin_ns
             self._fetch(now, out)
 
+    def settle(self, now: Nanos) -> None:
+        """One that cannot get a message of the order takes a state that covers it, and asks to be suspended meanwhile.
+        It cannot know whether it is: that entry lies behind the one that it lacks."""
+        if self._rejoin_ns == NEVER and not self.is_restoring and self._following.lacks(now):
+            self._rejoin_ns = now
+
     def failed(self, now: Nanos) -> None:
         """The application raised: it needs a state from one that did not, after a while."""
         self._image = None
@@ -81,6 +87,7 @@ class Joining:
         image = self._state_in.chunk(peer, frame, now, out)
         if image is None or self._image is not None:
             return
+        self._rejoin_ns = NEVER
         needed = core.delivery.suspended or image.index > core.log.last
         if image.history != core.history or image.index < core.delivery.at.index or not needed:
             # What was delivered after it would be delivered again, or is there anyway.

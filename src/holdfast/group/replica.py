@@ -150,6 +150,7 @@ class ReplicaMachine(Machine):
                 self._election.be_shy(now)
         elif not core.is_blank:
             self._following.settle(now, out)
+            self._joining.settle(now)
         if not core.is_blank:
             # While blank they gather: what was heard of before the start is a gap afterwards.
             for stream in core.streams.changed:

@@ -510,8 +510,12 @@ def ready(world: World, limit_ns: int = 10_000 * MILLISECOND) -> None:
     """Run until the leader leads and every running replica has a whole memory."""
 
     def reached() -> bool:
+        memories = {
+            name: host.status["memory"] for name, host in world.hosts.items() if host.replica
+        }
         return leading(world) and all(
-            host.status["memory"] == "whole" for host in world.hosts.values() if host.replica
+            memory == "whole" or (memory == "blank" and name in world.joiners)
+            for name, memory in memories.items()
         )
 
     world.run_until(reached, limit_ns)
