@@ -88,6 +88,9 @@ class AppWorker:
                     self._answer(Restored(job.index))
             except Exception as error:  # noqa: BLE001 the application's own; it suspends this replica only
                 self._failed = True
+                if index:
+                    self._answer(Applied(index, size))
+                    index = size = 0
                 self._answer(AppFailed(job.index, f"{type(error).__name__}: {error}"))
         if index:
             self._answer(Applied(index, size))

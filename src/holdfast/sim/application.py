@@ -92,7 +92,7 @@ class Worker:
             if answer is None:
                 continue
             if isinstance(answer, Applied):
-                self.outstanding_bytes -= answer.size
+                self.outstanding_bytes = max(0, self.outstanding_bytes - answer.size)
             self._host.give(self._unit, answer)
 
     def _run(self, job: Job) -> Any:

@@ -23,6 +23,7 @@ from holdfast.group import (
     source_unit,
     units_for,
 )
+from holdfast.group.journal import journal_tables
 from holdfast.group.ports import (
     AppFailed,
     Applied,
@@ -36,8 +37,9 @@ from holdfast.group.ports import (
 )
 from holdfast.links.ports import PeerDown, PeerUp, Received, SendChannel, link_unit
 from holdfast.machine import Machine, Outbox, Turns
+from holdfast.stores.memory import MemoryStore, Tables
 from holdfast.telemetry.facts import DeliveryFact, GroupFact, OrderFact
-from holdfast.types import MICROSECOND, MILLISECOND, NodeId
+from holdfast.types import MICROSECOND, MILLISECOND, SECOND, NodeId
 from holdfast.wire.codec import Rejected, decode_frame
 from holdfast.wire.frames import MemberInfo
 
@@ -128,6 +130,8 @@ class Host:
         self.fails_at = 0
         """The application raises when it is given this position."""
         self.unanswered: list[Any] = []
+        self.unwritten: list[tuple[int, list[Any]]] = []
+        """Turns whose writes are not on disk yet."""
         self.room: list[int] = []
         self.turns = Turns(lambda _unit: None)
         config = world.config
@@ -140,8 +144,10 @@ class Host:
         self.turns.add(source_unit(GROUP), self.source)
         self.replica: ReplicaMachine | None = None
         if name in config.replicas:
+            stored = {table: MemoryStore(world.disks[name]).load(table) for table in journal_tables(config)}
             self.replica = ReplicaMachine(
-                config=config, node=self.id, name=name, incarnation=incarnation, rng=Random(seed + "r")
+                config=config, node=self.id, name=name, incarnation=incarnation, rng=Random(seed + "r"),
+                stored=stored,
             )  # fmt: skip
             self.turns.add(replica_unit(GROUP), self.replica)
         for other in world.names:
@@ -189,10 +195,12 @@ class World:
         )
         self.joiners = [f"j{k + 1}" for k in range(joiners)]
         self.names = [*names[0], *names[1], *self.joiners, *(f"s{k + 1}" for k in range(sources))]
-        self.now = 0
+        self.now = SECOND
         self.hosts: dict[str, Host] = {}
         self.past: list[Host] = []
         """Hosts that were killed: what they delivered still counts."""
+        self.disks = {name: Tables() for name in self.names}
+        self.disk_us = (100, 800)
         self.facts: list[tuple[str, Any]] = []
         self.failures: list[Any] = []
         self.turns_run = 0
@@ -252,6 +260,8 @@ class World:
 
     def kill(self, name: str) -> None:
         host = self.hosts.pop(name)
+        # Of what was not reported as written some may be there, in order.
+        self._save(host, self.rng.randint(0, len(host.unwritten)))
         self.past.append(host)
         for other in list(self.hosts.values()):
             if not self._is_cut(name, other.name):
@@ -345,9 +355,37 @@ class World:
                     f"{host.name}: {failure.unit} failed on {failure.inputs}"
                 ) from failure.error
             self.facts.extend((host.name, fact) for fact in result.facts)
+            if result.writes:
+                host.unwritten.append((result.number, result.writes))
+                if len(host.unwritten) == 1:
+                    self._sync(host)
             for effect in result.effects:
                 self._effect(host, effect)
         self._set_alarm(host)
+
+    def _sync(self, host: Host) -> None:
+        delay_ns = self.rng.randint(*self.disk_us) * MICROSECOND
+        self.at(self.now + delay_ns, lambda: self._synced(host, len(host.unwritten)))
+
+    def _synced(self, host: Host, count: int) -> None:
+        if self.hosts.get(host.name) is not host:
+            return
+        if host.name in self._paused:
+            self.at(self.now + MILLISECOND, lambda: self._synced(host, count))
+            return
+        turn = self._save(host, count)
+        if host.unwritten:
+            self._sync(host)
+        if host.turns.written(turn):
+            self._turn(host, [])
+
+    def _save(self, host: Host, count: int) -> int:
+        """Write the turns that have waited longest; the number of the last one."""
+        turn = 0
+        for turn, writes in host.unwritten[:count]:
+            MemoryStore(self.disks[host.name]).commit(writes)
+        del host.unwritten[:count]
+        return turn
 
     def _set_alarm(self, host: Host) -> None:
         deadline = host.turns.next_deadline()
