@@ -54,7 +54,7 @@ class Joining:
     def wake(self, now: Nanos, out: Outbox) -> None:
         if self._own is not None:
             image, self._own = self._own, None
-            out.effect(RestoreState(replica_unit(self._core.config.name), image.index, image.state))
+            self._put_in(image, out)
         self._state_in.wake(now, out)
         if now >= self._rejoin_ns:
             self._rejoin_ns = now + self._core.config.rejoin_ns
@@ -105,7 +105,11 @@ class Joining:
             return
         self._image = image
         core.delivery.paused = True
-        out.effect(RestoreState(replica_unit(core.config.name), image.index, image.state))
+        self._put_in(image, out)
+
+    def _put_in(self, image: Image, out: Outbox) -> None:
+        effect = RestoreState(replica_unit(self._core.config.name), image.index, image.state)
+        out.effect(effect, immediate=True)
 
     def restored(self, item: Restored, now: Nanos, out: Outbox) -> None:
         """The application has the state: take its place in the order."""

@@ -151,7 +151,9 @@ class StateOut:
         self._request += 1
         at = self._delivery.at.copy()
         self._taking = (at, self._delivery.digest)
-        out.effect(TakeSnapshot(replica_unit(self._config.name), self._request, at.index))
+        effect = TakeSnapshot(replica_unit(self._config.name), self._request, at.index)
+        # In its place among the batches, which do not wait for writes either: it must not be overtaken by one.
+        out.effect(effect, immediate=True)
 
     def for_store(self, out: Outbox) -> None:
         """This replica wants a state for its own store: the next one that is taken is kept."""
