@@ -144,7 +144,10 @@ class Host:
         self.turns.add(source_unit(GROUP), self.source)
         self.replica: ReplicaMachine | None = None
         if name in config.replicas:
-            stored = {table: MemoryStore(world.disks[name]).load(table) for table in journal_tables(config)}
+            stored = {
+                table: MemoryStore(world.disks[name]).load(table)
+                for table in journal_tables(config)
+            }
             self.replica = ReplicaMachine(
                 config=config, node=self.id, name=name, incarnation=incarnation, rng=Random(seed + "r"),
                 stored=stored,

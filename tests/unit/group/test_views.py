@@ -139,7 +139,9 @@ def test_changes_wait_for_each_other() -> None:
     world.run_until(lambda: list(parts(world, "n1")) == ["n1", "n2", "j1", "j2"], 5 * SECOND)
     firsts = sorted(dict(reversed(seen)).items())
     assert len(firsts) >= 3
-    assert all(commit >= before for (before, _), (_, commit) in zip(firsts, firsts[1:], strict=False))
+    assert all(
+        commit >= before for (before, _), (_, commit) in zip(firsts, firsts[1:], strict=False)
+    )
 
 
 def test_a_new_leader_changes_nothing_before_a_majority_has_said_what_it_holds() -> None:
