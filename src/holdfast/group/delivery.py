@@ -53,7 +53,7 @@ class Delivery:
                 if not self.suspended:
                     batch = Batch(entry.position, stream.id, entry.first, messages)
                     effect = Apply(self._unit, entry.index, entry.log_ns, batch, size)
-                    # Whether this replica's own write is done changes nothing: after a crash it begins again from a state.
+                    # Its own write may not be done: after a crash it begins again from a state.
                     out.effect(effect, immediate=True)
                     self._out.append((entry.index, size))
                     self.outstanding += size

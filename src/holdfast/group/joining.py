@@ -1,7 +1,7 @@
 """A replica that needs a state: it fell too far behind, its application failed, or it has nothing yet.
 
-It pulls a state from the leader, or from another replica when that gives none, puts it into the application, and goes on
-from there. What its log has above the state stays: it was acknowledged.
+It pulls a state from the leader, or from another replica when that gives none, puts it into the application, and goes
+on from there. What its log has above the state stays: it was acknowledged.
 """
 
 from __future__ import annotations
@@ -53,12 +53,19 @@ class Joining:
     def peer_down(self, peer: Peer) -> None:
         if self._state_in.peer == peer:
             self._state_in.stop()
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """No state is on its way: a suspended replica goes on through the order, so that it holds nothing."""
+        if not self.is_restoring:
+            self._core.delivery.paused = False
 
     def wake(self, now: Nanos, out: Outbox) -> None:
         if self._own is not None:
             image, self._own = self._own, None
             self._put_in(image, out)
         self._state_in.wake(now, out)
+        self._go_on()
         if now >= self._rejoin_ns:
             self._rejoin_ns = now + self._core.config.rejoin_ns
             self._fetch(now, out)
@@ -108,6 +115,8 @@ class Joining:
         leader = peers.named(core.leadership.leader)
         others = [peer for peer in peers.replicas if peer is not leader]
         givers = [leader, *others] if leader is not None else others
+        # What comes after the state must not be gone when it arrives.
+        core.delivery.paused = bool(core.delivery.suspended)
         self._state_in.begin(givers[self._givers_tried % len(givers)], now, out)
         self._givers_tried += 1
 
@@ -122,11 +131,12 @@ class Joining:
         image = self._state_in.chunk(peer, frame, now, out)
         if image is None or self._image is not None:
             return
-        self._rejoin_ns = NEVER
-        needed = core.delivery.suspended or image.index > core.log.last
+        needed = bool(core.delivery.suspended) or image.index > core.log.last
         if image.history != core.history or image.index < core.delivery.at.index or not needed:
             # What was delivered after it would be delivered again, or is there anyway.
             core.ignore("old state")
+            self._go_on()
+            self._rejoin_ns = self._rejoin_ns if needed else NEVER
             return
         self._image = image
         core.delivery.paused = True

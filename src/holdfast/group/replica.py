@@ -400,10 +400,9 @@ class ReplicaMachine(Machine):
             core.ignore("stranger")
         elif not 0 < frame.term < NUMBER_MAX or not 0 < frame.history < NUMBER_MAX << 1:
             core.ignore("append")
-        elif self._is_our_history(peer, frame, now, out) and self._following.append(
-            peer, frame, now, out
-        ):
-            if 0 <= frame.contact_ns < core.config.election_ns:
+        elif self._is_our_history(peer, frame, now, out):
+            leads = self._following.append(peer, frame, now, out)
+            if leads and 0 <= frame.contact_ns < core.config.election_ns:
                 self._election.heard(now)
 
     def _is_our_history(self, peer: Peer, frame: Append, now: Nanos, out: Outbox) -> bool:

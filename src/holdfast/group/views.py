@@ -1,8 +1,8 @@
 """Who is in the group: the leader's part. One change at a time, each an entry of the log.
 
-A change takes one step: a voter more, a voter less, or none of both. So any majority before it and any majority after it
-have a voter in common, and no joint configurations are needed; nothing that people do in one go (replacing a replica)
-is worse off with two entries. Majorities are those of the view in the log, decided or not; what is kept for whom, and
+A change takes one step: a voter more, a voter less, or none of both. So any majority before it and any after it
+have a voter in common, and no joint configurations are needed; what people do in one go (replacing a replica) is not
+worse off with two entries. Majorities are those of the view in the log, decided or not; what is kept for whom, and
 who is asked, follows the decided one. No change before the leader's term has decided something and a majority has said
 what it holds (DESIGN, Groups, rule 6): a change of an earlier term that is still under way is settled by then.
 
@@ -131,11 +131,7 @@ class Membership:
                 else None
             )
         peer = request.peer
-        if (
-            peer is None
-            or not self._core.peers.named(name) == peer
-            or len(view.members) >= NAMES_MAX
-        ):
+        if peer is None or self._core.peers.named(name) != peer or len(view.members) >= NAMES_MAX:
             return None
         votes = self._votes(name, member)
         may_lead = name not in self._core.config.never_lead if member is None else member.may_lead
@@ -146,7 +142,7 @@ class Membership:
     def _votes(self, name: str, member: Member | None) -> bool:
         if member is not None:
             return member.voter or member.promote
-        return self._added[name] if name in self._added else name in self._core.config.voters
+        return self._added.get(name, name in self._core.config.voters)
 
     def _removed(self, view: View, name: str) -> tuple[View, str] | None:
         member = view.named(name)

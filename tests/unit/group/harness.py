@@ -384,11 +384,11 @@ class World:
 
     def _save(self, host: Host, count: int) -> int:
         """Write the turns that have waited longest; the number of the last one."""
-        turn = 0
-        for turn, writes in host.unwritten[:count]:
-            MemoryStore(self.disks[host.name]).commit(writes)
+        done = host.unwritten[:count]
         del host.unwritten[:count]
-        return turn
+        for _, writes in done:
+            MemoryStore(self.disks[host.name]).commit(writes)
+        return done[-1][0] if done else 0
 
     def _set_alarm(self, host: Host) -> None:
         deadline = host.turns.next_deadline()

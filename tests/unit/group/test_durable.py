@@ -1,4 +1,4 @@
-"""Durable groups: what was acknowledged is there after any crash, of anybody and of all at once (DESIGN, Groups, rule 2)."""
+"""Durable groups: what was acknowledged is there after any crash, of all at once too (DESIGN, Groups, rule 2)."""
 
 from __future__ import annotations
 

@@ -137,8 +137,8 @@ def test_a_side_without_a_majority_goes_on() -> None:
     assert world.hosts["n3"].messages[-1] == b"alone"
 
 
-def test_a_majority_group_does_not(mode: str = "majority") -> None:
-    world = started(1, mode=mode)
+def test_a_majority_group_does_not() -> None:
+    world = started(1)
     settle(world, talk(world, ("n1",)))
     world.kill("n1")
     world.kill("n2")
