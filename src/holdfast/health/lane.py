@@ -20,6 +20,8 @@ from holdfast.types import MILLISECOND, Nanos
 BASIC_SIZE: Final = 128
 """What passes where not even the smallest size does: the basics, which are this large at most."""
 ROUNDS_MAX: Final = 64
+FAILED: Final = 4 * HIT
+"""Evidence that is kept against what has failed: so many arrivals in a row, and it passes again."""
 MISSES_MIN: Final = 3
 """Rounds in which something must be missing, whatever the odds say: losses come in bursts."""
 SETTLE_NS: Final = 20 * MILLISECOND
@@ -197,11 +199,16 @@ class Lane:
         )
 
     def _undecided(self, passes: bool | None, against: int, kept: int) -> bool:
-        return passes is None or (against > 0 if passes else kept < self._threshold)
+        return passes is None or (against > 0 if passes else kept < self._cap(passes))
+
+    def _cap(self, passes: bool | None) -> int:
+        """How far evidence grows: beyond a verdict it only has to keep a few arrivals from overturning it."""
+        return min(self._threshold, FAILED) if passes is False else self._threshold
 
     def doubt(self, now: Nanos, grace: int) -> int:
         """Combinations, as bits, that the sender must be told of now: missing, or heard against expectation."""
-        suspect = SUSPECT * max(grace, 1)
+        # A large datagram becomes many packets, so it is often lost and rarely sent: one miss must do.
+        suspect = (SUSPECT // 2 if self.name == "frag" else SUSPECT) * max(grace, 1)
         found = self.surprises
         for index, evidence in self.doubts.items():
             if evidence >= suspect:
@@ -305,8 +312,8 @@ class Lane:
             elif tried >> NEUTRAL & 1 and now - rung.missed_at >= self._spacing():
                 if not above_passed:
                     together += 0 if rung.passes is False else miss
-                    rung.limit = min(threshold, rung.limit + max(together, miss))
-                rung.alone = min(threshold, rung.alone + miss)
+                    rung.limit = min(self._cap(rung.passes), rung.limit + max(together, miss))
+                rung.alone = min(self._cap(rung.passes), rung.alone + miss)
                 rung.misses += 1
                 rung.missed_at = now
             self._weigh_fills(number, tried, came, miss, threshold)
@@ -348,7 +355,7 @@ class Lane:
             if believed:
                 self.doubts[index] = min(self.doubts.get(index, 0) + miss, threshold)
             if bit is not None and control:
-                bit.score = min(threshold, bit.score + miss)
+                bit.score = min(self._cap(bit.passes), bit.score + miss)
                 bit.misses += 1
 
     def _pass(self, number: int, fill: int) -> None:
@@ -364,7 +371,7 @@ class Lane:
             against = max(rung.limit, rung.alone) >= threshold and rung.misses >= MISSES_MIN
             if against and rung.passes is not False:
                 rung.passes = False
-                rung.alone = threshold
+                rung.alone = rung.limit = self._cap(False)
                 self.news = True
             elif rung.passes is not True and rung.heard and rung.alone == 0:
                 rung.passes = True
@@ -373,6 +380,7 @@ class Lane:
         for bit in self.bits:
             if bit.score >= threshold and bit.misses >= MISSES_MIN and bit.passes is not False:
                 bit.passes = False
+                bit.score = self._cap(False)
                 self.news = True
             elif bit.passes is not True and bit.heard and bit.score == 0:
                 bit.passes = True

@@ -295,9 +295,23 @@ class PathListener:
                 done=done,
             )
         )
-        if values != self.stated.get(name) or name in self._waiting:
+        if self._tellable(name, values, done) and (
+            values != self.stated.get(name) or name in self._waiting
+        ):
             self._waiting[name] = (self._n, values, now + self._confirm_ns)
             self.check_at = min(self.check_at, now + self._confirm_ns)
+
+    def _tellable(self, name: str, values: Values, done: bool) -> bool:
+        """Whether it is known well enough to be published: not while the first sizes come in one by one."""
+        if not values.size and values.alive:
+            return False
+        sizes = self.lanes[name].plan.sizes
+        failed = (
+            values.holes
+            or values.bad_patterns
+            or any(r.passes is False for r in self.lanes[name].rungs)
+        )
+        return bool(done or failed or name in self.stated or values.size == sizes[-1])
 
     def _life(self, heard: _Heard) -> None:
         """A flow died, or came to life: everybody hears of that at once."""

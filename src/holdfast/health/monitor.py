@@ -14,7 +14,7 @@ from holdfast.health.config import HealthConfig, Signatures, Tune, tuned
 from holdfast.health.evidence import threshold
 from holdfast.health.listener import PathListener
 from holdfast.health.path import SPOKEN, Path, PathKey, key_of
-from holdfast.health.speaker import Speaker, pair_at
+from holdfast.health.speaker import Speaker, cast_probes
 from holdfast.health.table import PathTable
 from holdfast.health.throttle import Bucket, BusyWindow, Interest, QueueDepth, Throttle
 from holdfast.health.verdicts import of_this_flow, verdict
@@ -26,7 +26,6 @@ from holdfast.links.ports import (
     PeerUp,
     Received,
     SendChannel,
-    SendFrame,
     link_unit,
 )
 from holdfast.machine import Machine, Outbox
@@ -221,26 +220,24 @@ class HealthMachine(Machine):
 
     def _cast(self, now: Nanos, due: list[Path], out: Outbox) -> dict[str, list[int]]:
         """Multicast probes that any of these listeners is due: each goes out once for all on an adapter."""
-        wanted: dict[str, dict[int, Path]] = {}
+        wanted: dict[str, dict[int, Speaker]] = {}
         for path in due:
             if path.speaker.due_at <= now:
                 for index in path.speaker.casts(now):
-                    wanted.setdefault(path.key[1], {})[index] = path
+                    wanted.setdefault(path.key[1], {})[index] = path.speaker
         sent: dict[str, list[int]] = {}
         for adapter, indexes in wanted.items():
             bucket = self._casts.get(adapter)
             if bucket is None:
                 bucket = self._casts[adapter] = self.throttle.path_bucket(now)
-            for index, path in sorted(indexes.items(), key=lambda item: item[0]):
-                speaker = path.speaker
-                lane = speaker.lanes["multicast"]
-                rung, fill = divmod(index, lane.plan.fills)
-                size, flow = lane.plan.sizes[rung], speaker.flow_of(lane, 0)
-                if flow is not None and self.throttle.take(now, bucket, adapter, size):
-                    probe = speaker.probe(lane, index, fill, size, pair_at(now))
-                    send = SendFrame(probe, SYNC, flow, size)
+            sends, cost = cast_probes(now, sorted(indexes.items(), key=lambda item: item[0]))
+            if sends and self.throttle.take(now, bucket, adapter, cost):
+                sent[adapter] = list(indexes)
+                for send in sends:
                     out.down(f"multicast/{adapter}", send, True)
-                    sent.setdefault(adapter, []).append(index)
+                for path in due:
+                    if path.key[1] == adapter and path.speaker.hears_casts:
+                        path.speaker.pay(now, cost)
         return sent
 
     def _sample(self, now: Nanos, path: Path, out: Outbox) -> None:
@@ -264,7 +261,8 @@ class HealthMachine(Machine):
             out.down(path.unit, SendChannel(SYNC, [encode(frame) for frame in replies]))
         changed, listener.changed = listener.changed, []
         for kind in changed:
-            self._state(now, path, kind, out)
+            if not path.same(kind):
+                self._state(now, path, kind, out)
         self._schedule(path)
 
     def _schedule(self, path: Path) -> None:

@@ -25,6 +25,8 @@ from holdfast.wire.frames import (
 PathKey = tuple[bytes, str, str]
 """The peer, our adapter, its adapter."""
 Spoken = Signature | Heeded | Notice | Settled | Confirm
+FIRM = ("alive", "size", "size_max", "patterns", "bad_patterns", "holes", "flows", "flows_bad")
+"""What of a row is a state; the rest drifts."""
 SPOKEN = (Signature, Heeded, Notice, Settled, Confirm)
 
 
@@ -161,6 +163,11 @@ class Path:
             **{name: getattr(state, name) for name in State.__struct_fields__},
         )
         return row
+
+    def same(self, kind: str) -> bool:
+        """Whether there is nothing new to say of a kind, whatever has moved a little."""
+        row, state = self.rows.get(kind), self.listener.state(kind)
+        return row is not None and all(getattr(row, name) == getattr(state, name) for name in FIRM)
 
     def drifted(self, kind: str) -> bool:
         """Whether values have moved without a change of state."""

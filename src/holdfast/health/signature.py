@@ -54,6 +54,7 @@ TRANSITIONS: Final = {
 }
 ROUNDS: Final = 40
 """Rounds of a focus at most; a listener that is still in doubt asks again."""
+CHEAP_SIZE: Final = 1500
 STREAM_RETRY_NS: Final = 200 * MILLISECOND
 """A stream needs time to send again what it lost: more rounds would only wait behind it."""
 
@@ -65,6 +66,7 @@ class LaneSender:
         "_turn",
         "alive",
         "bad",
+        "doubts",
         "flows",
         "holes",
         "name",
@@ -90,6 +92,8 @@ class LaneSender:
         self.holes: tuple[int, ...] = ()
         self.bad: tuple[str, ...] = ()
         self.rounds = 0
+        self.doubts = 0
+        """How often the listener was in doubt."""
         self.next_at = now
         self.retry_at: Nanos = NEVER
         self.period_ns: Nanos = 0
@@ -99,6 +103,7 @@ class LaneSender:
         self.state = TRANSITIONS[self.state, event]
         if event in (BEGIN, DOUBT):
             self.rounds = 0
+            self.doubts += event == DOUBT
 
     def adopt(self, plan: LanePlan, patterns: tuple[str, ...]) -> None:
         """Another plan: its new values must be found out."""
@@ -177,9 +182,9 @@ class LaneSender:
         self.next_at = now + self.focus_ns(signatures) - MILLISECOND
         return self._apart()
 
-    def sent(self, whole: bool) -> None:
-        """A round of a focus went out; a round that the budget cut short does not count."""
-        if self.state != STABLE and whole:
+    def sent(self) -> None:
+        """A round went out."""
+        if self.state != STABLE:
             self.rounds += 1
             if self.rounds >= ROUNDS:
                 self.event(SPENT)
@@ -188,7 +193,13 @@ class LaneSender:
         if not self.flows or now < self.retry_at or self.state != STABLE:
             return []
         self.retry_at = now + signatures.diag_retry.period_ns - MILLISECOND
-        return self.retry()
+        self._turn += 1
+        failed = self.retry()
+        sizes = [index for index in failed if index % self.plan.fills == NEUTRAL]
+        if len(sizes) <= 2 or self.bad:
+            return failed
+        # The next better value every time, the others in turn.
+        return [sizes[0], sizes[1 + self._turn % (len(sizes) - 1)]]
 
     def _stable(self) -> list[int]:
         passing = self.passing()
@@ -210,12 +221,15 @@ class LaneSender:
         return [best, other]
 
     def _apart(self) -> list[int]:
-        """Every size alone, and every pattern alone at the best size."""
+        """Every size alone, and every pattern alone at a size that passes: a cheap one, and every other time the
+        best, because a pattern may fail in large packets only."""
         indexes = [self.plan.index(n, NEUTRAL) for n in range(len(self.plan.sizes))]
         passing = self.passing()
         if passing:
+            cheap = [n for n in passing if self.plan.sizes[n] <= CHEAP_SIZE] or passing[:1]
+            number = passing[-1] if self.doubts and self.doubts % 2 == 0 else cheap[-1]
             fills = range(FIRST_PATTERN, FIRST_PATTERN + len(self.patterns))
-            indexes += [self.plan.index(passing[-1], fill) for fill in fills]
+            indexes += [self.plan.index(number, fill) for fill in fills]
         return indexes
 
     @property

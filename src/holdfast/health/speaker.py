@@ -219,32 +219,40 @@ class Speaker:
 
     # -- the tick ------------------------------------------------------------------------------------------------
 
+    @property
+    def hears_casts(self) -> bool:
+        lane = self.lanes.get("multicast")
+        return lane is not None and bool(lane.flows)
+
     def casts(self, now: Nanos) -> list[int]:
         """Combinations of the multicast lane that are due to this listener; they are sent once for all."""
         lane = self.lanes.get("multicast")
         if lane is None or not lane.flows:
             return []
         chosen = lane.choose(now, self.signatures)
-        lane.sent(True)
+        if chosen:
+            lane.sent()
         return chosen
 
     def tick(self, now: Nanos, echoes: dict[FlowId, Echo], casts: list[int]) -> list[SendFrame]:
         """Everything that is due. `casts` went out by multicast just now, and must be announced."""
-        due = [
-            pulse for pulse in self.pulses.values() if now >= pulse.next_at or self._hurries(pulse)
-        ]
-        if not due:
+        due = {pulse.lane for pulse in self.pulses.values() if now >= pulse.next_at}
+        hurried = {pulse.lane for pulse in self.pulses.values() if self._hurries(pulse)}
+        if not due and not hurried:
             self._next(now)
             return []
         pair = pair_at(now)
         sends: list[SendFrame] = []
-        announced = {lane.name: indexes for lane, indexes in self._probes(now, due, pair, sends)}
+        announced = {
+            lane.name: indexes for lane, indexes in self._probes(now, due | hurried, pair, sends)
+        }
         if casts and "multicast" in self.lanes:
             announced["multicast"] = casts
-        sends.extend(
-            self._basic(now, pulse, pair, announced, echoes.get(pulse.flow, (0, 0)))
-            for pulse in due
-        )
+        for pulse in self.pulses.values():
+            # Between its times a basic is sent only to announce something.
+            if pulse.lane in due or any(name in announced for name in announces(pulse.lane)):
+                echo = echoes.get(pulse.flow, (0, 0))
+                sends.append(self._basic(now, pulse, pair, announced, echo))
         self._next(now)
         return sends
 
@@ -254,9 +262,8 @@ class Speaker:
             return lane is not None and lane.hurries
         return any(lane.hurries for name, lane in self.lanes.items() if name != "alt")
 
-    def _probes(self, now: Nanos, due: list[Pulse], pair: int, sends: list[SendFrame]) -> Sent:
+    def _probes(self, now: Nanos, lanes: set[str], pair: int, sends: list[SendFrame]) -> Sent:
         """Probes of the lanes that a basic can announce now, as many as the budget and the basic have room for."""
-        lanes = {pulse.lane for pulse in due}
         self._turn += 1
         shared = _SHARED[self._turn % 3 :] + _SHARED[: self._turn % 3]
         room = ANNOUNCED_MAX - 4
@@ -273,28 +280,35 @@ class Speaker:
             if not chosen:
                 continue
             went = self._send_lane(now, lane, chosen[:ANNOUNCED_MAX], pair, sends)
-            lane.sent(len(went) == len(chosen))
-            room -= 0 if name == "alt" else len(went)
             if went:
+                lane.sent()
+                room -= 0 if name == "alt" else len(went)
                 sent.append((lane, went))
         return sent
 
     def _send_lane(
         self, now: Nanos, lane: LaneSender, chosen: list[int], pair: int, sends: list[SendFrame]
     ) -> list[int]:
-        went = []
+        """Send these probes, all of them or none: half a round would be paid for and settle nothing."""
+        found = []
+        cost = 0
         for index in chosen:
             rung, fill = divmod(index, lane.plan.fills)
             size = lane.plan.sizes[rung]
             flow = self.flow_of(lane, size)
-            if flow is None:
-                continue
-            cost = bytes_on_wire(lane.name, size, self.mtu)
-            if not self._throttle.take(now, self._bucket, self.adapter, cost):
-                break
+            if flow is not None:
+                found.append((index, fill, size, flow))
+                cost += bytes_on_wire(lane.name, size, self.mtu)
+        if not found or not self._throttle.take(now, self._bucket, self.adapter, cost):
+            lane.next_at = min(lane.next_at, now + MILLISECOND)
+            return []
+        for index, fill, size, flow in found:
             sends.append(SendFrame(self.probe(lane, index, fill, size, pair), SYNC, flow, size))
-            went.append(index)
-        return went
+        return [index for index, _, _, _ in found]
+
+    def pay(self, now: Nanos, size: int) -> None:
+        """A multicast went out on this path, too."""
+        self._throttle.pay(now, self._bucket, self.adapter, size)
 
     def probe(self, lane: LaneSender, index: int, fill: int, size: int, pair: int) -> Probe:
         patterns = lane.good_patterns() if fill == MIXED else lane.patterns
@@ -304,15 +318,10 @@ class Speaker:
     def _basic(
         self, now: Nanos, pulse: Pulse, pair: int, announced: dict[str, list[int]], echo: Echo
     ) -> SendFrame:
-        own = (
-            ("alt",)
-            if pulse.lane == "alt"
-            else _SHARED
-            if pulse.lane == "tcp"
-            else ("udp", *_SHARED)
-        )
         codes = [
-            self.lanes[name].plan.base + index for name in own for index in announced.get(name, ())
+            self.lanes[name].plan.base + index
+            for name in announces(pulse.lane)
+            for index in announced.get(name, ())
         ]
         tunables = self._tunables(pulse)
         period_ns = tunables.period_ns * pulse.every
@@ -344,6 +353,26 @@ class Speaker:
             if lane.state != STABLE and lane.flows and self.pulses:
                 due = min(due, aligned(now, lane.focus_ns(self.signatures)))
         self.due_at = max(due, now + MILLISECOND) if due < NEVER else NEVER
+
+
+def announces(lane: str) -> tuple[str, ...]:
+    """The lanes whose probes the basics of this one announce."""
+    return ("alt",) if lane == "alt" else _SHARED if lane == "tcp" else ("udp", *_SHARED)
+
+
+def cast_probes(now: Nanos, wanted: list[tuple[int, Speaker]]) -> tuple[list[SendFrame], int]:
+    """Multicast probes, each made by one of the speakers that want it, and their bytes."""
+    sends = []
+    cost = 0
+    for index, speaker in wanted:
+        lane = speaker.lanes["multicast"]
+        rung, fill = divmod(index, lane.plan.fills)
+        size, flow = lane.plan.sizes[rung], speaker.flow_of(lane, 0)
+        if flow is not None:
+            probe = speaker.probe(lane, index, fill, size, pair_at(now))
+            sends.append(SendFrame(probe, SYNC, flow, size))
+            cost += size
+    return sends, cost
 
 
 def pair_at(now: Nanos) -> int:

@@ -25,7 +25,7 @@ WINDOWS_MAX: Final = 1000
 DEMANDS_MAX: Final = 10_000
 SHARES: Final = {"udp": 50, "alt": 8, "frag": 16, "tcp": 16, "multicast": 10}
 """How the budget of a path is divided where it does not do for all: most goes to the flow that carries data."""
-_STEADY_PERCENT: Final = 85
+_STEADY_PERCENT: Final = 65
 """What a quiet path may use of its budget; the rest is for doubts."""
 
 
@@ -105,35 +105,49 @@ class Throttle:
         return path, own, self._domain
 
     def take(self, now: Nanos, path: Bucket, adapter: str, size: int) -> bool:
-        """Pay for a probe; False when it must wait."""
+        """Pay for a round of probes; False when it must wait. What is more than a bucket holds goes when it is full."""
         buckets = self._buckets(now, path, adapter)
         for bucket in buckets:
             bucket.fill(now)
-            if bucket.tokens < size:
+            if bucket.tokens < min(size, bucket.cap):
                 return False
         for bucket in buckets:
             bucket.tokens -= size
         return True
 
     def pay(self, now: Nanos, path: Bucket, adapter: str, size: int) -> None:
-        """Pay for a basic, which is sent in any case."""
+        """Pay for what is sent in any case: a basic, or a multicast that another path asked for."""
         for bucket in self._buckets(now, path, adapter):
             bucket.fill(now)
-            bucket.tokens = max(bucket.tokens - size, -bucket.cap)
+            bucket.tokens = max(bucket.tokens - size, -bucket.cap // 4)
 
     # -- how often -----------------------------------------------------------------------------------------------
 
     def spread(
         self, rounds: dict[str, int], period_ns: Nanos, basics_per_s: int
     ) -> dict[str, Nanos]:
-        """The period of each lane, given what one round of it costs: the wish, or longer where the budget ends."""
-        steady = max(self.budget.path * _STEADY_PERCENT // 100 - basics_per_s, 1)
-        shares = sum(SHARES[lane] for lane in rounds) or 1
-        periods = {}
-        for lane, cost in rounds.items():
-            room = max(steady * SHARES[lane] // shares, 1)
-            multiple = max(-(-cost * SECOND // (period_ns * room)), 1)
-            periods[lane] = period_ns * multiple
+        """The period of each lane, given what one round of it costs: the wish, or longer where the budget ends. What
+        one lane does not need of its share is there for the others."""
+        room = max(self.budget.path * _STEADY_PERCENT // 100 - basics_per_s, 1)
+        periods: dict[str, Nanos] = {}
+        left = dict(rounds)
+        while left:
+            shares = sum(SHARES[lane] for lane in left)
+            modest = [
+                lane
+                for lane, cost in left.items()
+                if cost * SECOND * shares <= period_ns * room * SHARES[lane]
+            ]
+            for lane in modest or left:
+                multiple = 1
+                if not modest:
+                    share = max(room * SHARES[lane] // shares, 1)
+                    multiple = max(-(-left[lane] * SECOND // (period_ns * share)), 1)
+                periods[lane] = period_ns * multiple
+            if not modest:
+                break
+            for lane in modest:
+                room = max(room - left.pop(lane) * SECOND // period_ns, 1)
         return periods
 
     def speed(self, now: Nanos, subnet: str, adapter: str) -> int:
