@@ -96,6 +96,7 @@ class Lane:
 
     __slots__ = (
         "_arrived",
+        "_calm",
         "_judged",
         "_rounds",
         "_threshold",
@@ -132,6 +133,8 @@ class Lane:
         doubt is being settled."""
         self.trial_at: Nanos = 0
         self._threshold = 1 << 30
+        self._calm = False
+        """Everything that is sent passes, and no evidence speaks against any of it."""
         self._rounds: dict[int, tuple[int, Nanos]] = {}
         self._arrived: dict[int, int] = {}
         self._judged: dict[int, tuple[int, Nanos]] = {}
@@ -148,6 +151,7 @@ class Lane:
             for size in plan.sizes
         ]
         self.bits = [bits.get(name) or Bits(name) for name in names]
+        self._calm = False
         self.forget()
 
     def forget(self) -> None:
@@ -254,6 +258,16 @@ class Lane:
             del self._rounds[next(iter(self._rounds))]
         self._rounds[pair] = (known | mask, since)
 
+    def complete(self, pair: int) -> bool:
+        """Whether everything that was announced of a round is here."""
+        sent, _ = self._rounds.get(pair, (0, 0))
+        return not sent & ~self._arrived.get(pair, 0)
+
+    @property
+    def calm(self) -> bool:
+        """Whether there is nothing to tell of it."""
+        return self._calm and self.trial is None and not self.news and not self.ignored
+
     @property
     def waits(self) -> bool:
         return bool(self._rounds)
@@ -275,7 +289,8 @@ class Lane:
             if got != sent and now - at < self.settle_ns:
                 continue
             done.append(pair)
-            self._weigh(sent, got, now, loss_ppm, threshold)
+            if sent != got or not self._calm:
+                self._weigh(sent, got, now, loss_ppm, threshold)
             if self.trial is not None and self._apart(sent):
                 self.trial += 1
             self._judged[pair] = (sent & ~got, at)
@@ -367,6 +382,12 @@ class Lane:
             bit.score = max(0, bit.score - HIT)
 
     def _settle(self, threshold: int) -> None:
+        self._decide(threshold)
+        everything = (*self.rungs, *self.bits)
+        sound = all(item.sent and item.passes for item in everything)
+        self._calm = sound and not (self.doubts or self.surprises or self.open)
+
+    def _decide(self, threshold: int) -> None:
         for rung in self.rungs:
             against = max(rung.limit, rung.alone) >= threshold and rung.misses >= MISSES_MIN
             if against and rung.passes is not False:

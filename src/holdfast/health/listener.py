@@ -73,6 +73,7 @@ class PathListener:
         """How often what is said of a kind has changed for the worse: a path that flaps."""
         self.plan: Plan | None = None
         self._mtu = mtu
+        self._evidence = 1 << 30
         self._start_ns = start_ns
         self._confirm_ns = confirm_ns
         self._waiting: dict[str, tuple[int, Values, Nanos]] = {}
@@ -145,8 +146,12 @@ class PathListener:
                 lane, index = plan.codes[code]
                 masks[lane.name] = masks.get(lane.name, 0) | 1 << index
         for name, mask in masks.items():
-            self.lanes[name].announced(frame.pair, mask, at)
-            self.check_at = min(self.check_at, now + self.lanes[name].settle_ns)
+            lane = self.lanes[name]
+            lane.announced(frame.pair, mask, at)
+            if lane.complete(frame.pair):
+                self._judge(now, name, lane, self._evidence)
+            else:
+                self.check_at = min(self.check_at, now + lane.settle_ns)
 
     def _ask(self, now: Nanos) -> None:
         """What the numbers mean was said before we could hear it: please say it again."""
@@ -224,7 +229,9 @@ class PathListener:
     def check(self, now: Nanos, evidence: int) -> None:
         """Judge what had time enough. `evidence` is what a verdict needs in this domain."""
         self.check_at = NEVER
-        self._check_lives(now, evidence)
+        self._evidence = evidence
+        if any(heard.live.quiet(now) for heard in self.flows.values()):
+            self._check_lives(now, evidence)
         for name, lane in self.lanes.items():
             if lane.waits:
                 self._judge(now, name, lane, evidence)
@@ -255,6 +262,8 @@ class PathListener:
             self.check_at = min(self.check_at, now + lane.settle_ns)
 
     def _tell(self, now: Nanos, name: str, lane: Lane) -> None:
+        if lane.calm:
+            return
         doubts = lane.doubt(now, self.diag_grace)
         if doubts:
             self._notice(now, name, lane, doubts)

@@ -111,15 +111,20 @@ class Liveness:
     def silent(self, now: Nanos, evidence: int, loss_ppm: int = 0, alone: bool = True) -> bool:
         """Whether the flow has become dead just now. `evidence` is what a verdict needs in this domain, `loss_ppm`
         the loss of the path where that is known to be higher."""
-        if not self.alive and not self._unheard:
+        silence_ns = now - self._patient_from
+        if silence_ns <= self.grace * self.promise_ns or not (self.alive or self._unheard):
             return False
         loss_ppm = max(loss_ppm, self.loss.judged_ppm)
-        if now - self._patient_from > self.patience_ns(evidence, loss_ppm, alone):
+        if silence_ns > self.patience_ns(evidence, loss_ppm, alone):
             self.alive = self._unheard = False
             self.since = now
             self._interval_ns = 0
             return True
         return False
+
+    def quiet(self, now: Nanos) -> bool:
+        """Whether it has been silent for so long that it may be dead."""
+        return now - self._patient_from > self.grace * self.promise_ns
 
     def excuse(self, now: Nanos, pause_ns: Nanos) -> None:
         """This node was late itself: what it did not hear in that time says nothing."""

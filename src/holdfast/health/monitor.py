@@ -256,13 +256,15 @@ class HealthMachine(Machine):
         listener = path.listener
         if listener.check_at <= now:
             listener.check(now, self._evidence)
-        replies = path.replies()
-        if replies:
-            out.down(path.unit, SendChannel(SYNC, [encode(frame) for frame in replies]))
-        changed, listener.changed = listener.changed, []
-        for kind in changed:
-            if not path.same(kind):
-                self._state(now, path, kind, out)
+        if listener.replies or path.speaker.stale:
+            replies = [encode(frame) for frame in path.replies()]
+            if replies:
+                out.down(path.unit, SendChannel(SYNC, replies))
+        if listener.changed:
+            changed, listener.changed = listener.changed, []
+            for kind in changed:
+                if not path.same(kind):
+                    self._state(now, path, kind, out)
         self._schedule(path)
 
     def _schedule(self, path: Path) -> None:

@@ -158,15 +158,11 @@ class LaneSender:
         """Bytes of one diagnostic of the stable signature, on average."""
         passing = self.passing() or [0]
         sizes = [bytes_on_wire(self.name, self.plan.sizes[n], mtu) for n in passing]
-        if self.name == "alt" or len(sizes) == 1:
+        if self.name != "udp" or len(sizes) == 1:
             return sizes[-1]
         return sizes[-1] + sum(sizes[:-1]) // (len(sizes) - 1)
 
     # -- what is due ---------------------------------------------------------------------------------------------
-
-    @property
-    def hurries(self) -> bool:
-        return bool(self.flows) and self.state != STABLE
 
     def focus_ns(self, signatures: Signatures) -> Nanos:
         retry_ns = signatures.diag_active.retry_ns
@@ -212,13 +208,13 @@ class LaneSender:
         if not lower:
             return [best]
         good = [n for n, name in enumerate(self.patterns) if name not in self.bad]
+        if self.name != "udp":
+            turn //= 4
         number = lower[turn % len(lower)]
         # Each size meets each pattern in the course of time.
         fill = FIRST_PATTERN + good[(turn + turn // len(lower)) % len(good)] if good else NEUTRAL
         other = self.plan.index(number, fill)
-        if self.name == "alt":
-            return [other if turn % 4 == 0 else best]
-        return [best, other]
+        return [best, other] if self.name == "udp" else [other if self._turn % 4 == 0 else best]
 
     def _apart(self) -> list[int]:
         """Every size alone, and every pattern alone at a size that passes: a cheap one, and every other time the
@@ -248,8 +244,9 @@ class Pulse:
         self.n = now // (10 * MILLISECOND)
         """By the clock, so that it grows also when this unit is rebuilt."""
         self.alive = True
-        self.every = 5 if lane == "alt" else 1
-        """Another port needs no more basics than it takes to know that it is alive."""
+        self.every = {"alt": 5, "tcp": 2}.get(lane, 1)
+        """Another port needs no more basics than it takes to know that it is alive, and a stream must be silent for
+        longer than a few of them in any case."""
         self.next_at = now
 
 

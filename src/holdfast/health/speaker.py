@@ -237,7 +237,7 @@ class Speaker:
     def tick(self, now: Nanos, echoes: dict[FlowId, Echo], casts: list[int]) -> list[SendFrame]:
         """Everything that is due. `casts` went out by multicast just now, and must be announced."""
         due = {pulse.lane for pulse in self.pulses.values() if now >= pulse.next_at}
-        hurried = {pulse.lane for pulse in self.pulses.values() if self._hurries(pulse)}
+        hurried = self._hurried()
         if not due and not hurried:
             self._next(now)
             return []
@@ -256,11 +256,13 @@ class Speaker:
         self._next(now)
         return sends
 
-    def _hurries(self, pulse: Pulse) -> bool:
-        if pulse.lane == "alt":
-            lane = self.lanes.get("alt")
-            return lane is not None and lane.hurries
-        return any(lane.hurries for name, lane in self.lanes.items() if name != "alt")
+    def _hurried(self) -> set[str]:
+        """The lanes whose basics must announce what settles a doubt, before their time."""
+        found: set[str] = set()
+        for name, lane in self.lanes.items():
+            if lane.state != STABLE and lane.flows:
+                found.update(("alt",) if name == "alt" else ("udp", "tcp"))
+        return found & {pulse.lane for pulse in self.pulses.values()} if found else found
 
     def _probes(self, now: Nanos, lanes: set[str], pair: int, sends: list[SendFrame]) -> Sent:
         """Probes of the lanes that a basic can announce now, as many as the budget and the basic have room for."""

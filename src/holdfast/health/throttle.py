@@ -25,6 +25,8 @@ WINDOWS_MAX: Final = 1000
 DEMANDS_MAX: Final = 10_000
 SHARES: Final = {"udp": 50, "alt": 8, "frag": 16, "tcp": 16, "multicast": 10}
 """How the budget of a path is divided where it does not do for all: most goes to the flow that carries data."""
+SLOWER: Final = {"udp": 1, "alt": 5, "frag": 2, "tcp": 2, "multicast": 2}
+"""Lanes that wait for more than one period: a fault of the path shows on the flow that carries data first."""
 _STEADY_PERCENT: Final = 65
 """What a quiet path may use of its budget; the rest is for doubts."""
 
@@ -118,7 +120,6 @@ class Throttle:
     def pay(self, now: Nanos, path: Bucket, adapter: str, size: int) -> None:
         """Pay for what is sent in any case: a basic, or a multicast that another path asked for."""
         for bucket in self._buckets(now, path, adapter):
-            bucket.fill(now)
             bucket.tokens = max(bucket.tokens - size, -bucket.cap // 4)
 
     # -- how often -----------------------------------------------------------------------------------------------
@@ -129,6 +130,7 @@ class Throttle:
         """The period of each lane, given what one round of it costs: the wish, or longer where the budget ends. What
         one lane does not need of its share is there for the others."""
         room = max(self.budget.path * _STEADY_PERCENT // 100 - basics_per_s, 1)
+        wish = {lane: period_ns * SLOWER[lane] for lane in rounds}
         periods: dict[str, Nanos] = {}
         left = dict(rounds)
         while left:
@@ -136,18 +138,16 @@ class Throttle:
             modest = [
                 lane
                 for lane, cost in left.items()
-                if cost * SECOND * shares <= period_ns * room * SHARES[lane]
+                if cost * SECOND * shares <= wish[lane] * room * SHARES[lane]
             ]
-            for lane in modest or left:
-                multiple = 1
-                if not modest:
-                    share = max(room * SHARES[lane] // shares, 1)
-                    multiple = max(-(-left[lane] * SECOND // (period_ns * share)), 1)
-                periods[lane] = period_ns * multiple
             if not modest:
+                for lane, cost in left.items():
+                    share = max(room * SHARES[lane] // shares, 1)
+                    periods[lane] = wish[lane] * max(-(-cost * SECOND // (wish[lane] * share)), 1)
                 break
             for lane in modest:
-                room = max(room - left.pop(lane) * SECOND // period_ns, 1)
+                periods[lane] = wish[lane]
+                room = max(room - left.pop(lane) * SECOND // wish[lane], 1)
         return periods
 
     def speed(self, now: Nanos, subnet: str, adapter: str) -> int:

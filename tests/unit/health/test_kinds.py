@@ -90,7 +90,8 @@ def test_a_size_and_a_pattern_at_once_are_both_found() -> None:
     wires = Wires(2).run(5)
     wires.faults = [over("n1", "n2", 1300), pattern("n1", "n2", b"\xaa" * 8)]
     wires.run_until(
-        lambda: (wires.row("n1", "n2").size, wires.row("n1", "n2").bad_patterns) == (1280, ("aa",)), 3
+        lambda: (wires.row("n1", "n2").size, wires.row("n1", "n2").bad_patterns) == (1280, ("aa",)),
+        3,
     )
 
 
@@ -189,11 +190,15 @@ def test_five_listeners_that_degrade_to_five_values_at_once_are_each_told_apart(
     wires.run_until(lambda: all(sound(wires, "n1", name, "udp") for name in expected), 5)
 
 
-def test_a_leader_whose_small_heartbeats_pass_while_its_large_frames_do_not_is_alive_and_degraded() -> None:
+def test_a_leader_whose_small_heartbeats_pass_while_its_large_frames_do_not_is_alive_and_degraded() -> (
+    None
+):
     """H8: a soft error never makes a node dead."""
     wires = Wires(3).run(5)
     wires.faults = [over("n1", other, 200) for other in ("n2", "n3")]
-    wires.run_until(lambda: wires.row("n1", "n2").size == 128 and wires.row("n1", "n3").size == 128, 3)
+    wires.run_until(
+        lambda: wires.row("n1", "n2").size == 128 and wires.row("n1", "n3").size == 128, 3
+    )
     wires.run(30)
     for other in ("n2", "n3"):
         assert wires.row("n1", other).alive

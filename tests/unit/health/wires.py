@@ -130,7 +130,9 @@ class Wires:
                 del self.ends[name, flow]
                 self.give(name, FlowLost(ready.peer, flow, "closed", left))
 
-    def flow_number(self, a: str, b: str, adapter: str = "red", transport: str = "udp", use: str = "") -> FlowId:
+    def flow_number(
+        self, a: str, b: str, adapter: str = "red", transport: str = "udp", use: str = ""
+    ) -> FlowId:
         for (name, flow), (other, ready) in self.ends.items():
             found = (name, other, ready.adapter, ready.transport, ready.use)
             if found == (a, b, adapter, transport, use):
@@ -243,7 +245,9 @@ class Wires:
             if self.log is not None and not isinstance(frame, PathRows):
                 self.log.append((self.now, unit.name, other.name, frame))
         frames = [
-            f for f in frames if not any(lost(unit.name, other.name, f) for lost in self.channel_faults)
+            f
+            for f in frames
+            if not any(lost(unit.name, other.name, f) for lost in self.channel_faults)
         ]
         if frames:
             self.at(
@@ -284,7 +288,9 @@ class Wires:
 
     # -- seeing --------------------------------------------------------------------------------------------------
 
-    def row(self, sender: str, listener: str, kind: str = "udp", adapter: str = "red", at: str = "") -> PathRow:
+    def row(
+        self, sender: str, listener: str, kind: str = "udp", adapter: str = "red", at: str = ""
+    ) -> PathRow:
         key = (self.units[sender].id, adapter, self.units[listener].id, adapter, kind)
         return self.units[at or sender].machine.table.rows[key]
 
@@ -308,7 +314,9 @@ def _transport(use: str) -> str:
 # -- faults --------------------------------------------------------------------------------------------------------
 
 
-def over(sender: str, listener: str, size: int, adapter: str = "red", kind: str = "") -> Callable[[Packet], bool]:
+def over(
+    sender: str, listener: str, size: int, adapter: str = "red", kind: str = ""
+) -> Callable[[Packet], bool]:
     """Packets larger than this do not pass; `kind`: only of this transport or use."""
 
     def takes(packet: Packet) -> bool:
@@ -319,7 +327,9 @@ def over(sender: str, listener: str, size: int, adapter: str = "red", kind: str 
     return takes
 
 
-def pattern(sender: str, listener: str, octets: bytes, adapter: str = "red") -> Callable[[Packet], bool]:
+def pattern(
+    sender: str, listener: str, octets: bytes, adapter: str = "red"
+) -> Callable[[Packet], bool]:
     def takes(packet: Packet) -> bool:
         a, b, ready, frame, _ = packet
         if (a, b, ready.adapter) != (sender, listener, adapter) or not isinstance(frame, Probe):
@@ -334,7 +344,9 @@ def flow_cut(sender: str, flow: FlowId, above: int = 0) -> Callable[[Packet], bo
     return lambda packet: packet[0] == sender and packet[2].flow == flow and packet[4] > above
 
 
-def only(kind: type[Basic] | type[Probe], fault: Callable[[Packet], bool]) -> Callable[[Packet], bool]:
+def only(
+    kind: type[Basic] | type[Probe], fault: Callable[[Packet], bool]
+) -> Callable[[Packet], bool]:
     return lambda packet: isinstance(packet[3], kind) and fault(packet)
 
 
