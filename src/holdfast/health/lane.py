@@ -388,8 +388,12 @@ class Lane:
         self._calm = sound and not (self.doubts or self.surprises or self.open)
 
     def _decide(self, threshold: int) -> None:
+        limited = False
         for rung in self.rungs:
-            against = max(rung.limit, rung.alone) >= threshold and rung.misses >= MISSES_MIN
+            enough = rung.misses >= MISSES_MIN
+            # A limit is one of everything above it as well.
+            limited = limited or (enough and rung.passes is not False and rung.limit >= threshold)
+            against = (enough and rung.alone >= threshold) or (limited and rung.misses > 0)
             if against and rung.passes is not False:
                 rung.passes = False
                 rung.alone = rung.limit = self._cap(False)

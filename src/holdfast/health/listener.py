@@ -227,8 +227,13 @@ class PathListener:
     # -- judging -------------------------------------------------------------------------------------------------
 
     def check(self, now: Nanos, evidence: int) -> None:
-        """Judge what had time enough. `evidence` is what a verdict needs in this domain."""
-        self.check_at = NEVER
+        """Judge what had time enough. `evidence` is what a verdict needs in this domain.
+
+        However rarely this node sends, it looks as often as it should hear something: only who is awake can tell
+        its own pauses from a peer's silence.
+        """
+        periods = [h.live.promise_ns for h in self.flows.values() if h.live.alive]
+        self.check_at = now + 3 * min(periods) // 2 if periods else NEVER
         self._evidence = evidence
         if any(heard.live.quiet(now) for heard in self.flows.values()):
             self._check_lives(now, evidence)

@@ -80,9 +80,8 @@ class Liveness:
             self.expected += lost + 1
             self.loss.seen(0 if revived else lost)  # a flow that was dead lost nothing by chance
             if gap == 1 and not revived:
-                self._interval_ns += (
-                    min(max(at - before, 0), PROMISE_MAX) - self._interval_ns
-                ) // 4
+                interval = min(max(at - before, 0), 4 * self.promise_ns)
+                self._interval_ns += (interval - self._interval_ns) // 4
             self.last_n = frame.n
             self.peer_sent_ns = frame.sent_ns
             self.trip.arrived(at, frame.sent_ns)
@@ -96,7 +95,7 @@ class Liveness:
 
     def period_ns(self) -> Nanos:
         """What silence is held against: the promise, or more if more was announced or is what really happens."""
-        return max(self.promise_ns, self.announced_ns, min(self._interval_ns, 4 * self.promise_ns))
+        return max(self.promise_ns, self.announced_ns, self._interval_ns)
 
     def patience_ns(self, evidence: int, loss_ppm: int, alone: bool) -> Nanos:
         """How long silence may last. `alone`: datagrams of the path are heard, so only the stream would be at fault."""
