@@ -72,6 +72,8 @@ class PathListener:
         self.turns: dict[str, int] = {}
         """How often what is said of a kind has changed for the worse: a path that flaps."""
         self.plan: Plan | None = None
+        self._mute = False
+        """The other port that was tried last was not heard."""
         self._mtu = mtu
         self._evidence = 1 << 30
         self._start_ns = start_ns
@@ -92,9 +94,17 @@ class PathListener:
             live = Liveness(now, self._start_ns, stream=ready.transport == "tcp")
             live.announced_ns = self._announced_ns
             self.flows[ready.flow] = _Heard(lane_of(ready), live)
+        elif ready.use == "alt":
+            self._mute = False
         lane = self.lanes.get(lane_of(ready))
         if lane is not None:
             lane.begin(now)
+
+    def unheard(self, use: str) -> None:
+        """A flow from another port could not be agreed on: it is one that does not carry what others do."""
+        if use == "alt" and not self._mute:
+            self._mute = True
+            self._changed("udp", worse=True)
 
     def flow_lost(self, flow: FlowId) -> str:
         """The flow is gone; the kind that has no flow left because of that, if any."""
@@ -394,7 +404,7 @@ class PathListener:
         lane = self.lanes.get(kind)
         bad = 0
         if alive and kind == "udp":
-            bad = sum(self._flow_is_bad(heard, best) for heard in lives.values())
+            bad = sum(self._flow_is_bad(heard, best) for heard in lives.values()) + self._mute
         return State(
             alive=alive,
             size=best.size if best.alive or kind not in ("frag", "multicast") else 0,
@@ -406,7 +416,7 @@ class PathListener:
             holes=best.holes,
             jitter_us=live.trip.jitter_us if live is not None else 0,
             rate_kbps=self._rate.rate_kbps if kind == "udp" else 0,
-            flows=len(lives) if kind == "udp" else 0,
+            flows=len(lives) + self._mute if kind == "udp" else 0,
             flows_bad=bad,
         )
 

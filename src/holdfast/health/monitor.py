@@ -22,11 +22,13 @@ from holdfast.links.config import Self
 from holdfast.links.ports import (
     FlowLost,
     FlowReady,
+    FlowUnheard,
     PeerDown,
     PeerUp,
     Received,
     SendChannel,
     link_unit,
+    multicast_unit,
 )
 from holdfast.machine import Machine, Outbox
 from holdfast.types import MICROSECOND, MILLISECOND, NEVER, SECOND, SYNC, FlowId, Nanos, NodeId
@@ -79,6 +81,11 @@ class HealthMachine(Machine):
                 self._ready(now, item, touched, out)
             elif kind is FlowLost:
                 self._lost(now, item, touched, out)
+            elif kind is FlowUnheard:
+                path = self._paths.get((item.peer, item.adapter, item.remote_adapter))
+                if path is not None:
+                    path.listener.unheard(item.use)
+                    touched[path.key] = path
             elif kind is PeerUp:
                 self._peer_up(item, out)
             elif kind is PeerDown:
@@ -234,7 +241,7 @@ class HealthMachine(Machine):
             if sends and self.throttle.take(now, bucket, adapter, cost):
                 sent[adapter] = list(indexes)
                 for send in sends:
-                    out.down(f"multicast/{adapter}", send, True)
+                    out.down(multicast_unit(adapter), send, True)
                 for path in due:
                     if path.key[1] == adapter and path.speaker.hears_casts:
                         path.speaker.pay(now, cost)
