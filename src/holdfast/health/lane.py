@@ -383,8 +383,8 @@ class Lane:
 
     def _settle(self, threshold: int) -> None:
         self._decide(threshold)
-        everything = (*self.rungs, *self.bits)
-        sound = all(item.sent and item.passes for item in everything)
+        sound = all(r.sent and r.passes for r in self.rungs)
+        sound = sound and all(b.sent and b.passes for b in self.bits)
         self._calm = sound and not (self.doubts or self.surprises or self.open)
 
     def _decide(self, threshold: int) -> None:

@@ -22,6 +22,9 @@ from holdfast.wire.frames import AnyFrame, Basic, Confirm, Heeded, Notice, Probe
 
 ASK_NS: Final = 500 * MILLISECOND
 _UNKNOWN: Final = Values(0, 0)
+_DATAGRAMS: Final = ("udp", "alt")
+_BORROWED: Final = ("frag", "multicast")
+"""Kinds without basics of their own: they are as alive as their path, at most."""
 
 
 class State(msgspec.Struct, frozen=True, gc=False):
@@ -94,8 +97,9 @@ class PathListener:
             live = Liveness(now, self._start_ns, stream=ready.transport == "tcp")
             live.announced_ns = self._announced_ns
             self.flows[ready.flow] = _Heard(lane_of(ready), live)
-        elif ready.use == "alt":
+        elif ready.use == "alt" and self._mute:
             self._mute = False
+            self._changed("udp", worse=False)
         lane = self.lanes.get(lane_of(ready))
         if lane is not None:
             lane.begin(now)
@@ -131,6 +135,8 @@ class PathListener:
         if heard.live.basic(frame, at):
             self._forget(heard.lane)
             self._life(heard)
+        elif heard.lane in _DATAGRAMS and any(not h.live.alive for h in self.flows.values()):
+            self._changed("udp", worse=False)  # one port lives where another does not
         if frame.sent and at > self._excused_to:
             self._announced(now, frame, at)
 
@@ -153,8 +159,8 @@ class PathListener:
         masks: dict[str, int] = {}
         for code in frame.sent:
             if code < len(plan.codes):
-                lane, index = plan.codes[code]
-                masks[lane.name] = masks.get(lane.name, 0) | 1 << index
+                planned, index = plan.codes[code]
+                masks[planned.name] = masks.get(planned.name, 0) | 1 << index
         for name, mask in masks.items():
             lane = self.lanes[name]
             lane.announced(frame.pair, mask, at)
@@ -267,6 +273,9 @@ class PathListener:
 
     def _judge(self, now: Nanos, name: str, lane: Lane, evidence: int) -> None:
         live = self._live(name)
+        if lane.stream and live is not None and now - live.heard_at > 3 * live.promise_ns // 2:
+            lane.forget()  # streams are silent altogether: that is no question of size
+            return
         if live is not None:
             patient_ns = min(4000 * live.trip.jitter_us, SETTLE_NS_MAX)
             lane.settle_ns = max(lane.settle_ns, patient_ns)
@@ -339,6 +348,10 @@ class PathListener:
 
     def _life(self, heard: _Heard) -> None:
         """A flow died, or came to life: everybody hears of that at once."""
+        if sum(other.live.alive for other in self.flows.values()) <= heard.live.alive:
+            for kind in _BORROWED:  # the first to live, or the last to die
+                if kind in self.stated:
+                    self._changed(kind, worse=False)
         lane = self.lanes.get(heard.lane)
         values = lane.values() if lane is not None else _UNKNOWN
         self._settled(heard.live.since, heard.lane, values, False)
@@ -394,20 +407,17 @@ class PathListener:
             if n in self.stated and KIND_OF[n] == kind
         ]
         best = max(stated, key=lambda values: values.size, default=_UNKNOWN)
-        if kind in ("frag", "multicast"):
-            live = self._live(kind)
-            alive = best.alive and best.size > 0
-        else:
-            live = next((h.live for h in lives.values() if h.live.alive), None)
-            live = live or next((h.live for h in lives.values()), None)
-            alive = live is not None and live.alive
+        live = self._live(kind) if kind in _BORROWED else self._speaks(lives)
+        alive = live is not None and live.alive
+        if kind in _BORROWED:
+            alive = any(h.live.alive for h in self.flows.values()) and best.alive and best.size > 0
         lane = self.lanes.get(kind)
         bad = 0
         if alive and kind == "udp":
             bad = sum(self._flow_is_bad(heard, best) for heard in lives.values()) + self._mute
         return State(
             alive=alive,
-            size=best.size if best.alive or kind not in ("frag", "multicast") else 0,
+            size=best.size if best.alive or kind not in _BORROWED else 0,
             size_max=max((values.size_max for values in stated), default=0),
             loss_ppm=live.loss.ppm if live is not None else 0,
             rtt_us=live.trip.rtt_us if live is not None else 0,
@@ -419,6 +429,16 @@ class PathListener:
             flows=len(lives) + self._mute if kind == "udp" else 0,
             flows_bad=bad,
         )
+
+    @staticmethod
+    def _speaks(lives: dict[FlowId, _Heard]) -> Liveness | None:
+        """The flow that speaks for its kind: one that lives, and was heard after others had fallen silent; for one
+        that sends rarely may be silent as well, and not be missed yet."""
+        fell = max((h.live.heard_at for h in lives.values() if not h.live.alive), default=-1)
+        for heard in lives.values():
+            if heard.live.alive and heard.live.heard_at > fell:
+                return heard.live
+        return next((h.live for h in lives.values() if not h.live.alive), None)
 
     def _flow_is_bad(self, heard: _Heard, best: Values) -> bool:
         """Whether one flow does not carry what another of its path does."""

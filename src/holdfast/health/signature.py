@@ -54,6 +54,7 @@ TRANSITIONS: Final = {
 }
 ROUNDS: Final = 40
 """Rounds of a focus at most; a listener that is still in doubt asks again."""
+ALT_EVERY: Final = 5
 CHEAP_SIZE: Final = 1500
 STREAM_RETRY_NS: Final = 200 * MILLISECOND
 """A stream needs time to send again what it lost: more rounds would only wait behind it."""
@@ -244,7 +245,7 @@ class Pulse:
         self.n = now // (10 * MILLISECOND)
         """By the clock, so that it grows also when this unit is rebuilt."""
         self.alive = True
-        self.every = {"alt": 5, "tcp": 2}.get(lane, 1)
+        self.every = {"alt": ALT_EVERY, "tcp": 2}.get(lane, 1)
         """Another port needs no more basics than it takes to know that it is alive, and a stream must be silent for
         longer than a few of them in any case."""
         self.next_at = now

@@ -15,6 +15,7 @@ import msgspec
 from holdfast.health.attributes import MIXED, NEUTRAL, Plan, bytes_on_wire, fill_of
 from holdfast.health.config import SIGNATURES, Signatures, Tunables
 from holdfast.health.signature import (
+    ALT_EVERY,
     BASIC_BYTES,
     BEGIN,
     DOUBT,
@@ -125,9 +126,13 @@ class Speaker:
 
     def _revive(self, now: Nanos, pulse: Pulse, alive: bool) -> None:
         pulse.alive = alive
-        if alive:
-            pulse.next_at = now
-            self.due_at = min(self.due_at, now + MILLISECOND)
+        main = all(p.alive for p in self.pulses.values() if p.lane == "udp")
+        for other in self.pulses.values():
+            if other is pulse if alive else other.lane == "alt":
+                other.next_at = now
+            if other.lane == "alt":
+                other.every = ALT_EVERY if main else 1  # it may have to carry the data now
+        self.due_at = min(self.due_at, now + MILLISECOND)
 
     def doubted(self, now: Nanos, codes: bytes) -> None:
         """The listener misses combinations, or hears some that it should not: send everything apart, now."""
