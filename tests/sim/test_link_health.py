@@ -155,7 +155,9 @@ def test_a_fault_of_some_flows_is_said_to_be_that() -> None:
             sender = next(n for n in names if domain.core(n).me.node == row.sender)
             link = domain.core(sender).link(row.listener)
             assert link is not None
-            flows = [f for f in link.flows.values() if f.path.startswith("red/red/udp") and f.carries]
+            flows = [
+                f for f in link.flows.values() if f.path.startswith("red/red/udp") and f.carries
+            ]
             assert [f.alive for f in flows].count(False) == 1, "and the link knows which one"
 
 

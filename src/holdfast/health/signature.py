@@ -11,6 +11,7 @@ For each lane the sender keeps what this listener passes (the per-listener list)
 
 from __future__ import annotations
 
+from math import lcm
 from typing import Final
 
 from holdfast.health.attributes import (
@@ -212,8 +213,10 @@ class LaneSender:
         if self.name != "udp":
             turn //= 4
         number = lower[turn % len(lower)]
-        # Each size meets each pattern in the course of time.
-        fill = FIRST_PATTERN + good[(turn + turn // len(lower)) % len(good)] if good else NEUTRAL
+        fill = NEUTRAL
+        if good:
+            # Another pattern each time, and each size meets each pattern in the course of time.
+            fill = FIRST_PATTERN + good[(turn + turn // lcm(len(lower), len(good))) % len(good)]
         other = self.plan.index(number, fill)
         return [best, other] if self.name == "udp" else [other if self._turn % 4 == 0 else best]
 

@@ -28,7 +28,7 @@ from holdfast.links.ports import (
 )
 from holdfast.machine import Outbox
 from holdfast.telemetry.facts import PathFact
-from holdfast.types import MICROSECOND, MILLISECOND, NEVER, SECOND, FlowId, Nanos, NodeId
+from holdfast.types import MICROSECOND, NEVER, SECOND, FlowId, Nanos, NodeId
 from holdfast.wire.codec import decode_frame
 from holdfast.wire.frames import AnyFrame, Basic, MemberInfo, PathRow, PathRows, Probe
 
@@ -168,7 +168,8 @@ class Wires:
     def run_until(self, condition: Callable[[], bool], seconds: float = 10) -> float:
         begin, end = self.now, self.now + round(seconds * SECOND)
         while not condition():
-            assert self._heap and self._heap[0][0] <= end, f"not within {seconds} s"
+            assert self._heap, "nothing will happen any more"
+            assert self._heap[0][0] <= end, f"not within {seconds} s"
             self._step()
         return (self.now - begin) / SECOND
 
