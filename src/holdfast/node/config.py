@@ -22,6 +22,13 @@ from holdfast.links.config import WAN as LINK_WAN
 from holdfast.links.config import LinkTiming
 from holdfast.links.handshake import ADAPTERS_MAX, NAME_MAX
 from holdfast.links.measuring import MEASURE
+from holdfast.node.diagnostics import (
+    DiagnosticsConfig,
+    TuneSection,
+    check_diagnostics,
+    check_tune,
+    health_config,
+)
 from holdfast.wire.frames import AdapterInfo
 
 WAN_SLOWER = 8
@@ -117,6 +124,8 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     web: WebConfig = WebConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
     group: tuple[GroupSection, ...] = ()
+    diagnostics: DiagnosticsConfig = DiagnosticsConfig()
+    tune: tuple[TuneSection, ...] = ()
     lab: LabConfig = LabConfig()
 
     @property
@@ -125,7 +134,8 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def health(self) -> HealthConfig:
-        return HEALTH_LAN if self.preset == "lan" else HEALTH_WAN
+        preset = HEALTH_LAN if self.preset == "lan" else HEALTH_WAN
+        return health_config(preset, self.diagnostics, self.tune)
 
     def adapters(self) -> tuple[AdapterInfo, ...]:
         infos = []
@@ -224,6 +234,10 @@ def check(config: NodeConfig, source: str) -> None:
     for group in config.group:
         _check_group(config, group, source)
     _check_twice([group.name for group in config.group], "groups are called", source)
+    check_diagnostics(config.diagnostics, source)
+    subnets = [adapter.subnet or adapter.name for adapter in config.adapter]
+    for tune in config.tune:
+        check_tune(tune, subnets, source)
     _check_telemetry(config.telemetry, source)
     if config.web.address:
         host, _ = split_address(config.web.address, f"{source}: [web] address")

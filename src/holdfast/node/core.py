@@ -62,6 +62,11 @@ _DIRECTORY = (DIRECTORY,)
 ROUTES: Mapping[type, Route] = {
     f.Basic: lambda _: _HEALTH,
     f.Probe: lambda _: _HEALTH,
+    f.Signature: lambda _: _HEALTH,
+    f.Heeded: lambda _: _HEALTH,
+    f.Notice: lambda _: _HEALTH,
+    f.Settled: lambda _: _HEALTH,
+    f.Confirm: lambda _: _HEALTH,
     f.PathRows: lambda _: _HEALTH,
     f.Members: lambda _: _DIRECTORY,
     **dict.fromkeys(GROUP_FRAMES, units_for),
