@@ -13,11 +13,12 @@ from holdfast.health.attributes import Plan, make_plan
 from holdfast.health.config import HealthConfig, Signatures, Tune, tuned
 from holdfast.health.evidence import threshold
 from holdfast.health.listener import PathListener
-from holdfast.health.path import SPOKEN, Path, PathKey, key_of
+from holdfast.health.needs import SetNeeds
+from holdfast.health.path import SPOKEN, Path, PathKey, key_of, of_this_flow
+from holdfast.health.placement import Placement
 from holdfast.health.speaker import Speaker, cast_probes
 from holdfast.health.table import PathTable
 from holdfast.health.throttle import Bucket, BusyWindow, Interest, QueueDepth, Throttle
-from holdfast.health.verdicts import of_this_flow, verdict
 from holdfast.links.config import Self
 from holdfast.links.ports import (
     FlowLost,
@@ -38,6 +39,7 @@ from holdfast.wire.frames import PathRow, PathRows
 HEALTH: Final = "health"
 ROWS_PER_FRAME: Final = 200
 TESTS_PER_PATH: Final = 16
+PLANS_MAX: Final = 256
 LATE_NS: Final = 100 * MILLISECOND
 """A wake-up that is later than this shows that this node was held up: it may have heard nobody."""
 
@@ -47,14 +49,22 @@ class HealthMachine(Machine):
 
     layer: ClassVar[int] = 2
 
-    def __init__(self, me: Self, config: HealthConfig, mtus: dict[str, int]) -> None:
+    def __init__(
+        self,
+        me: Self,
+        config: HealthConfig,
+        mtus: dict[str, int],
+        placement: Placement | None = None,
+    ) -> None:
+        """`placement` outlives this unit: what traffic needs is not forgotten when it is rebuilt."""
         self.me = me
+        self.placement = placement or Placement(me.node, me.sealed)
         self.config = config
         self.table = PathTable()
         self.names: dict[bytes, str] = {me.node: me.name}
         self.throttle = Throttle(config.budget)
         self._mtus = mtus
-        self._plans: dict[str, Plan] = {}
+        self._plans: dict[Any, Plan] = {}
         self._signatures: dict[str, Signatures] = {}
         self._paths: dict[PathKey, Path] = {}
         self._flows: dict[tuple[bytes, FlowId], Path] = {}
@@ -92,6 +102,8 @@ class HealthMachine(Machine):
                 self._peers.pop(item.peer, None)
                 if item.left:
                     self.table.forget_node(item.peer)
+            elif kind is SetNeeds:
+                self._needs(now, item, touched, out)
             elif kind is Tune:
                 self._tune(now, item, touched)
             elif kind in (Interest, QueueDepth, BusyWindow):
@@ -134,7 +146,7 @@ class HealthMachine(Machine):
                 if path is not None:
                     path.told(now, frame)
                     touched[path.key] = path
-                    self._judge(path, out)
+                    self._judge(now, path, out)
 
     # -- flows ---------------------------------------------------------------------------------------------------
 
@@ -149,13 +161,11 @@ class HealthMachine(Machine):
         path.flow_ready(now, ready)
         self._flows[ready.peer, ready.flow] = path
         touched[key] = path
-        self._judge(path, out)
+        self._judge(now, path, out)
 
     def _new_path(self, now: Nanos, ready: FlowReady) -> Path:
         mtu = self._mtus.get(ready.adapter, 1500)
-        plan = self._plans.get(ready.adapter)
-        if plan is None:
-            plan = self._plans[ready.adapter] = make_plan(self.config, mtu)
+        plan = self._plan(ready.adapter, ready.peer)
         signatures = self._signatures.get(ready.subnet) or self.config.of(ready.subnet)
         speaker = Speaker(now, ready, plan, signatures, self.throttle, mtu)
         start_ns = signatures.basic_active.period_ns
@@ -163,7 +173,20 @@ class HealthMachine(Machine):
             now, ready, speaker, PathListener(now, ready, start_ns, self.config.confirm_ns, mtu)
         )
 
+    def _plan(self, adapter: str, peer: NodeId) -> Plan:
+        """What is probed towards a peer: what the configuration says, and what traffic to it needs."""
+        sizes, patterns, _ = self.placement.wanted_values(peer)
+        key = (adapter, sizes, patterns)
+        plan = self._plans.get(key)
+        if plan is None:
+            if len(self._plans) >= PLANS_MAX:
+                self._plans.clear()
+            mtu = self._mtus.get(adapter, 1500)
+            plan = self._plans[key] = make_plan(self.config, mtu, sizes, patterns)
+        return plan
+
     def _lost(self, now: Nanos, lost: FlowLost, touched: dict[PathKey, Path], out: Outbox) -> None:
+        self.placement.forget(lost.flow)
         path = self._flows.pop((lost.peer, lost.flow), None)
         if path is None:
             return
@@ -184,6 +207,14 @@ class HealthMachine(Machine):
         self._evidence = threshold(10, tests, self.config.budget.alarms_per_1000_days)
 
     # -- what clients want ---------------------------------------------------------------------------------------
+
+    def _needs(self, now: Nanos, item: SetNeeds, touched: dict[PathKey, Path], out: Outbox) -> None:
+        """Some traffic needs something else now: every flow is judged again, and probes may be added or left out."""
+        self.placement.set(item)
+        for path in self._paths.values():
+            path.speaker.replan(now, self._plan(path.key[1], path.peer))
+            touched[path.key] = path
+            self._judge(now, path, out)
 
     def _tune(self, now: Nanos, tune: Tune, touched: dict[PathKey, Path]) -> None:
         for path in self._paths.values():
@@ -222,8 +253,17 @@ class HealthMachine(Machine):
                     out.down(path.unit, send, True)
                 self._sample(now, path, out)
             self._after(now, path, out)
+        self._look_again(now, out)
         self._publish(out)
         self._arm()
+
+    def _look_again(self, now: Nanos, out: Outbox) -> None:
+        """Judge flows again of which nothing new is heard: a time is over."""
+        due = dict.fromkeys(self.placement.due(now))
+        if due:
+            for path in self._paths.values():
+                if any(flow in due for flow in path.flows):
+                    self._judge(now, path, out)
 
     def _cast(self, now: Nanos, due: list[Path], out: Outbox) -> dict[str, list[int]]:
         """Multicast probes that any of these listeners is due: each goes out once for all on an adapter."""
@@ -285,7 +325,7 @@ class HealthMachine(Machine):
         heap = self._heap
         while heap and heap[0][0] != heap[0][2].armed_at:
             heappop(heap)
-        self.deadline = heap[0][0] if heap else NEVER
+        self.deadline = min(heap[0][0] if heap else NEVER, self.placement.deadline)
 
     # -- rows ----------------------------------------------------------------------------------------------------
 
@@ -316,7 +356,7 @@ class HealthMachine(Machine):
     def _peer_up(self, item: PeerUp, out: Outbox) -> None:
         self._peers[item.peer] = True
         self._count()
-        self.names[item.peer] = item.member.name
+        self.names[item.peer] = self.placement.names[item.peer] = item.member.name
         self.table.forget(item.peer, item.member.incarnation)
         if self.table.rows:
             self._tell_all(item.peer, out)
@@ -341,11 +381,11 @@ class HealthMachine(Machine):
                 if path is not None:
                     path.speaker.heard(now, row.transport, row.alive)
                     self._schedule(path)
-                    self._judge(path, out)
+                    self._judge(now, path, out)
 
     # -- what links are told -------------------------------------------------------------------------------------
 
-    def _judge(self, path: Path, out: Outbox) -> None:
+    def _judge(self, now: Nanos, path: Path, out: Outbox) -> None:
         """What listeners say of what we send on a path: its link must know."""
         peer, adapter, remote = path.key
         rows = [
@@ -358,8 +398,8 @@ class HealthMachine(Machine):
                 continue
             said = path.said_of(ready)
             own = [of_this_flow(row, said) if row.transport == "udp" else row for row in rows]
-            found = verdict(ready, own, path.verdicts.get(flow))
-            if found is not None and found != path.verdicts.get(flow):
+            found = self.placement.verdict(now, ready, own)
+            if found != path.verdicts.get(flow):
                 path.verdicts[flow] = found
                 out.down(path.unit, found)
 

@@ -17,6 +17,7 @@ from holdfast.group.config import GroupConfig
 from holdfast.health.config import LAN as HEALTH_LAN
 from holdfast.health.config import WAN as HEALTH_WAN
 from holdfast.health.config import HealthConfig
+from holdfast.health.needs import SetNeeds
 from holdfast.links.config import LAN as LINK_LAN
 from holdfast.links.config import WAN as LINK_WAN
 from holdfast.links.config import LinkTiming
@@ -29,6 +30,7 @@ from holdfast.node.diagnostics import (
     check_tune,
     health_config,
 )
+from holdfast.node.needs import NeedsFields, NeedsSection, group_needs
 from holdfast.wire.frames import AdapterInfo
 
 WAN_SLOWER = 8
@@ -99,6 +101,8 @@ class GroupSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     durability: Literal["memory", "durable"] = "memory"
     delivery: Literal["safe", "fast"] = "safe"
     mode: Literal["majority", "availability"] = "majority"
+    needs: NeedsFields | None = None
+    """What its messages and its order need of the paths to others."""
 
 
 class LabConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -126,6 +130,7 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     group: tuple[GroupSection, ...] = ()
     diagnostics: DiagnosticsConfig = DiagnosticsConfig()
     tune: tuple[TuneSection, ...] = ()
+    needs: tuple[NeedsSection, ...] = ()
     lab: LabConfig = LabConfig()
 
     @property
@@ -177,6 +182,14 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             election_ns=plain.election_ns * slower,
             stall_ns=plain.stall_ns * slower,
         )
+
+    def needs_of_traffic(self, source: str = "configuration") -> list[SetNeeds]:
+        """Everything that the file says about what traffic needs."""
+        found = [item for section in self.needs for item in section.items(source)]
+        for group in self.group:
+            if group.needs is not None:
+                found += group_needs(group.name, group.needs, source)
+        return found
 
 
 def split_address(address: str, where: str) -> tuple[str, int]:
@@ -238,6 +251,7 @@ def check(config: NodeConfig, source: str) -> None:
     subnets = [adapter.subnet or adapter.name for adapter in config.adapter]
     for tune in config.tune:
         check_tune(tune, subnets, source)
+    _check_needs(config, source)
     _check_telemetry(config.telemetry, source)
     if config.web.address:
         host, _ = split_address(config.web.address, f"{source}: [web] address")
@@ -304,6 +318,27 @@ def _check_telemetry(telemetry: TelemetryConfig, source: str) -> None:
         raise ConfigError(f"{source}: [telemetry] max_mb is at least 1")
     if not 0 < telemetry.seal_s <= 86_400:
         raise ConfigError(f"{source}: [telemetry] seal_s is more than 0 and at most a day (86400)")
+
+
+def _check_needs(config: NodeConfig, source: str) -> None:
+    """An adapter or subnet that this node does not have would never be found."""
+    config.needs_of_traffic(source)
+    places = [(f"[[needs]] of port {section.port}", section) for section in config.needs]
+    fields: list[tuple[str, NeedsFields]] = [
+        *places,
+        *((f"group {g.name!r}: needs", g.needs) for g in config.group if g.needs is not None),
+    ]
+    known = (
+        ("adapter", [adapter.name for adapter in config.adapter]),
+        ("subnet", [adapter.subnet or adapter.name for adapter in config.adapter]),
+    )
+    for where, needs in fields:
+        for key, names in known:
+            value = getattr(needs, key)
+            if value and value not in names:
+                raise ConfigError(
+                    f"{source}: {where}: no adapter has {key} {value!r}; known: {', '.join(names)}"
+                )
 
 
 def _check_tls(config: NodeConfig, source: str) -> None:

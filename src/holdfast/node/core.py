@@ -24,6 +24,7 @@ from holdfast.group.replica import ReplicaMachine
 from holdfast.group.source import SourceMachine
 from holdfast.health.config import HealthConfig
 from holdfast.health.monitor import HEALTH, HealthMachine
+from holdfast.health.placement import Placement
 from holdfast.links.config import Self
 from holdfast.links.directory import DIRECTORY, MEMBERS, DirectoryMachine
 from holdfast.links.door import DoorMachine
@@ -110,6 +111,9 @@ class NodeCore:
         """With which this node seals what it multicasts; every peer gets it over TLS."""
         self._streams_begun: dict[str, int] = {}
         self.sessions = Sessions(self._rng("sessions"))
+        self.placement = Placement(node, self.me.sealed)
+        for needs in config.needs_of_traffic():
+            self.placement.set(needs)
         self.turns = Turns(self._build)
         self.groups = {group.name: group for group in config.groups()}
         for unit in self._fixed_units():
@@ -151,7 +155,7 @@ class NodeCore:
             return DoorMachine(me, join, self.sessions, self._spawn, rng, self._now)
         if kind == HEALTH:
             mtus = {adapter.name: adapter.mtu for adapter in self.config.adapter}
-            return HealthMachine(me, self._health, mtus)
+            return HealthMachine(me, self._health, mtus, self.placement)
         if kind == DIRECTORY:
             spawn = self._spawn if self.config.mesh == "all" else _spawn_nothing
             return DirectoryMachine(me, spawn, self._stored.get(MEMBERS, []), self._now)
