@@ -14,11 +14,12 @@ from holdfast.health.config import HealthConfig, Signatures, Tune, tuned
 from holdfast.health.evidence import threshold
 from holdfast.health.listener import PathListener
 from holdfast.health.needs import SetNeeds
-from holdfast.health.path import SPOKEN, Path, PathKey, key_of, of_this_flow
+from holdfast.health.path import SPOKEN, Path, PathKey, key_of
 from holdfast.health.placement import Placement
 from holdfast.health.speaker import Speaker, cast_probes
 from holdfast.health.table import PathTable
 from holdfast.health.throttle import Bucket, BusyWindow, Interest, QueueDepth, Throttle
+from holdfast.health.verdicts import of_this_flow
 from holdfast.links.config import Self
 from holdfast.links.ports import (
     FlowLost,
@@ -30,8 +31,10 @@ from holdfast.links.ports import (
     SendChannel,
     link_unit,
     multicast_unit,
+    traffic_name,
 )
 from holdfast.machine import Machine, Outbox
+from holdfast.telemetry.facts import NodeFact
 from holdfast.types import MICROSECOND, MILLISECOND, NEVER, SECOND, SYNC, FlowId, Nanos, NodeId
 from holdfast.wire.codec import encode
 from holdfast.wire.frames import PathRow, PathRows
@@ -39,7 +42,6 @@ from holdfast.wire.frames import PathRow, PathRows
 HEALTH: Final = "health"
 ROWS_PER_FRAME: Final = 200
 TESTS_PER_PATH: Final = 16
-PLANS_MAX: Final = 256
 LATE_NS: Final = 100 * MILLISECOND
 """A wake-up that is later than this shows that this node was held up: it may have heard nobody."""
 
@@ -64,7 +66,7 @@ class HealthMachine(Machine):
         self.names: dict[bytes, str] = {me.node: me.name}
         self.throttle = Throttle(config.budget)
         self._mtus = mtus
-        self._plans: dict[Any, Plan] = {}
+        self._needs_changed = False
         self._signatures: dict[str, Signatures] = {}
         self._paths: dict[PathKey, Path] = {}
         self._flows: dict[tuple[bytes, FlowId], Path] = {}
@@ -102,12 +104,13 @@ class HealthMachine(Machine):
                 self._peers.pop(item.peer, None)
                 if item.left:
                     self.table.forget_node(item.peer)
-            elif kind is SetNeeds:
-                self._needs(now, item, touched, out)
             elif kind is Tune:
                 self._tune(now, item, touched)
+            elif kind is SetNeeds:
+                self._set_needs(now, item, out)
             elif kind in (Interest, QueueDepth, BusyWindow):
                 self._demand(now, item, touched)
+        self._heed_needs(now, touched, out)
         for path in touched.values():
             self._after(now, path, out)
         self._publish(out)
@@ -165,7 +168,7 @@ class HealthMachine(Machine):
 
     def _new_path(self, now: Nanos, ready: FlowReady) -> Path:
         mtu = self._mtus.get(ready.adapter, 1500)
-        plan = self._plan(ready.adapter, ready.peer)
+        plan = self._plan(ready)
         signatures = self._signatures.get(ready.subnet) or self.config.of(ready.subnet)
         speaker = Speaker(now, ready, plan, signatures, self.throttle, mtu)
         start_ns = signatures.basic_active.period_ns
@@ -173,21 +176,14 @@ class HealthMachine(Machine):
             now, ready, speaker, PathListener(now, ready, start_ns, self.config.confirm_ns, mtu)
         )
 
-    def _plan(self, adapter: str, peer: NodeId) -> Plan:
-        """What is probed towards a peer: what the configuration says, and what traffic to it needs."""
-        sizes, patterns, _ = self.placement.wanted_values(peer)
-        key = (adapter, sizes, patterns)
-        plan = self._plans.get(key)
-        if plan is None:
-            if len(self._plans) >= PLANS_MAX:
-                self._plans.clear()
-            mtu = self._mtus.get(adapter, 1500)
-            plan = self._plans[key] = make_plan(self.config, mtu, sizes, patterns)
-        return plan
+    def _plan(self, ready: FlowReady) -> Plan:
+        """What is probed on a path: what the configuration says, and what traffic needs beyond it."""
+        sizes, patterns, _ = self.placement.wanted_values(ready.peer)
+        return make_plan(self.config, self._mtus.get(ready.adapter, 1500), sizes, patterns)
 
     def _lost(self, now: Nanos, lost: FlowLost, touched: dict[PathKey, Path], out: Outbox) -> None:
-        self.placement.forget(lost.flow)
         path = self._flows.pop((lost.peer, lost.flow), None)
+        self.placement.forget(lost.flow)
         if path is None:
             return
         kind = path.flow_lost(now, lost.flow)
@@ -208,14 +204,6 @@ class HealthMachine(Machine):
 
     # -- what clients want ---------------------------------------------------------------------------------------
 
-    def _needs(self, now: Nanos, item: SetNeeds, touched: dict[PathKey, Path], out: Outbox) -> None:
-        """Some traffic needs something else now: every flow is judged again, and probes may be added or left out."""
-        self.placement.set(item)
-        for path in self._paths.values():
-            path.speaker.replan(now, self._plan(path.key[1], path.peer))
-            touched[path.key] = path
-            self._judge(now, path, out)
-
     def _tune(self, now: Nanos, tune: Tune, touched: dict[PathKey, Path]) -> None:
         for path in self._paths.values():
             if tune.subnet in ("", path.ready.subnet):
@@ -232,6 +220,22 @@ class HealthMachine(Machine):
         for path in self._paths.values():
             path.speaker.respread(now)
             touched[path.key] = path
+
+    def _set_needs(self, now: Nanos, item: SetNeeds, out: Outbox) -> None:
+        self._needs_changed = True
+        if not self.placement.set(item):
+            what = f"needs of {traffic_name(item.traffic)}: this node has too many; not taken"
+            out.fact(NodeFact(now, "refused", what))
+
+    def _heed_needs(self, now: Nanos, touched: dict[PathKey, Path], out: Outbox) -> None:
+        """Traffic needs something else now: other values are probed, and every flow is judged again."""
+        if not self._needs_changed:
+            return
+        self._needs_changed = False
+        for path in self._paths.values():
+            path.speaker.replan(now, self._plan(path.ready))
+            touched[path.key] = path
+            self._judge(now, path, out)
 
     # -- the tick ------------------------------------------------------------------------------------------------
 
@@ -253,17 +257,11 @@ class HealthMachine(Machine):
                     out.down(path.unit, send, True)
                 self._sample(now, path, out)
             self._after(now, path, out)
-        self._look_again(now, out)
+        for flow in self.placement.due(now):
+            for path in [path for (_, known), path in self._flows.items() if known == flow]:
+                self._judge(now, path, out)
         self._publish(out)
         self._arm()
-
-    def _look_again(self, now: Nanos, out: Outbox) -> None:
-        """Judge flows again of which nothing new is heard: a time is over."""
-        due = dict.fromkeys(self.placement.due(now))
-        if due:
-            for path in self._paths.values():
-                if any(flow in due for flow in path.flows):
-                    self._judge(now, path, out)
 
     def _cast(self, now: Nanos, due: list[Path], out: Outbox) -> dict[str, list[int]]:
         """Multicast probes that any of these listeners is due: each goes out once for all on an adapter."""

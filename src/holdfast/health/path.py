@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
 from holdfast.health.listener import PathListener, State
 from holdfast.health.signature import BASIC_BYTES
 from holdfast.health.speaker import Echo, Speaker, lane_of
@@ -37,21 +35,6 @@ def key_of(peer: bytes, frame: Spoken) -> PathKey:
     if isinstance(frame, (Signature, Confirm)):
         return peer, frame.listener_adapter, frame.adapter
     return peer, frame.adapter, frame.listener_adapter
-
-
-def of_this_flow(row: PathRow, said: Settled | None) -> PathRow:
-    """The row of a path as it is for one flow of it. What the listener said of that very flow goes first: another
-    port of the same path may carry what this one does not."""
-    if said is None or not row.alive:
-        return row
-    return msgspec.structs.replace(
-        row,
-        alive=said.alive,
-        size=said.size or row.size,
-        size_max=max(said.size_max, row.size_max),
-        holes=said.holes,
-        bad_patterns=said.bad_patterns or row.bad_patterns,
-    )
 
 
 class Path:

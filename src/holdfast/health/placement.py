@@ -24,7 +24,7 @@ from holdfast.links.ports import (
 from holdfast.types import MILLISECOND, NEVER, SECOND, FlowId, Nanos, NodeId
 from holdfast.wire.frames import PathRow
 
-NEEDS_MAX: Final = 4096
+NEEDS_MAX: Final = 512
 PATHS_MAX: Final = 65_536
 RELAPSE_NS: Final = 600 * SECOND
 """A path that fails again within this time (or twice what it was last held for) has relapsed."""

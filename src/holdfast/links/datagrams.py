@@ -206,6 +206,7 @@ class DatagramsOut:
             and flow.alive
             and flow.credit
             and not flow.choked
+            and not flow.untried
             and flow.body_max >= size
         ]
         if not fitting:

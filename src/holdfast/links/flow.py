@@ -167,13 +167,19 @@ class FlowState:
         found = known.get(traffic) or known.get(DATAGRAMS if traffic > DATAGRAMS else DATA)
         return found or Fitness(traffic, FIT)
 
+    @property
+    def untried(self) -> bool:
+        """Another port than the usual one, of which health has not said yet what it is worth: no better than the one
+        that it stands in for, and used only when that is dead."""
+        return bool(self.use) and not self.judged
+
     def good_for(self, traffic: int) -> bool:
         """Whether nothing speaks against it: health says that it is alive, and it just fits."""
-        return self.alive and self.fitness_for(traffic).state == FIT
+        return self.alive and not self.untried and self.fitness_for(traffic).state == FIT
 
     def suits(self, traffic: int, now: Nanos) -> bool:
         """Whether this traffic may stay here, though there may be better."""
-        usable = self.alive and self.shunned_until <= now
+        usable = self.alive and self.shunned_until <= now and not self.untried
         return usable and self.fitness_for(traffic).state <= HELD
 
     def why_not(self, traffic: int, now: Nanos) -> str:
@@ -182,6 +188,8 @@ class FlowState:
             return f"nothing arrives on {self.path}"
         if self.shunned_until > now:
             return f"no acknowledgements on {self.path}"
+        if self.untried:
+            return f"nothing is known of {self.path} yet"
         fitness = self.fitness_for(traffic)
         return f"{self.path}: {fitness.reason}" if fitness.reason else ""
 
@@ -191,6 +199,7 @@ class FlowState:
         traffic would rather have, whether its path has a soft error, streams before datagrams (or the other way
         round) and those before other ports for datagrams, and health's rank."""
         fitness = self.fitness_for(traffic)
-        broken = 8 * (not self.alive) + 4 * (self.shunned_until > now) + fitness.state
+        doubtful = self.shunned_until > now or self.untried
+        broken = 8 * (not self.alive) + 4 * doubtful + fitness.state
         kind = 2 * (self.stream == datagrams) + (self.use == ALT)
         return broken, self.choked, fitness.rank, self.degraded, kind, self.rank

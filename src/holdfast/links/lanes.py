@@ -65,10 +65,8 @@ class Lanes:
         return self._flows.get(lane.flow) if lane.flow is not None else None
 
     def usable(self, flow: FlowState) -> bool:
-        """Whether anything can be placed on it now. Other ports than the usual ones only serve when health has said
-        what they are worth: until then they are no better than those they stand in for."""
-        carries = flow.carries and (flow.judged or not flow.use)
-        return flow.ready and carries and not flow.closing and self._cipher.usable(flow)
+        """Whether anything can be placed on it now."""
+        return flow.ready and flow.carries and not flow.closing and self._cipher.usable(flow)
 
     def best(self, now: Nanos, traffic: int, datagrams: bool = False) -> FlowState | None:
         """The flow that suits this traffic best now; None when there is none that it may use."""

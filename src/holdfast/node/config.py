@@ -128,9 +128,9 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     web: WebConfig = WebConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
     group: tuple[GroupSection, ...] = ()
+    needs: tuple[NeedsSection, ...] = ()
     diagnostics: DiagnosticsConfig = DiagnosticsConfig()
     tune: tuple[TuneSection, ...] = ()
-    needs: tuple[NeedsSection, ...] = ()
     lab: LabConfig = LabConfig()
 
     @property
@@ -247,11 +247,11 @@ def check(config: NodeConfig, source: str) -> None:
     for group in config.group:
         _check_group(config, group, source)
     _check_twice([group.name for group in config.group], "groups are called", source)
+    _check_needs(config, source)
     check_diagnostics(config.diagnostics, source)
     subnets = [adapter.subnet or adapter.name for adapter in config.adapter]
     for tune in config.tune:
         check_tune(tune, subnets, source)
-    _check_needs(config, source)
     _check_telemetry(config.telemetry, source)
     if config.web.address:
         host, _ = split_address(config.web.address, f"{source}: [web] address")

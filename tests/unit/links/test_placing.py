@@ -12,6 +12,7 @@ import pytest
 from tests.unit.links.harness import World, connected
 
 from holdfast.health.needs import NEVER, Needs, SetNeeds
+from holdfast.health.placement import NEEDS_MAX
 from holdfast.links.ports import (
     DATAGRAMS,
     FIT,
@@ -22,6 +23,7 @@ from holdfast.links.ports import (
     traffic_name,
 )
 from holdfast.machine import Outbox
+from holdfast.telemetry.facts import NodeFact
 from holdfast.types import SECOND, SYNC
 from holdfast.wire.frames import PathRow, PathRows
 
@@ -301,6 +303,14 @@ def test_what_traffic_needs_survives_a_health_unit_that_fails() -> None:
     world.path("n1", "n2", home).over = 1000
     both(world, 3)
     assert adapter(world, DATAGRAMS + LARGE) == other(home)
+
+
+def test_needs_beyond_the_bound_are_refused_aloud() -> None:
+    world = connected()
+    items = [SetNeeds("test", port, Needs()) for port in range(16, 16 + NEEDS_MAX)]
+    world.turn("n1", [("health", item) for item in items])
+    facts = [fact for fact in world.nodes["n1"].facts if isinstance(fact, NodeFact)]
+    assert facts[-1].detail.endswith("this node has too many; not taken")
 
 
 def test_a_row_of_another_path_changes_nothing() -> None:
