@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 from holdfast.errors import ConfigError
+from holdfast.group.metadata import LEVELS_MAX
 from holdfast.types import MILLISECOND, SECOND, Nanos
 from holdfast.wire.frames import (
     AnyFrame,
@@ -63,6 +64,19 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     patience_ns: Nanos = 10 * SECOND
     """A connected replica whose application does not move for this long no longer holds the others back."""
 
+    # -- messages that get lost --
+
+    transport: Literal["channel", "datagram"] = "channel"
+    """How messages travel from their source: reliably, or as datagrams, each of which may be lost."""
+    datagram_bytes: int = 1100
+    """About the size of a payload frame that travels as a datagram."""
+    datagram_window: int = 512 << 10
+    """Of datagrams at most this much is on its way."""
+    priorities: int = 1
+    """Levels of priority; 0 is the most urgent, messages have the lowest unless their sender says otherwise."""
+    earlier_numbers: bool = False
+    """Sources also say which numbers existed 10 ms, 100 ms, 1 s and 10 s earlier."""
+
     def __post_init__(self) -> None:
         replicas = self.voters + self.learners
         if not self.name or not self.voters:
@@ -81,6 +95,10 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(
                 f"group {self.name}: window_bytes is {self.window_bytes}, at least 8 x payload_bytes "
                 f"({self.payload_bytes}, itself at least 1000) are needed"
+            )
+        if self.priorities > LEVELS_MAX:
+            raise ConfigError(
+                f"group {self.name}: {self.priorities} priorities, at most {LEVELS_MAX}"
             )
         for field in msgspec.structs.fields(self):
             value = getattr(self, field.name)

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from holdfast.group.metadata import Note
 from holdfast.wire.frames import StreamId
 
 APPLY_MAX: Final = 16 << 20
@@ -61,6 +62,8 @@ class Multicast(msgspec.Struct, frozen=True, gc=False):
     """Send messages to all replicas of the group, as the next numbers of this node's stream."""
 
     messages: list[bytes]
+    notes: tuple[tuple[int, Note], ...] = ()
+    """(place in `messages`, note) of those that have a priority, a topic or a request id, in order."""
 
 
 # -- effects for the driver --------------------------------------------------------------------------------------

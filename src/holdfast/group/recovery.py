@@ -151,7 +151,8 @@ class Recovery:
                 budget -= len(piece.block)
                 sent = piece.start
                 frame = Payload(
-                    self._config.name, stream.id, piece.start, piece.count, piece.created_ns, piece.block
+                    self._config.name, stream.id, piece.start, piece.count, piece.created_ns,
+                    piece.block, piece.about,
                 )  # fmt: skip
                 post(out, [to], frame)
 

@@ -22,6 +22,7 @@ from holdfast.group.following import Following
 from holdfast.group.joining import Joining
 from holdfast.group.leading import Leading
 from holdfast.group.log import NUMBER_MAX, is_sound_stream
+from holdfast.group.metadata import is_sound_about
 from holdfast.group.peers import post
 from holdfast.group.ports import AppFailed, Applied, Restored, SnapshotTaken
 from holdfast.group.streams import is_sound_payload
@@ -159,18 +160,19 @@ class ReplicaMachine(Machine):
 
     # -- frames: messages ----------------------------------------------------------------------------------------
 
-    def _payload(self, _now: Nanos, peer: NodeId, frame: Payload, _out: Outbox) -> None:
+    def _payload(self, now: Nanos, peer: NodeId, frame: Payload, _out: Outbox) -> None:
         core, stream = self._core, frame.stream
         if peer not in (core.node, stream.source) and core.peers.replica_at(peer) is None:
             core.ignore("stranger")
         elif core.log.tail.is_over(stream) or not is_sound_payload(frame):
             core.ignore("payload")
-        elif core.streams.take(frame, core.log.tail.next.get(stream, 1)) is None:
+        elif core.streams.take(frame, core.log.tail.next.get(stream, 1), now) is None:
             core.ignore("too many streams")
 
     def _idle(self, _now: Nanos, peer: NodeId, frame: Idle, _out: Outbox) -> None:
         core = self._core
         sound = is_sound_stream(frame.stream) and 0 <= frame.freed <= frame.last < NUMBER_MAX
+        sound = sound and is_sound_about(frame.about, 0)
         if not sound or peer != frame.stream.source or core.log.tail.is_over(frame.stream):
             core.ignore("idle")
             return

@@ -15,10 +15,12 @@ from zlib import crc32
 import msgspec
 
 from holdfast.group.log import NUMBER_MAX, is_sound_stream
+from holdfast.group.metadata import is_sound_about
 from holdfast.machine import RangeSet
+from holdfast.types import Nanos
 from holdfast.wire.blocks import HEAD, MESSAGES_MAX, unpack_block
 from holdfast.wire.codec import Rejected
-from holdfast.wire.frames import Payload, StreamId
+from holdfast.wire.frames import About, Payload, StreamId
 
 PIECE_OVERHEAD: Final = 256
 """Counted for each piece besides its bytes, so that many tiny ones are bounded too."""
@@ -37,7 +39,9 @@ def is_sound_payload(frame: Payload) -> bool:
     if packed != count or size + 4 != len(block):
         return False
     lengths: tuple[int, ...] = unpack_from(f"<{count}I", block, HEAD)
-    return sum(lengths) == len(block) - HEAD - 4 * count
+    if sum(lengths) != len(block) - HEAD - 4 * count:
+        return False
+    return is_sound_about(frame.about, count)
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):
@@ -50,6 +54,8 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
     """Of messages in the block."""
     created_ns: int
     block: memoryview
+    about: About | None = None
+    arrived_ns: int = 0
 
     @property
     def size(self) -> int:
@@ -83,7 +89,7 @@ class Stream:
         """The highest number held, 0 when nothing is."""
         return self._pieces[-1].last if self._pieces else 0
 
-    def take(self, frame: Payload, limit: int, fixed: int) -> bool:
+    def take(self, frame: Payload, limit: int, fixed: int, now: Nanos = 0) -> bool:
         """Keep what is new in a sound payload; False when nothing is or there is no room.
 
         When there is no room the lowest numbers win: higher pieces are let go, and asked for again later. What the
@@ -101,7 +107,9 @@ class Stream:
                 return False
             self._drop_top()
         for first, end in new:
-            piece = Piece(first, end - 1, frame.first, frame.count, frame.created_ns, frame.block)
+            piece = Piece(
+                first, end - 1, frame.first, frame.count, frame.created_ns, frame.block, frame.about, now
+            )  # fmt: skip
             at = bisect_left(self._firsts, first)
             self._firsts.insert(at, first)
             self._pieces.insert(at, piece)
@@ -211,13 +219,13 @@ class Streams:
                 return True
         return False
 
-    def take(self, frame: Payload, fixed: int) -> bool | None:
+    def take(self, frame: Payload, fixed: int, now: Nanos = 0) -> bool | None:
         """Keep a sound payload; False when it brings nothing new or finds no room, None when the stream finds none."""
         stream = self.streams.get(frame.stream) or self.open(frame.stream, fixed)
         if stream is None:
             return None
         before = stream.exists
-        taken = stream.take(frame, self._limit, fixed)
+        taken = stream.take(frame, self._limit, fixed, now)
         if taken or stream.exists > before:
             self.changed[stream.id] = None
         return taken

@@ -363,8 +363,9 @@ class Node:
         unit = f"source/{name}"
         if unit not in self._groups:
             # Half: what waits to be numbered may fill the other half before the source refuses anything.
-            bound = self._running().groups[name].window_bytes // 2
-            group = self._groups[unit] = Group(self._drive(), unit, bound)
+            config = self._running().groups[name]
+            bound = config.window_bytes // 2
+            group = self._groups[unit] = Group(self._drive(), unit, bound, config.priorities)
             self._handles.append(group)
         return self._groups[unit]
 

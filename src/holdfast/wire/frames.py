@@ -198,6 +198,30 @@ class StreamId(msgspec.Struct, frozen=True, gc=False, array_like=True, order=Tru
     stream: int
 
 
+class About(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """What a source says about the messages of a frame, so that whoever lacks *other* messages can tell what it lacks.
+
+    Distances, ages and earlier numbers are those of the first message of the frame; with the priorities of the others
+    they give those of every message in it. Columns have one byte per message, or none at all.
+    """
+
+    priorities: bytes = b""
+    """Empty: all messages have the lowest priority."""
+    distances: tuple[int, ...] = ()
+    """Per priority except the lowest: how many messages back the last one of it was; -1 if there was none yet."""
+    ages_ns: tuple[int, ...] = ()
+    """How much earlier the messages 1, 10, 100 and 1000 back were created; -1 where that is not known."""
+    earlier: tuple[int, ...] = ()
+    """The last numbers that existed 10 ms, 100 ms, 1 s and 10 s earlier; 0 where that is not known."""
+    topics: tuple[str, ...] = ()
+    topic_column: bytes = b""
+    """Per message: 0 for none, or the place of its topic in `topics`, counted from 1."""
+    requests: tuple[tuple[int, bytes], ...] = ()
+    """(place in the frame, request id) of messages that must not be delivered twice, whoever sends them again."""
+    resyncs: tuple[int, ...] = ()
+    """Places in the frame of messages after which the source is in step with the group again."""
+
+
 class Payload(Frame, frozen=True, gc=False, array_like=True, tag=40):
     """Messages `first`, `first + 1`, ... of a stream, straight from the source to every replica."""
 
@@ -208,6 +232,7 @@ class Payload(Frame, frozen=True, gc=False, array_like=True, tag=40):
     created_ns: int
     block: memoryview
     """The messages, packed as in `wire.blocks`."""
+    about: About | None = None
 
 
 class Idle(Frame, frozen=True, gc=False, array_like=True, tag=41):
@@ -218,6 +243,10 @@ class Idle(Frame, frozen=True, gc=False, array_like=True, tag=41):
     last: int
     freed: int
     """Everything up to this number may be gone from the source's buffer."""
+    created_ns: int = 0
+    """Of message `last`, by the source's clock."""
+    about: About | None = None
+    """As a message `last + 1` would have it if it were sent now."""
 
 
 class Nack(Frame, frozen=True, gc=False, array_like=True, tag=42):
