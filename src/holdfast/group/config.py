@@ -8,13 +8,16 @@ import msgspec
 
 from holdfast.errors import ConfigError
 from holdfast.group.metadata import LEVELS_MAX
+from holdfast.group.policy import Rule
 from holdfast.types import MILLISECOND, SECOND, Nanos
 from holdfast.wire.frames import (
     AnyFrame,
     Append,
     Appended,
+    Found,
     Freed,
     Idle,
+    Lost,
     Nack,
     Payload,
     StateChunk,
@@ -76,6 +79,20 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Levels of priority; 0 is the most urgent, messages have the lowest unless their sender says otherwise."""
     earlier_numbers: bool = False
     """Sources also say which numbers existed 10 ms, 100 ms, 1 s and 10 s earlier."""
+    policy: tuple[Rule, ...] = ()
+    """What to do about lost messages; the first rule that matches decides, when the application leaves it to them."""
+    late_ns: Nanos = 10 * MILLISECOND
+    """How long, on a reliable channel, a message may be heard of before it comes."""
+    seek_ns: Nanos = 20 * MILLISECOND
+    """How long the leader waits for the others to say what they have of what it lost."""
+    recover_ns: Nanos = 5 * SECOND
+    """How long recovery may take when the answer does not say."""
+    answer_ns: Nanos = 10 * SECOND
+    """How long the application may think; then the table decides."""
+    gone_ns: Nanos = 30 * SECOND
+    """A source that cannot be reached for this long is not expected to bring anything back."""
+    close_delay_ns: Nanos = SECOND
+    """How long after its source has begun a new life a stream is closed."""
 
     def __post_init__(self) -> None:
         replicas = self.voters + self.learners
@@ -137,7 +154,7 @@ def replica_unit(group: str) -> str:
 
 
 GROUP_FRAMES: Final = frozenset(
-    {Payload, Idle, Nack, Append, Appended, StateRequest, StateChunk, Freed}
+    {Payload, Idle, Nack, Append, Appended, StateRequest, StateChunk, Freed, Lost, Found}
 )
 """The frames that `units_for` knows."""
 
@@ -150,6 +167,8 @@ def units_for(frame: AnyFrame) -> tuple[str, ...]:
     """
     if isinstance(frame, Nack | Freed):
         return (source_unit(frame.group), replica_unit(frame.group))
-    if isinstance(frame, Payload | Idle | Append | Appended | StateRequest | StateChunk):
+    if isinstance(
+        frame, Payload | Idle | Append | Appended | StateRequest | StateChunk | Lost | Found
+    ):
         return (replica_unit(frame.group),)
     return ()

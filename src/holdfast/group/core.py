@@ -38,6 +38,15 @@ class Core:
         """Number `number` of the stream exists somewhere."""
         self.streams.know(stream, number, self.log.tail.next.get(stream, 1))
 
+    def why_not_suspend(self) -> str:
+        """Why this replica must not stop leading of its own accord; empty when it may. Those that are left must be
+        able to decide."""
+        voters = self.config.voters
+        here = sum(1 for peer in self.peers.replicas if peer.name in voters)
+        if here >= self.config.majority:
+            return ""
+        return f"{here} other voters can be reached, {self.config.majority} are needed without {self.name}"
+
     def ignore(self, why: str) -> None:
         self.ignored[why] = self.ignored.get(why, 0) + 1
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
 
 from holdfast.group.config import GroupConfig, replica_unit
-from holdfast.group.log import Cursor, Log
-from holdfast.group.ports import APPLY_MAX, Apply, Batch
+from holdfast.group.entries import Decided, Ignoring, Resumed, decode_data
+from holdfast.group.log import Cursor, Kind, Log
+from holdfast.group.ports import APPLY_MAX, Apply, Batch, Decision, Tell
 from holdfast.group.streams import Streams
 from holdfast.machine import Outbox
 from holdfast.telemetry.facts import DeliveryFact
 from holdfast.types import Nanos
+from holdfast.wire.frames import Entry
+
+TOLD: Final = (Kind.SKIP, Kind.IGNORE, Kind.RESUME, Kind.DECISION)
+"""Kinds that applications are told about."""
 
 
 class Delivery:
@@ -42,7 +48,9 @@ class Delivery:
         log = self._log
         while self.at.index < log.commit and self.outstanding < APPLY_MAX and not self.paused:
             entry = log.entry(self.at.index + 1)
-            if entry.stream is not None:
+            if entry.kind != Kind.ORDER:
+                self._tell(entry, out)
+            elif entry.stream is not None:
                 stream = self._streams.streams[entry.stream]
                 messages, size, self.digest = stream.read(entry.first, entry.last, self.digest)
                 if not self.suspended:
@@ -58,6 +66,17 @@ class Delivery:
                     )  # fmt: skip
             self.at.advance(entry)
         self._settle()
+
+    def _tell(self, entry: Entry, out: Outbox) -> None:
+        """What was decided about messages that nobody delivers."""
+        if entry.kind == Kind.CLOSE:
+            closed = decode_data(entry)
+            stream = self._streams.get(closed.stream)
+            if stream is not None:
+                stream.drop_from(closed.last + 1)
+        if entry.kind in TOLD and not self.suspended:
+            decision = _decision(entry)
+            out.effect(Tell(self._unit, entry.index, entry.log_ns, decision))
 
     def done(self, index: int) -> None:
         """The application has processed everything up to `index`."""
@@ -85,3 +104,20 @@ class Delivery:
         self.suspended = ""
         self.paused = False
         self.applied = at.index
+
+
+def _decision(entry: Entry) -> Decision:
+    """An entry as an application is told it."""
+    data = decode_data(entry)
+    stream, first, last = entry.stream, entry.first, entry.last
+    if isinstance(data, Decided):
+        stream = data.stream
+        first, last = (data.lost[0][0], data.lost[-1][1]) if data.lost else (0, 0)
+        text = f"{data.action} ({data.by}, {data.leader})"
+    elif isinstance(data, Ignoring):
+        text = data.criterion.text()
+    elif isinstance(data, Resumed):
+        text = f"criterion {data.criterion} ends: {data.why}"
+    else:
+        text = data.why
+    return Decision(entry.index, Kind(entry.kind).name.lower(), stream, first, last, text)

@@ -6,6 +6,7 @@ from holdfast.group.core import Core
 from holdfast.group.freeing import Release
 from holdfast.group.leadership import NO_CONTACT
 from holdfast.group.leading import MARKS_MAX
+from holdfast.group.log import Kind
 from holdfast.group.peers import post
 from holdfast.group.waiting import Waiting
 from holdfast.machine import Outbox
@@ -48,7 +49,7 @@ class Following:
             self._answer = True
         self._all_marks = self._all_marks or not frame.entries
         for entry in frame.entries:
-            if entry.stream is not None:
+            if entry.kind == Kind.ORDER and entry.stream is not None:
                 core.know(entry.stream, entry.last)
 
     def _new_term(self, frame: Append, now: Nanos, out: Outbox) -> bool:

@@ -12,6 +12,7 @@ from holdfast.group.config import replica_unit
 from holdfast.group.core import Core
 from holdfast.group.following import Following
 from holdfast.group.leadership import NO_CONTACT, Accession, Claim, Phase
+from holdfast.group.log import Kind
 from holdfast.group.peers import Peer, post
 from holdfast.group.ports import Restored, RestoreState
 from holdfast.group.transfer import Image, StateIn
@@ -179,7 +180,7 @@ class Joining:
         self.accession.restored = True
         self._following.waiting.expect(image.entries)
         for entry in image.entries:
-            if entry.stream is not None:
+            if entry.kind == Kind.ORDER and entry.stream is not None:
                 self._core.know(entry.stream, entry.last)
 
     def failed(self) -> None:

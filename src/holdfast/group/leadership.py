@@ -58,12 +58,19 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
 class Leadership:
     """Whom a replica believes. Fixed: the configured leader, in the highest term that was heard of."""
 
-    __slots__ = ("_config", "leading", "term")
+    __slots__ = ("_config", "leading", "term", "wanted")
 
     def __init__(self, config: GroupConfig) -> None:
         self._config = config
         self.term = 0
         self.leading = False
+        self.wanted: tuple[str, ...] | None = None
+        """This replica leads and wants to hand over, to one of these if possible."""
+
+    def hand_over(self, prefer: tuple[str, ...] = ()) -> None:
+        """Let somebody else lead: one of `prefer`, in this order, or else whoever has most."""
+        if self.leading and self.wanted is None:
+            self.wanted = prefer
 
     @property
     def leader(self) -> str:

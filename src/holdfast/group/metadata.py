@@ -250,7 +250,7 @@ def indicate(before: int, after: int, distances: Sequence[int], levels: int) -> 
         at_most[priority] = 1 + (number - before - 1 - others)
     at_most[lowest] = lost - len(known)
     _tighten(at_least, at_most, lost)
-    every = {number: lowest for number in range(behind + 1, min(after, behind + 1 + KNOWN_MAX))}
+    every = dict.fromkeys(range(behind + 1, min(after, behind + 1 + KNOWN_MAX)), lowest)
     every |= known
     return Indication(levels, tuple(sorted(every.items())), tuple(at_least), tuple(at_most))
 

@@ -17,6 +17,8 @@ from holdfast.wire.frames import IMMEDIATE, Frame, MemberInfo, Payload, StateChu
 CHANNELS: Final[dict[type[Frame], int]] = {Payload: DATA, StateChunk: BULK}
 """Everything else is synchronisation."""
 
+NAMES_KEPT: Final = 4096
+
 
 class Peer(msgspec.Struct, frozen=True, gc=False):
     """A node that a session is open with."""
@@ -29,7 +31,7 @@ class Peer(msgspec.Struct, frozen=True, gc=False):
 class Peers:
     """The nodes that a session is open with, and which of them are replicas of the group."""
 
-    __slots__ = ("_by_name", "_by_node", "_replica_names", "replicas")
+    __slots__ = ("_by_name", "_by_node", "_replica_names", "names", "replicas")
 
     def __init__(self, config: GroupConfig, name: str) -> None:
         self._replica_names = dict.fromkeys(other for other in config.replicas if other != name)
@@ -37,11 +39,22 @@ class Peers:
         self._by_name: dict[str, Peer] = {}
         self.replicas: tuple[Peer, ...] = ()
         """The other replicas that can be reached now, in the order of the configuration."""
+        self.names: dict[NodeId, str] = {}
+        """Of nodes that were met, also if they are gone."""
+
+    @property
+    def known(self) -> int:
+        """How many other replicas the group has."""
+        return len(self._replica_names)
 
     def up(self, node: NodeId, member: MemberInfo) -> Peer:
         peer = Peer(node, member.name, member.incarnation)
         self._by_node[node] = peer
         self._by_name[peer.name] = peer
+        self.names.pop(node, None)
+        self.names[node] = peer.name
+        if len(self.names) > NAMES_KEPT:
+            del self.names[next(iter(self.names))]
         self._sort()
         return peer
 

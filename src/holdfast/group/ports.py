@@ -13,6 +13,8 @@ from typing import Final
 
 import msgspec
 
+from holdfast.group.actions import Action
+from holdfast.group.loss import LossInfo
 from holdfast.group.metadata import Note
 from holdfast.wire.frames import StreamId
 
@@ -39,12 +41,35 @@ class Context(msgspec.Struct, frozen=True):
     """Seeded by the position: every replica draws the same."""
 
 
+class Decision(msgspec.Struct, frozen=True, gc=False):
+    """An entry of the order about messages that nobody delivers, as applications are told it."""
+
+    index: int
+    kind: str
+    """`decision`: what was answered about lost messages. `skip`: a range that nobody delivers. `ignore`, `resume`: a
+    criterion begins, ends."""
+    stream: StreamId | None
+    first: int
+    last: int
+    text: str
+    """For people: the action and who answered, why a range is skipped, what is ignored."""
+
+
 class Replica(ABC):
     """An application with replicas. Its state may depend on what `apply` is given and on nothing else."""
 
     @abstractmethod
     def apply(self, batch: Batch, context: Context) -> None:
         """Process messages, in order. An exception suspends this replica."""
+
+    def on_loss(self, info: LossInfo) -> Action | None:
+        """What to do about lost messages, asked of the leader's application only; None leaves it to the table of the
+        configuration. It must not change the state: the other replicas are not asked."""
+        return None
+
+    def on_decision(self, decision: Decision, context: Context) -> None:  # noqa: B027  # need not be overridden
+        """What was decided about lost or ignored messages: told to every replica, in its place in the order, so the
+        state may depend on it. An exception suspends this replica."""
 
     @abstractmethod
     def snapshot(self) -> bytes:
@@ -96,6 +121,23 @@ class RestoreState(msgspec.Struct, frozen=True, gc=False):
     data: bytes
 
 
+class AskLoss(msgspec.Struct, frozen=True, gc=False):
+    """Ask the application what to do about lost messages; answered by `LossAnswered`."""
+
+    unit: str
+    question: int
+    info: LossInfo
+
+
+class Tell(msgspec.Struct, frozen=True, gc=False):
+    """Tell the application what was decided, after what it was given so far. Not answered."""
+
+    unit: str
+    index: int
+    log_ns: int
+    decision: Decision
+
+
 class SourceRoom(msgspec.Struct, frozen=True, gc=False):
     """How many bytes a source's buffer holds that some replica may still need; the driver stops senders above its
     bound."""
@@ -122,6 +164,19 @@ class SnapshotTaken(msgspec.Struct, frozen=True, gc=False):
 
 class Restored(msgspec.Struct, frozen=True, gc=False):
     index: int
+
+
+class LossAnswered(msgspec.Struct, frozen=True, gc=False):
+    """What the application wants done about lost messages; None leaves it to the table."""
+
+    question: int
+    action: Action | None
+
+
+class EndIgnoring(msgspec.Struct, frozen=True, gc=False):
+    """An operator ends a criterion, by its id; only the leader acts on it."""
+
+    criterion: int
 
 
 class AppFailed(msgspec.Struct, frozen=True, gc=False):

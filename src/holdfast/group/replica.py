@@ -24,17 +24,26 @@ from holdfast.group.leading import Leading
 from holdfast.group.log import NUMBER_MAX, is_sound_stream
 from holdfast.group.metadata import is_sound_about
 from holdfast.group.peers import post
-from holdfast.group.ports import AppFailed, Applied, Restored, SnapshotTaken
+from holdfast.group.ports import (
+    AppFailed,
+    Applied,
+    EndIgnoring,
+    LossAnswered,
+    Restored,
+    SnapshotTaken,
+)
 from holdfast.group.streams import is_sound_payload
 from holdfast.group.transfer import StateOut
 from holdfast.links.ports import PeerDown, PeerUp, Received
 from holdfast.machine import Machine, Outbox
-from holdfast.types import Nanos, NodeId
+from holdfast.types import NEVER, Nanos, NodeId
 from holdfast.wire.frames import (
     Append,
     Appended,
+    Found,
     Freed,
     Idle,
+    Lost,
     Nack,
     Payload,
     StateChunk,
@@ -69,6 +78,8 @@ class ReplicaMachine(Machine):
             SnapshotTaken: self._snapshot_taken,
             Restored: self._restored,
             AppFailed: self._app_failed,
+            LossAnswered: self._loss_answered,
+            EndIgnoring: self._end_ignoring,
         }
         self._frames: dict[type[Any], Callable[[Nanos, NodeId, Any, Outbox], None]] = {
             Payload: self._payload,
@@ -79,6 +90,8 @@ class ReplicaMachine(Machine):
             StateRequest: self._state_request,
             StateChunk: self._state_chunk,
             Freed: self._freed,
+            Lost: self._lost,
+            Found: self._found,
         }
 
     # -- the machine ---------------------------------------------------------------------------------------------
@@ -94,14 +107,29 @@ class ReplicaMachine(Machine):
 
     def wake(self, now: Nanos, out: Outbox) -> None:
         if not self._core.admission.is_blank:
+            self._decide_at_once(now, out)
             self._core.recovery.wake(now, out)
         self._joining.wake(now, out)
         self._settle(now, out)
         # What was due has been done; a piece that wants this very moment again gets the next one.
         self.deadline = max(self.deadline, now + 1)
 
+    def _decide_at_once(self, now: Nanos, out: Outbox) -> None:
+        """Holes that nothing was tried for yet, before it is."""
+        if self._core.leadership.leading:
+            for stream, gap in self._core.recovery.gaps.items():
+                held = self._core.streams.get(stream)
+                for hole in gap.holes if held is not None else ():
+                    if hole.due_ns <= now and not hole.tries:
+                        assert held is not None
+                        if self._leading.decisions.at_once(held, hole.first, hole.last, now, out):
+                            hole.due_ns = NEVER
+
     def _settle(self, now: Nanos, out: Outbox) -> None:
         core = self._core
+        if core.recovery.leading != core.leadership.leading:
+            core.recovery.leading = core.leadership.leading
+            core.recovery.forget()
         if self._joining.accession is not None and self._joining.accede(now, out):
             term = self._joining.term
             self._leading.begin(term, now, out)
@@ -130,11 +158,13 @@ class ReplicaMachine(Machine):
 
     def _peer_up(self, now: Nanos, item: PeerUp, _out: Outbox) -> None:
         peer = self._core.peers.up(item.peer, item.member)
+        self._core.recovery.source_back(item.peer)
         if self._core.peers.replica_at(item.peer) is not None:
             self._joining.peer_up(now)
             self._leading.peer_up(peer)
 
-    def _peer_down(self, _now: Nanos, item: PeerDown, _out: Outbox) -> None:
+    def _peer_down(self, now: Nanos, item: PeerDown, _out: Outbox) -> None:
+        self._core.recovery.source_down(item.peer, item.left, now)
         peer = self._core.peers.down(item.peer)
         if peer is not None:
             self._state_out.peer_down(peer)
@@ -158,6 +188,14 @@ class ReplicaMachine(Machine):
         self._state_out.stop()
         self._core.fact("suspended", why, now, out)
 
+    def _loss_answered(self, now: Nanos, item: LossAnswered, out: Outbox) -> None:
+        if self._core.leadership.leading:
+            self._leading.decisions.answered(item, now, out)
+
+    def _end_ignoring(self, now: Nanos, item: EndIgnoring, out: Outbox) -> None:
+        if self._core.leadership.leading:
+            self._leading.decisions.end_ignoring(item.criterion, now, out)
+
     # -- frames: messages ----------------------------------------------------------------------------------------
 
     def _payload(self, now: Nanos, peer: NodeId, frame: Payload, _out: Outbox) -> None:
@@ -178,9 +216,11 @@ class ReplicaMachine(Machine):
             return
         core.know(frame.stream, frame.last)
         stream = core.streams.get(frame.stream)
-        if stream is not None and frame.freed >= stream.origin:
-            stream.origin = frame.freed + 1
-            core.streams.changed[stream.id] = None
+        if stream is not None:
+            stream.idle = frame
+            if frame.freed >= stream.origin:
+                stream.origin = frame.freed + 1
+                core.streams.changed[stream.id] = None
 
     def _nack(self, _now: Nanos, peer: NodeId, frame: Nack, out: Outbox) -> None:
         core, stream = self._core, frame.stream
@@ -190,6 +230,20 @@ class ReplicaMachine(Machine):
             core.ignore("stranger")
         else:
             core.recovery.answer(frame, peer, out)
+
+    def _lost(self, _now: Nanos, peer: NodeId, frame: Lost, out: Outbox) -> None:
+        core = self._core
+        if core.peers.replica_at(peer) is None or not is_sound_stream(frame.stream):
+            core.ignore("stranger")
+        else:
+            core.recovery.say_found(frame, peer, out)
+
+    def _found(self, _now: Nanos, node: NodeId, frame: Found, _out: Outbox) -> None:
+        peer = self._core.peers.replica_at(node)
+        if peer is None or not self._core.leadership.leading:
+            self._core.ignore("found")
+        else:
+            self._leading.decisions.found(peer, frame)
 
     def _freed(self, _now: Nanos, peer: NodeId, frame: Freed, _out: Outbox) -> None:
         if self._core.peers.replica_at(peer) is None or self._core.leadership.leading:
@@ -290,5 +344,11 @@ class ReplicaMachine(Machine):
             "peers": {name: other.match for name, other in progress.items()},
             "gaps": len(core.recovery.gaps),
             "nacks": core.recovery.nacks,
+            "questions": self._leading.decisions.asked,
+            "decisions": list(self._leading.decisions.recent),
+            "ignoring": [
+                {"id": id_, "what": criterion.text(), "left": left}
+                for id_, (criterion, left) in log.tail.rulings.criteria.items()
+            ],
             "ignored": dict(core.ignored),
         }

@@ -20,7 +20,7 @@ from holdfast.machine import RangeSet
 from holdfast.types import Nanos
 from holdfast.wire.blocks import HEAD, MESSAGES_MAX, unpack_block
 from holdfast.wire.codec import Rejected
-from holdfast.wire.frames import About, Payload, StreamId
+from holdfast.wire.frames import About, Idle, Payload, StreamId
 
 PIECE_OVERHEAD: Final = 256
 """Counted for each piece besides its bytes, so that many tiny ones are bounded too."""
@@ -68,7 +68,10 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
 class Stream:
     """One stream as far as this replica has it."""
 
-    __slots__ = ("_firsts", "_pieces", "bytes", "exists", "floor", "held", "id", "label", "origin")
+    __slots__ = (
+        "_firsts", "_pieces", "bytes", "exists", "floor", "held", "id", "idle", "label", "lead_ns", "messages",
+        "nacks", "noted", "origin", "packets",
+    )  # fmt: skip
 
     def __init__(self, stream: StreamId) -> None:
         self.id = stream
@@ -81,6 +84,13 @@ class Stream:
         """The highest number that is known to exist, here or elsewhere."""
         self.origin = 1
         """The source can send nothing below this again."""
+        self.noted = False
+        """Some message carries more than its bytes: a request id, or that its source is in step again."""
+        self.lead_ns: Nanos | None = None
+        """This node's clock minus the source's, and the shortest way between them."""
+        self.idle: Idle | None = None
+        """What the source last said of itself while it was idle."""
+        self.packets = self.messages = self.nacks = 0
         self._firsts: list[int] = []
         self._pieces: list[Piece] = []
 
@@ -97,6 +107,10 @@ class Stream:
         """
         stop = frame.first + frame.count
         self.exists = max(self.exists, stop - 1)
+        self.packets += 1
+        lead_ns = now - frame.created_ns
+        if self.lead_ns is None or lead_ns < self.lead_ns:
+            self.lead_ns = lead_ns
         start = max(frame.first, self.floor)
         new = list(self.held.missing(start, stop))
         if not new:
@@ -115,7 +129,16 @@ class Stream:
             self._pieces.insert(at, piece)
             self.held.add(first, end)
             self.bytes += piece.size
+            self.messages += end - first
+        if frame.about is not None and (frame.about.requests or frame.about.resyncs):
+            self.noted = True
         return True
+
+    def drop_from(self, number: int) -> None:
+        """Nothing from `number` on will ever be ordered."""
+        while self._pieces and self._pieces[-1].first >= number:
+            self._drop_top()
+        self.exists = min(self.exists, number - 1)
 
     def _drop_top(self) -> None:
         piece = self._pieces.pop()

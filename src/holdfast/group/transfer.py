@@ -17,6 +17,7 @@ from holdfast.group.delivery import Delivery
 from holdfast.group.log import NUMBER_MAX, Cursor, Log, is_sound_stream
 from holdfast.group.peers import Peer, post
 from holdfast.group.ports import SnapshotTaken, TakeSnapshot
+from holdfast.group.rulings import Rulings, RulingsImage
 from holdfast.machine import Outbox
 from holdfast.telemetry.facts import GroupFact
 from holdfast.types import NEVER, Nanos
@@ -47,10 +48,14 @@ class Image(msgspec.Struct, frozen=True, array_like=True):
     """Of sources that lived often: (source, stream, last incarnation that is forgotten)."""
     entries: tuple[Entry, ...]
     state: bytes
+    rulings: RulingsImage = RulingsImage()
 
     def cursor(self) -> Cursor:
         over = {(source, stream): incarnation for source, stream, incarnation in self.over}
-        return Cursor(self.index, self.term, self.position, self.log_ns, dict(self.streams), over)
+        return Cursor(
+            self.index, self.term, self.position, self.log_ns, dict(self.streams), over,
+            Rulings.of(self.rulings),
+        )  # fmt: skip
 
     def is_sound(self) -> bool:
         return (
@@ -59,6 +64,7 @@ class Image(msgspec.Struct, frozen=True, array_like=True):
             and 0 <= self.term < NUMBER_MAX
             and 1 <= self.position < NUMBER_MAX
             and 0 <= self.digest < 1 << 32
+            and self.rulings.is_sound()
             and all(
                 is_sound_stream(stream) and 1 <= number < NUMBER_MAX
                 for stream, number in self.streams
@@ -70,7 +76,8 @@ def _image(at: Cursor, digest: int, entries: tuple[Entry, ...], state: bytes) ->
     over = tuple((source, stream, life) for (source, stream), life in at.over.items())
     streams = tuple(at.next.items())
     return Image(
-        IMAGE_VERSION, at.index, at.term, at.position, at.log_ns, digest, streams, over, entries, state
+        IMAGE_VERSION, at.index, at.term, at.position, at.log_ns, digest, streams, over, entries, state,
+        at.rulings.image(),
     )  # fmt: skip
 
 

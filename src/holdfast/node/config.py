@@ -14,6 +14,8 @@ import msgspec
 
 from holdfast.errors import ConfigError
 from holdfast.group.config import GroupConfig
+from holdfast.group.metadata import LEVELS_MAX
+from holdfast.group.policy import Rule
 from holdfast.health.config import LAN as HEALTH_LAN
 from holdfast.health.config import WAN as HEALTH_WAN
 from holdfast.health.config import HealthConfig
@@ -21,6 +23,7 @@ from holdfast.links.config import LAN as LINK_LAN
 from holdfast.links.config import WAN as LINK_WAN
 from holdfast.links.config import LinkTiming
 from holdfast.links.handshake import ADAPTERS_MAX, NAME_MAX
+from holdfast.types import SECOND
 from holdfast.wire.frames import AdapterInfo
 
 
@@ -75,6 +78,17 @@ class GroupSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`package.module:Class` of a `holdfast.Replica`; the code that starts the node may give it instead."""
     window_mb: int = 16
 
+    transport: Literal["channel", "datagram"] = "channel"
+    """How messages travel from their source: reliably, or as datagrams, each of which may be lost."""
+    priorities: int = 1
+    """Levels of priority, 0 the most urgent; messages have the lowest unless their sender says otherwise."""
+    loss: tuple[Rule, ...] = ()
+    """What to do about lost messages: the first rule that matches decides, where the application leaves it to them."""
+    recover_s: float = 5.0
+    """How long recovery may take when the answer does not say."""
+    gone_s: float = 30.0
+    """A source that cannot be reached for this long is not expected to bring anything back."""
+
 
 class LabConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """For demonstrations: lets `holdfast fault` break this node's own packets on their way out."""
@@ -127,6 +141,11 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 voters=group.voters,
                 leader=group.leader,
                 window_bytes=group.window_mb << 20,
+                transport=group.transport,
+                priorities=group.priorities,
+                policy=group.loss,
+                recover_ns=int(group.recover_s * SECOND),
+                gone_ns=int(group.gone_s * SECOND),
             )
             for group in self.group
         )
@@ -261,6 +280,10 @@ def _check_group(group: GroupSection, source: str) -> None:
         raise ConfigError(f"{source}: group {group.name!r} names a voter twice")
     if group.leader not in group.voters:
         raise ConfigError(f"{source}: group {group.name!r}: leader {group.leader!r} is not a voter")
+    if not 1 <= group.priorities <= LEVELS_MAX:
+        raise ConfigError(f"{source}: group {group.name!r}: priorities is from 1 to {LEVELS_MAX}")
+    if group.recover_s <= 0 or group.gone_s <= 0:
+        raise ConfigError(f"{source}: group {group.name!r}: recover_s and gone_s are more than 0")
     if group.window_mb < 1:
         raise ConfigError(f"{source}: group {group.name!r}: window_mb is at least 1")
 

@@ -12,7 +12,7 @@ from time import monotonic_ns
 from typing import Any, Final
 
 from holdfast.errors import NodeStopped, StoreError
-from holdfast.group.ports import Apply, RestoreState, SourceRoom, TakeSnapshot
+from holdfast.group.ports import Apply, AskLoss, RestoreState, SourceRoom, TakeSnapshot, Tell
 from holdfast.links.ports import (
     DOOR,
     Arrived,
@@ -29,7 +29,7 @@ from holdfast.links.ports import (
 )
 from holdfast.machine import Intake, Result
 from holdfast.node.core import NodeCore
-from holdfast.runtime.worker import AppWorker
+from holdfast.runtime.worker import AppWorker, Job
 from holdfast.stores.writer import StoreWriter
 from holdfast.transports.port import Transport
 from holdfast.types import DATA, NEVER, SYNC, FlowId, Nanos
@@ -88,6 +88,8 @@ class Driver:
             Apply: self._apply,
             TakeSnapshot: self._apply,
             RestoreState: self._apply,
+            AskLoss: self._apply,
+            Tell: self._apply,
         }
 
     # -- life ----------------------------------------------------------------------------------------------------
@@ -271,7 +273,7 @@ class Driver:
         if transport is not None:
             transport.close_flow(effect.flow, effect.reason)
 
-    def _apply(self, effect: Apply | TakeSnapshot | RestoreState) -> None:
+    def _apply(self, effect: Job) -> None:
         worker = self.workers.get(effect.unit)
         if worker is not None:
             worker.submit(effect)

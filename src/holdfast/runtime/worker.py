@@ -13,15 +13,19 @@ from holdfast.group.ports import (
     AppFailed,
     Applied,
     Apply,
+    AskLoss,
     Context,
+    LossAnswered,
     Replica,
     Restored,
     RestoreState,
     SnapshotTaken,
     TakeSnapshot,
+    Tell,
 )
+from holdfast.types import Nanos
 
-Job = Apply | TakeSnapshot | RestoreState
+Job = Apply | TakeSnapshot | RestoreState | AskLoss | Tell
 
 
 class AppWorker:
@@ -32,6 +36,9 @@ class AppWorker:
         self._group = group
         self._application = application
         self._answer = answer
+        kind = type(application)
+        self._is_asked = kind.on_loss is not Replica.on_loss
+        self._is_told = kind.on_decision is not Replica.on_decision
         self._jobs: deque[Job] = deque()
         self._changed = threading.Condition()
         self._closing = False
@@ -40,6 +47,11 @@ class AppWorker:
         self._thread.start()
 
     def submit(self, job: Job) -> None:
+        if isinstance(job, AskLoss) and not self._is_asked:
+            self._answer(LossAnswered(job.question, None))
+            return
+        if isinstance(job, Tell) and not self._is_told:
+            return
         with self._changed:
             self._jobs.append(job)
             self._changed.notify()
@@ -70,25 +82,33 @@ class AppWorker:
                 return
             try:
                 if isinstance(job, Apply):
-                    self._application.apply(job.batch, self._context(job))
+                    context = self._context(job.log_ns, job.batch.position)
+                    self._application.apply(job.batch, context)
                     index, size = job.index, size + job.size
                     continue
                 if index:
                     self._answer(Applied(index, size))
                     index = size = 0
-                if isinstance(job, TakeSnapshot):
-                    self._answer(
-                        SnapshotTaken(job.request, job.index, self._application.snapshot())
-                    )
-                else:
-                    self._application.restore(job.data)
-                    self._answer(Restored(job.index))
+                self._do(job)
             except Exception as error:  # noqa: BLE001 the application's own; it suspends this replica only
                 self._failed = True
-                self._answer(AppFailed(job.index, f"{type(error).__name__}: {error}"))
+                index = 0 if isinstance(job, AskLoss) else job.index
+                self._answer(AppFailed(index, f"{type(error).__name__}: {error}"))
         if index:
             self._answer(Applied(index, size))
 
-    def _context(self, job: Apply) -> Context:
-        seed = crc32(f"{self._group}/{job.batch.position}".encode())
-        return Context(self._group, job.log_ns, Random(seed))
+    def _do(self, job: TakeSnapshot | RestoreState | AskLoss | Tell) -> None:
+        application = self._application
+        if isinstance(job, TakeSnapshot):
+            self._answer(SnapshotTaken(job.request, job.index, application.snapshot()))
+        elif isinstance(job, RestoreState):
+            application.restore(job.data)
+            self._answer(Restored(job.index))
+        elif isinstance(job, AskLoss):
+            self._answer(LossAnswered(job.question, application.on_loss(job.info)))
+        else:
+            application.on_decision(job.decision, self._context(job.log_ns, -job.index))
+
+    def _context(self, log_ns: Nanos, place: int) -> Context:
+        """Seeded by the place in the order and nothing else: every replica draws the same."""
+        return Context(self._group, log_ns, Random(crc32(f"{self._group}/{place}".encode())))

@@ -11,19 +11,22 @@ from holdfast.group.ports import (
     AppFailed,
     Applied,
     Apply,
+    AskLoss,
     Context,
+    LossAnswered,
     Replica,
     Restored,
     RestoreState,
     SnapshotTaken,
     TakeSnapshot,
+    Tell,
 )
 from holdfast.types import Nanos
 
 if TYPE_CHECKING:
     from holdfast.sim.host import Host
 
-Job = Apply | TakeSnapshot | RestoreState
+Job = Apply | TakeSnapshot | RestoreState | AskLoss | Tell
 
 
 class Worker:
@@ -100,18 +103,26 @@ class Worker:
         except Exception as error:  # noqa: BLE001  # an application may raise anything
             self._failed = True
             self._jobs.clear()
-            return AppFailed(job.index, f"{type(error).__name__}: {error}")
+            index = 0 if isinstance(job, AskLoss) else job.index
+            return AppFailed(index, f"{type(error).__name__}: {error}")
 
     def _answer(self, job: Job) -> Any:
         match job:
             case Apply(index=index, log_ns=log_ns, batch=batch, size=size):
-                group = self._unit.partition("/")[2]
-                # Seeded by the place in the order and nothing else: every replica draws the same.
-                random = Random(crc32(f"{group}/{batch.position}".encode()))
-                self.replica.apply(batch, Context(group, log_ns, random))
+                self.replica.apply(batch, self._context(log_ns, batch.position))
                 return Applied(index, size)
             case TakeSnapshot(request=request, index=index):
                 return SnapshotTaken(request, index, self.replica.snapshot())
             case RestoreState(index=index, data=data):
                 self.replica.restore(data)
                 return Restored(index)
+            case AskLoss(question=question, info=info):
+                return LossAnswered(question, self.replica.on_loss(info))
+            case Tell(index=index, log_ns=log_ns, decision=decision):
+                self.replica.on_decision(decision, self._context(log_ns, -index))
+                return None
+
+    def _context(self, log_ns: Nanos, place: int) -> Context:
+        """Seeded by the place in the order and nothing else: every replica draws the same."""
+        group = self._unit.partition("/")[2]
+        return Context(group, log_ns, Random(crc32(f"{group}/{place}".encode())))

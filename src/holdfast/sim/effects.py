@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from holdfast.errors import MisuseError
-from holdfast.group.ports import Apply, RestoreState, SourceRoom, TakeSnapshot
+from holdfast.group.ports import Apply, AskLoss, RestoreState, SourceRoom, TakeSnapshot, Tell
 from holdfast.links.ports import (
     CloseFlow,
     FlowClosed,
@@ -45,6 +45,8 @@ def handlers_of(host: Host) -> Handlers:
             Apply: partial(_work, host),
             TakeSnapshot: partial(_work, host),
             RestoreState: partial(_work, host),
+            AskLoss: partial(_work, host),
+            Tell: partial(_work, host),
             PortReady: _ignore,
             PortRoom: _ignore,
             SourceRoom: _ignore,

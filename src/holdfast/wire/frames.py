@@ -325,6 +325,27 @@ class Freed(Frame, frozen=True, gc=False, array_like=True, tag=47):
     upto: tuple[tuple[StreamId, int], ...]
 
 
+class Lost(Frame, frozen=True, gc=False, array_like=True, tag=52):
+    """The leader has lost these ranges `[from, to]` of a stream: who has them?"""
+
+    group: str
+    question: int
+    stream: StreamId
+    ranges: tuple[tuple[int, int], ...]
+
+
+class Found(Frame, frozen=True, gc=False, array_like=True, tag=53):
+    """What a replica has of what the leader seeks: in its buffers, and in its message log."""
+
+    group: str
+    question: int
+    stream: StreamId
+    held: tuple[tuple[int, int], ...] = ()
+    priorities: bytes = b""
+    """Of the held messages, one after the other, as far as they are told."""
+    logged: tuple[tuple[int, int], ...] = ()
+
+
 AnyFrame = (
     Hello
     | Refuse
@@ -345,7 +366,9 @@ AnyFrame = (
     | StateRequest
     | StateChunk
     | Freed
+    | Lost
+    | Found
 )
 
-IMMEDIATE: Final = frozenset({Basic, Probe, Payload, Idle, Nack, RawBatch})
+IMMEDIATE: Final = frozenset({Basic, Probe, Payload, Idle, Nack, Lost, RawBatch})
 """Frames that promise nothing, so they do not wait for writes."""

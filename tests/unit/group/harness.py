@@ -23,18 +23,25 @@ from holdfast.group import (
     source_unit,
     units_for,
 )
+from holdfast.group.actions import Action
+from holdfast.group.loss import LossInfo
+from holdfast.group.metadata import Note
 from holdfast.group.ports import (
     AppFailed,
     Applied,
     Apply,
+    AskLoss,
+    Decision,
+    LossAnswered,
     Multicast,
     Restored,
     RestoreState,
     SnapshotTaken,
     SourceRoom,
     TakeSnapshot,
+    Tell,
 )
-from holdfast.links.ports import PeerDown, PeerUp, Received, SendChannel, link_unit
+from holdfast.links.ports import PeerDown, PeerUp, Received, SendChannel, SendDatagrams, link_unit
 from holdfast.machine import Machine, Outbox, Turns
 from holdfast.telemetry.facts import DeliveryFact, GroupFact, OrderFact
 from holdfast.types import MICROSECOND, MILLISECOND, NodeId
@@ -42,6 +49,8 @@ from holdfast.wire.codec import Rejected, decode_frame
 from holdfast.wire.frames import MemberInfo
 
 GROUP = "book"
+DATAGRAM = -1
+"""The lane of datagrams: `World.datagram_loss` is for these only."""
 
 
 def node_id(name: str) -> NodeId:
@@ -84,6 +93,9 @@ class FakeLink(Machine):
 
     def down(self, now: int, inputs: list[Any], out: Outbox) -> None:
         for item in inputs:
+            if isinstance(item, SendDatagrams):
+                out.effect(Wire(self._peer, DATAGRAM, item.frames))
+                continue
             assert isinstance(item, SendChannel)
             out.effect(Wire(self._peer, item.channel, item.messages))
 
@@ -127,6 +139,10 @@ class Host:
         """The application answers nothing while this is set."""
         self.fails_at = 0
         """The application raises when it is given this position."""
+        self.on_loss: Callable[[LossInfo], Action | None] = lambda _: None
+        """What the application answers when it is asked."""
+        self.asked: list[LossInfo] = []
+        self.told: list[Decision] = []
         self.unanswered: list[Any] = []
         self.room: list[int] = []
         self.turns = Turns(lambda _unit: None)
@@ -169,6 +185,7 @@ class World:
         *,
         loss: float = 0.0,
         double: float = 0.0,
+        datagram_loss: float = 0.0,
         reorder: bool = False,
         delay_us: tuple[int, int] = (50, 400),
         **settings: Any,
@@ -177,6 +194,7 @@ class World:
         self.seed = seed
         self.rng = Random(f"world/{seed}")
         self.loss, self.double, self.reorder = loss, double, reorder
+        self.datagram_loss = datagram_loss
         self.delay_us = delay_us
         self.app_delay_us = (10, 200)
         names = [f"n{k + 1}" for k in range(voters)], [f"l{k + 1}" for k in range(learners)]
@@ -302,8 +320,11 @@ class World:
 
     # -- sending -------------------------------------------------------------------------------------------------
 
-    def send(self, name: str, messages: Iterable[bytes]) -> None:
-        self._feed(self.hosts[name], source_unit(GROUP), Multicast(list(messages)))
+    def send(self, name: str, messages: Iterable[bytes], **note: Any) -> None:
+        """Messages of one node; all have the same note."""
+        batch = list(messages)
+        notes = tuple((place, Note(**note)) for place in range(len(batch))) if note else ()
+        self._feed(self.hosts[name], source_unit(GROUP), Multicast(batch, notes))
 
     def inject(self, name: str, item: Any) -> None:
         """Give a replica any input."""
@@ -377,7 +398,7 @@ class World:
         answer = self._perform(host, effect)
         if host.unanswered:
             self._schedule_app(host)
-        self._turn(host, [(effect.unit, answer)])
+        self._turn(host, [(effect.unit, answer)] if answer is not None else [])
 
     def _perform(self, host: Host, effect: Any) -> Any:
         if isinstance(effect, Apply):
@@ -389,6 +410,12 @@ class World:
             return Applied(effect.index, effect.size)
         if isinstance(effect, TakeSnapshot):
             return SnapshotTaken(effect.request, effect.index, host.app.snapshot())
+        if isinstance(effect, AskLoss):
+            host.asked.append(effect.info)
+            return LossAnswered(effect.question, host.on_loss(effect.info))
+        if isinstance(effect, Tell):
+            host.told.append(effect.decision)
+            return None
         assert isinstance(effect, RestoreState)
         host.app.restore(effect.data)
         return Restored(effect.index)
@@ -404,7 +431,8 @@ class World:
         for message in wire.messages:
             if self.drop is not None and self.drop(host.name, target, decode_frame(message)):
                 continue
-            copies = 0 if self.rng.random() < self.loss else 1
+            loss = self.datagram_loss if wire.channel == DATAGRAM else self.loss
+            copies = 0 if self.rng.random() < loss else 1
             if copies and self.rng.random() < self.double:
                 copies = 2
             for _ in range(copies):
@@ -444,11 +472,14 @@ class World:
             assert got[:common] == longest[:common], f"{host.name} delivered something else"
             if len(got) > len(longest):
                 longest = got
+        skipped = self.skipped()
         following: dict[str, int] = {}
         for item in longest:
-            assert item.number == following.get(item.stream, 1), (
-                f"{item} out of the order of its stream"
-            )
+            expected = following.get(item.stream, 1)
+            while (item.stream, expected) in skipped and expected < item.number:
+                expected += 1
+            assert item.number == expected, f"{item} out of the order of its stream"
+            assert (item.stream, item.number) not in skipped, f"{item} was skipped"
             following[item.stream] = item.number + 1
         self._check_facts()
 
@@ -459,6 +490,16 @@ class World:
                 first = digests.setdefault(fact.position, (name, fact))[1]
                 same = (fact.stream, fact.first, fact.last, fact.digest, fact.index)
                 assert same == (first.stream, first.first, first.last, first.digest, first.index)
+
+    def skipped(self) -> set[tuple[str, int]]:
+        """Numbers that the order says nobody delivers, of entries that some replica has delivered past."""
+        reached = max(host.status["applied"] for host in self.hosts.values() if host.replica)
+        return {
+            (fact.stream, number)
+            for fact in self.orders()
+            if fact.entry == "skip" and fact.index <= reached
+            for number in range(fact.first, fact.last + 1)
+        }
 
     def orders(self) -> list[OrderFact]:
         return [fact for _, fact in self.facts if isinstance(fact, OrderFact)]
