@@ -11,13 +11,16 @@ from typing import Final
 
 from holdfast.links.flow import TAG_SHIFT, FlowState
 from holdfast.machine import ReplayWindow
-from holdfast.wire.codec import Part, Rejected
+from holdfast.wire.codec import Part, Rejected, RoomyPart
 from holdfast.wire.frames import AnyFrame, Key
 from holdfast.wire.packet import (
     SEALED,
+    AnyPacket,
+    read_datagram,
     read_head,
     read_plain,
     read_sealed,
+    write_in_place,
     write_plain,
     write_sealed,
 )
@@ -76,6 +79,10 @@ class Cipher:
 
     def read(self, flow: FlowState, data: memoryview) -> list[AnyFrame] | Rejected:
         """The frames of a packet that may be read on this flow."""
+        if not flow.stream and not self.sealed:
+            plain = read_datagram(data, self.session)
+            if plain is not None:
+                return plain[1] if self._accept(plain[0]) else Rejected("replay")
         packet = read_head(data)
         if isinstance(packet, Rejected):
             return packet
@@ -100,10 +107,12 @@ class Cipher:
             return Rejected("replay")
         return frames
 
-    def write(self, flow: FlowState, parts: Sequence[Part], clear: bool = False) -> bytes:
+    def write(self, flow: FlowState, parts: Sequence[Part], clear: bool = False) -> AnyPacket:
         """A packet for this flow; the caller has asked `usable`."""
         if flow.stream or not self.sealed:
             session = self.peer_session if flow.ready else 0
+            if len(parts) == 1 and isinstance(part := parts[0], RoomyPart):
+                return write_in_place(session, flow.number(), part, flow.authenticated)
             return write_plain(session, flow.number(), parts, flow.authenticated)
         assert self._closer is not None
         return write_sealed(self.peer_session, flow.number(), parts, self._closer, clear)
@@ -119,7 +128,7 @@ class Cipher:
                 oldest = min(self._windows)
                 del self._windows[oldest]
                 self._dropped_tag = oldest
-            window = self._windows[tag] = ReplayWindow()
+            window = self._windows[tag] = ReplayWindow(top=tag << TAG_SHIFT)
         return window.accept(number)
 
     def _forget_windows(self) -> None:

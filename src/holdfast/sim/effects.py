@@ -73,7 +73,7 @@ def _traced(host: Host, handler: Handler, effect: Transmit) -> None:
     assert host.world.trace is not None
     digest = 0
     for packet in effect.packets:
-        digest = crc32(packet, digest)
+        digest = crc32(bytes(packet), digest)
     line = f"transmit {effect.flow} {len(effect.packets)} {digest:08x}"
     host.world.trace.line(host.world.now, host.name, line)
     handler(effect)
