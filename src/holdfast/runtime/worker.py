@@ -78,8 +78,10 @@ class AppWorker:
         """Do a batch of jobs; what was applied is reported once for all that came before."""
         index = size = 0
         for job in jobs:
-            if self._closing or self._failed:
+            if self._closing:
                 return
+            if self._failed and not isinstance(job, RestoreState):
+                continue  # Only a state from elsewhere can help it.
             try:
                 if isinstance(job, Apply):
                     context = self._context(job.log_ns, job.batch.position)
@@ -103,6 +105,7 @@ class AppWorker:
             self._answer(SnapshotTaken(job.request, job.index, application.snapshot()))
         elif isinstance(job, RestoreState):
             application.restore(job.data)
+            self._failed = False
             self._answer(Restored(job.index))
         elif isinstance(job, AskLoss):
             self._answer(LossAnswered(job.question, application.on_loss(job.info)))

@@ -49,8 +49,9 @@ class Worker:
         """Of batches that were handed over and not answered; the replica bounds it by `APPLY_MAX`."""
 
     def give(self, job: Job) -> None:
-        if self._failed:
-            return
+        if self._failed and not isinstance(job, RestoreState):
+            return  # Only a state from elsewhere can help it.
+        self._failed = False
         self._jobs.append(job)
         if isinstance(job, Apply):
             self.outstanding_bytes += job.size
@@ -103,6 +104,7 @@ class Worker:
         except Exception as error:  # noqa: BLE001  # an application may raise anything
             self._failed = True
             self._jobs.clear()
+            self.outstanding_bytes = 0
             index = 0 if isinstance(job, AskLoss) else job.index
             return AppFailed(index, f"{type(error).__name__}: {error}")
 

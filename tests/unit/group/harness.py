@@ -147,6 +147,8 @@ class Host:
         self.room: list[int] = []
         self.turns = Turns(lambda _unit: None)
         config = world.config
+        if name in world.joiners:
+            config = msgspec.structs.replace(config, learners=(*config.learners, name))
         seed = f"{world.seed}/{name}/{incarnation}"
         self.source = SourceMachine(
             config=config, node=self.id, name=name, incarnation=incarnation, rng=Random(seed + "s")
@@ -183,6 +185,7 @@ class World:
         learners: int = 0,
         sources: int = 0,
         *,
+        joiners: int = 0,
         loss: float = 0.0,
         double: float = 0.0,
         datagram_loss: float = 0.0,
@@ -190,7 +193,8 @@ class World:
         delay_us: tuple[int, int] = (50, 400),
         **settings: Any,
     ) -> None:
-        """Voters are n1, n2, ..., learners l1, ..., nodes that only send s1, ...; n1 leads."""
+        """Voters are n1, n2, ..., learners l1, ..., nodes that only send s1, ..., replicas that only their own
+        configuration names j1, ...; n1 leads at first."""
         self.seed = seed
         self.rng = Random(f"world/{seed}")
         self.loss, self.double, self.reorder = loss, double, reorder
@@ -199,9 +203,10 @@ class World:
         self.app_delay_us = (10, 200)
         names = [f"n{k + 1}" for k in range(voters)], [f"l{k + 1}" for k in range(learners)]
         self.config = GroupConfig(
-            name=GROUP, voters=tuple(names[0]), leader="n1", learners=tuple(names[1]), **settings
+            name=GROUP, voters=tuple(names[0]), learners=tuple(names[1]), **settings
         )
-        self.names = [*names[0], *names[1], *(f"s{k + 1}" for k in range(sources))]
+        self.joiners = [f"j{k + 1}" for k in range(joiners)]
+        self.names = [*names[0], *names[1], *self.joiners, *(f"s{k + 1}" for k in range(sources))]
         self.now = 0
         self.hosts: dict[str, Host] = {}
         self.past: list[Host] = []
@@ -217,6 +222,7 @@ class World:
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._sequence = 0
         self._alarm: dict[str, int] = {}
+        self._paused: dict[str, list[tuple[Host, str, Any]]] = {}
         self._trace = blake2b(digest_size=16)
         self.drop: Callable[[str, str, Any], bool] | None = None
         """A test may lose frames of its choice: (from, to, frame)."""
@@ -332,8 +338,19 @@ class World:
 
     # -- turns ---------------------------------------------------------------------------------------------------
 
+    def pause(self, name: str) -> None:
+        """Stop a process as SIGSTOP does: what arrives waits."""
+        self._paused[name] = []
+
+    def resume(self, name: str) -> None:
+        waiting = self._paused.pop(name)
+        if name in self.hosts:
+            self._turn(self.hosts[name], [(unit, item) for host, unit, item in waiting])
+
     def _feed(self, host: Host, unit: str, item: Any) -> None:
-        if self.hosts.get(host.name) is host:
+        if host.name in self._paused:
+            self._paused[host.name].append((host, unit, item))
+        elif self.hosts.get(host.name) is host:
             self._turn(host, [(unit, item)])
 
     def _turn(self, host: Host, inputs: list[tuple[str, Any]]) -> None:
@@ -360,7 +377,7 @@ class World:
             self.at(max(deadline, self.now), lambda: self._ring(host, deadline))
 
     def _ring(self, host: Host, deadline: int) -> None:
-        if self.hosts.get(host.name) is not host:
+        if self.hosts.get(host.name) is not host or host.name in self._paused:
             return
         if self._alarm.get(host.name) == deadline:
             del self._alarm[host.name]
@@ -391,7 +408,7 @@ class World:
     def _work(self, host: Host) -> None:
         if self.hosts.get(host.name) is not host or not host.unanswered:
             return
-        if host.frozen:
+        if host.frozen or host.name in self._paused:
             self.at(self.now + MILLISECOND, lambda: self._work(host))
             return
         effect = host.unanswered.pop(0)
@@ -516,17 +533,30 @@ def settle(world: World, expected: int, limit_ns: int = 20_000 * MILLISECOND) ->
     world.check()
 
 
+def leader(world: World) -> str:
+    """Who leads with the others behind it; empty when nobody does. A leader that was cut off may not know it yet."""
+    leaders = [
+        (host.status["term"], name)
+        for name, host in world.hosts.items()
+        if host.replica and host.status["state"] == "leading"
+    ]
+    return max(leaders)[1] if leaders else ""
+
+
 def leading(world: World) -> bool:
-    host = world.hosts.get("n1")
-    return host is not None and host.status["state"] == "leading"
+    return bool(leader(world))
 
 
 def ready(world: World, limit_ns: int = 10_000 * MILLISECOND) -> None:
     """Run until the leader leads and every running replica has a whole memory."""
 
     def reached() -> bool:
+        memories = {
+            name: host.status["memory"] for name, host in world.hosts.items() if host.replica
+        }
         return leading(world) and all(
-            host.status["memory"] == "whole" for host in world.hosts.values() if host.replica
+            memory == "whole" or (memory == "blank" and name in world.joiners)
+            for name, memory in memories.items()
         )
 
     world.run_until(reached, limit_ns)
