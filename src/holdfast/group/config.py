@@ -21,6 +21,8 @@ from holdfast.wire.frames import (
     Idle,
     Lost,
     Nack,
+    Outputs,
+    OutputsHere,
     Payload,
     Seek,
     Standing,
@@ -114,6 +116,10 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long the application may think; then the table decides."""
     gone_ns: Nanos = 30 * SECOND
     """A source that cannot be reached for this long is not expected to bring anything back."""
+    output_bytes: int = 16 << 20
+    """What the application has said to destinations that have not got it yet; above that it is given nothing more."""
+    output_retry_ns: Nanos = SECOND
+    """How long a destination may take to say that it has what it was sent."""
     close_delay_ns: Nanos = SECOND
     """How long after its source has begun a new life a stream is closed."""
 
@@ -187,10 +193,13 @@ def replica_unit(group: str) -> str:
     return "replica/" + group
 
 
+SINK: Final = "outputs"
+"""The unit of a node where outputs of groups arrive."""
+
 GROUP_FRAMES: Final = frozenset(
     {
         Payload, Idle, Nack, Append, Appended, StateRequest, StateChunk, Freed, Ballot, Vote, Seek, Standing,
-        Lost, Found,
+        Lost, Found, Outputs, OutputsHere,
     }
 )  # fmt: skip
 """The frames that `units_for` knows."""
@@ -204,6 +213,8 @@ def units_for(frame: AnyFrame) -> tuple[str, ...]:
     """
     if isinstance(frame, Nack | Freed):
         return (source_unit(frame.group), replica_unit(frame.group))
+    if isinstance(frame, Outputs):
+        return (SINK,)
     if type(frame) in GROUP_FRAMES:
         return (replica_unit(frame.group),)  # type: ignore[union-attr]  # all of these have one
     return ()

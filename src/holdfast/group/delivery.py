@@ -7,8 +7,9 @@ from typing import Final
 
 from holdfast.group.config import GroupConfig, replica_unit
 from holdfast.group.entries import Decided, Ignoring, Resumed, decode_data
+from holdfast.group.keeping import Kept
 from holdfast.group.log import Cursor, Kind, Log
-from holdfast.group.ports import APPLY_MAX, Apply, Batch, Decision, Tell
+from holdfast.group.ports import APPLY_MAX, Apply, Batch, Decision, Output, Tell
 from holdfast.group.streams import Streams
 from holdfast.machine import Outbox
 from holdfast.telemetry.facts import DeliveryFact
@@ -31,6 +32,8 @@ class Delivery:
         self._unit = replica_unit(config.name)
         self._log = log
         self._streams = streams
+        self.kept = Kept(config.output_bytes)
+        """What the application has said to destinations that may not have it yet."""
         self._out: deque[tuple[int, int]] = deque()
         """What the application has not processed yet: (index, bytes)."""
         self.at = Cursor()
@@ -48,7 +51,9 @@ class Delivery:
     def hand_out(self, now: Nanos, out: Outbox) -> None:
         """Hand over what is committed, as much as may be outstanding."""
         log = self._log
-        while self.at.index < log.commit and self.outstanding < APPLY_MAX and not self.paused:
+        while self.at.index < log.commit and self.outstanding < APPLY_MAX:
+            if self.paused or self.kept.full:
+                break
             entry = log.entry(self.at.index + 1)
             if entry.kind != Kind.ORDER:
                 self._tell(entry, out)
@@ -78,14 +83,18 @@ class Delivery:
             stream = self._streams.get(closed.stream)
             if stream is not None:
                 stream.drop_from(closed.last + 1)
+        elif entry.kind == Kind.OUTPUTS:
+            marked = decode_data(entry)
+            self.kept.mark(marked.destination, (marked.position, marked.k))
         if entry.kind in TOLD and not self.suspended:
             decision = _decision(entry)
             out.effect(Tell(self._unit, entry.index, entry.log_ns, decision))
 
-    def done(self, index: int) -> None:
-        """The application has processed everything up to `index`."""
+    def done(self, index: int, outputs: tuple[Output, ...] = ()) -> None:
+        """The application has processed everything up to `index`, and has said `outputs` on the way."""
         if index > self.at.index:
             return
+        self.kept.take(outputs, self.at.rulings.watermarks)
         while self._out and self._out[0][0] <= index:
             self.outstanding -= self._out.popleft()[1]
         self._settle()
@@ -100,8 +109,9 @@ class Delivery:
         self._out.clear()
         self.outstanding = 0
 
-    def restart(self, at: Cursor, digest: int) -> None:
+    def restart(self, at: Cursor, digest: int, outputs: tuple[Output, ...] = ()) -> None:
         """Go on after a state that was put in."""
+        self.kept.restart(outputs, at.rulings.watermarks)
         self.at = at.copy()
         self.digest = digest
         self._out.clear()

@@ -105,8 +105,9 @@ class Joining:
             return
         cursor = image.cursor()
         core.log.restart(cursor)
-        core.delivery.restart(cursor, image.digest)
+        core.delivery.restart(cursor, image.digest, image.outputs)
         core.recovery.forget()
+        core.streams.forget_over(cursor)
         for stream in core.streams.streams.values():
             stream.drop_below(cursor.next.get(stream.id, 1))
             core.streams.changed[stream.id] = None

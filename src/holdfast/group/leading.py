@@ -8,6 +8,7 @@ from holdfast.group.entries import View, encode_data
 from holdfast.group.freeing import Tally
 from holdfast.group.log import NUMBER_MAX, Kind, is_sound_stream
 from holdfast.group.order import Order
+from holdfast.group.outputs import Emitter
 from holdfast.group.peers import Peer
 from holdfast.group.progress import Appends
 from holdfast.group.tenure import Tenure
@@ -27,6 +28,7 @@ class Leading:
         self._core = core
         self.order = Order(core.config, core.log, core.streams)
         self.decisions = Decisions(core, self.order)
+        self.emitter = Emitter(core, self.order, core.delivery.kept)
         self._tally = Tally(core)
         self.appends = Appends(core)
         self.tenure = Tenure(core, self.appends)
@@ -44,6 +46,7 @@ class Leading:
         self.order.begin(core.leadership.term, now, out)
         self.membership.begin()
         self.decisions.begin(now)
+        self.emitter.begin()
         core.fact("leads", f"{core.name} leads", now, out)
 
     def appended(self, peer: Peer, frame: Appended, now: Nanos, out: Outbox) -> None:
@@ -66,6 +69,7 @@ class Leading:
             self.membership.settle(lambda view: self._change(view, now, out), now, out)
             self.decisions.settle(self.appends.is_informed(), now, out)
             self.order.turn(now, out)
+            self.emitter.settle(now, out)
         self._commit()
         core.delivery.hand_out(now, out)
         behind = self._tally.settle(self.appends.progress, now, out)
@@ -113,4 +117,5 @@ class Leading:
             self._tally.deadline(),
             self.tenure.deadline(now),
             self.decisions.deadline(),
+            self.emitter.deadline(),
         )

@@ -13,12 +13,15 @@ from typing import Final
 
 import msgspec
 
+from holdfast.errors import MisuseError
 from holdfast.group.actions import Action
 from holdfast.group.loss import LossInfo
 from holdfast.group.metadata import Note
 from holdfast.wire.frames import StreamId
 
 APPLY_MAX: Final = 16 << 20
+OUTPUT_MAX: Final = 1 << 20
+DESTINATION_MAX: Final = 200
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
@@ -31,6 +34,16 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     messages: Sequence[memoryview]
 
 
+class Output(msgspec.Struct, frozen=True, gc=False):
+    """Something that the application says to the outside: known by its group, `position` and `k`, whoever sends it."""
+
+    position: int
+    """Of the first message of the batch that it came from."""
+    k: int
+    destination: str
+    payload: bytes
+
+
 class Context(msgspec.Struct, frozen=True):
     """What an application may use besides the messages: the same on every replica."""
 
@@ -39,6 +52,23 @@ class Context(msgspec.Struct, frozen=True):
     """Time as the leader stamped it; never goes back."""
     random: Random
     """Seeded by the position: every replica draws the same."""
+    position: int = 0
+    outputs: list[Output] | None = None
+
+    def output(self, destination: str, payload: bytes) -> None:
+        """Say something to a destination, during `apply`. Every replica says the same; one of them sends it, once.
+
+        `node:NAME` is a node of the domain, which gets each output once; anything else is handed to the node that
+        leads, at least once, with its id.
+        """
+        if self.outputs is None:
+            raise MisuseError("outputs come from `apply` only; nothing was sent")
+        if not 0 < len(destination) <= DESTINATION_MAX or len(payload) > OUTPUT_MAX:
+            raise MisuseError(
+                f"a destination has 1 to {DESTINATION_MAX} letters, an output at most {OUTPUT_MAX} bytes; "
+                "nothing was sent"
+            )
+        self.outputs.append(Output(self.position, len(self.outputs), destination, payload))
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
@@ -162,6 +192,21 @@ class Tell(msgspec.Struct, frozen=True, gc=False):
     decision: Decision
 
 
+class SendOutputs(msgspec.Struct, frozen=True, gc=False):
+    """Hand outputs to a destination that is no node of the domain; answered by `OutputsSent` when they arrived."""
+
+    unit: str
+    destination: str
+    outputs: tuple[Output, ...]
+
+
+class OutputsReady(msgspec.Struct, frozen=True, gc=False):
+    """Outputs of a group for this node's application, each once, in order."""
+
+    group: str
+    outputs: tuple[Output, ...]
+
+
 class SourceRoom(msgspec.Struct, frozen=True, gc=False):
     """How many bytes a source's buffer holds that some replica may still need; the driver stops senders above its
     bound."""
@@ -178,6 +223,8 @@ class Applied(msgspec.Struct, frozen=True, gc=False):
 
     index: int
     size: int
+    outputs: tuple[Output, ...] = ()
+    """What it said to the outside on the way, in order."""
 
 
 class SnapshotTaken(msgspec.Struct, frozen=True, gc=False):
@@ -195,6 +242,14 @@ class LossAnswered(msgspec.Struct, frozen=True, gc=False):
 
     question: int
     action: Action | None
+
+
+class OutputsSent(msgspec.Struct, frozen=True, gc=False):
+    """A destination that is no node has taken outputs up to this one."""
+
+    destination: str
+    position: int
+    k: int
 
 
 class EndIgnoring(msgspec.Struct, frozen=True, gc=False):

@@ -36,6 +36,7 @@ from holdfast.group.ports import (
     EndIgnoring,
     HandOver,
     LossAnswered,
+    OutputsSent,
     Refound,
     RemoveReplica,
     Restored,
@@ -55,6 +56,7 @@ from holdfast.wire.frames import (
     Idle,
     Lost,
     Nack,
+    OutputsHere,
     Payload,
     Seek,
     Standing,
@@ -101,6 +103,7 @@ class ReplicaMachine(Machine):
             Refound: self._refound,
             LossAnswered: self._loss_answered,
             EndIgnoring: self._end_ignoring,
+            OutputsSent: self._outputs_sent,
         }
         self._frames: dict[type[Any], Callable[[Nanos, NodeId, Any, Outbox], None]] = {
             Payload: self._payload,
@@ -117,6 +120,7 @@ class ReplicaMachine(Machine):
             Standing: self._standing,
             Lost: self._lost,
             Found: self._found,
+            OutputsHere: self._outputs_here,
         }
 
     # -- the machine ---------------------------------------------------------------------------------------------
@@ -210,6 +214,7 @@ class ReplicaMachine(Machine):
     def _peer_up(self, now: Nanos, item: PeerUp, _out: Outbox) -> None:
         peer = self._core.peers.up(item.peer, item.member)
         self._core.recovery.source_back(item.peer)
+        self._leading.emitter.node_up(peer.name)
         if self._core.peers.replica_at(item.peer) is not None:
             self._founding.peer_up(now)
             self._leading.appends.peer_up(peer)
@@ -225,7 +230,7 @@ class ReplicaMachine(Machine):
                 self._election.leader_gone(now)
 
     def _applied(self, _now: Nanos, item: Applied, _out: Outbox) -> None:
-        self._core.delivery.done(item.index)
+        self._core.delivery.done(item.index, item.outputs)
 
     def _snapshot_taken(self, now: Nanos, item: SnapshotTaken, out: Outbox) -> None:
         self._state_out.taken(item, now, out)
@@ -279,6 +284,19 @@ class ReplicaMachine(Machine):
     def _loss_answered(self, now: Nanos, item: LossAnswered, out: Outbox) -> None:
         if self._core.leadership.leading:
             self._leading.decisions.answered(item, now, out)
+
+    def _outputs_sent(self, _now: Nanos, item: OutputsSent, _out: Outbox) -> None:
+        if self._core.leadership.leading:
+            self._leading.emitter.arrived(item.destination, (item.position, item.k))
+
+    def _outputs_here(self, _now: Nanos, node: NodeId, frame: OutputsHere, _out: Outbox) -> None:
+        core = self._core
+        peer = core.peers.at(node)
+        name = core.name if node == core.node else peer.name if peer is not None else ""
+        if not name or frame.history != core.history or not core.leadership.leading:
+            core.ignore("outputs")
+        else:
+            self._leading.emitter.here(name, frame)
 
     def _end_ignoring(self, now: Nanos, item: EndIgnoring, out: Outbox) -> None:
         if self._core.leadership.leading:
@@ -508,6 +526,7 @@ class ReplicaMachine(Machine):
             "peers": {name: other.match for name, other in progress.items()},
             "gaps": len(core.recovery.gaps),
             "nacks": core.recovery.nacks,
+            "outputs": {name: len(queue) for name, queue in delivery.kept.queues.items()},
             "questions": self._leading.decisions.asked,
             "decisions": list(self._leading.decisions.recent),
             "ignoring": [

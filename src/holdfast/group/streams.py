@@ -14,7 +14,7 @@ from zlib import crc32
 
 import msgspec
 
-from holdfast.group.log import NUMBER_MAX, is_sound_stream
+from holdfast.group.log import NUMBER_MAX, Cursor, is_sound_stream
 from holdfast.group.metadata import is_sound_about
 from holdfast.machine import RangeSet
 from holdfast.types import Nanos
@@ -259,6 +259,13 @@ class Streams:
         if found is not None and number > found.exists:
             found.exists = number
             self.changed[stream] = None
+
+    def forget_over(self, ground: Cursor) -> None:
+        """Streams that ended before everything that anybody still needs."""
+        if ground.over:
+            for stream in [stream for stream in self.streams if ground.is_over(stream)]:
+                del self.streams[stream]
+                self.changed.pop(stream, None)
 
     def holds(self, stream: StreamId, first: int, last: int) -> bool:
         found = self.streams.get(stream)

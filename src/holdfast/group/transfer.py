@@ -17,7 +17,7 @@ from holdfast.group.core import Core
 from holdfast.group.entries import View
 from holdfast.group.log import NUMBER_MAX, Cursor, is_sound_stream
 from holdfast.group.peers import Peer, post
-from holdfast.group.ports import SnapshotTaken, TakeSnapshot
+from holdfast.group.ports import Output, SnapshotTaken, TakeSnapshot
 from holdfast.group.rulings import Rulings, RulingsImage
 from holdfast.machine import Outbox
 from holdfast.telemetry.facts import GroupFact
@@ -52,6 +52,8 @@ class Image(msgspec.Struct, frozen=True, array_like=True):
     state: bytes
     rulings: RulingsImage = RulingsImage()
     """What is ignored, which requests were delivered, which outputs have arrived."""
+    outputs: tuple[Output, ...] = ()
+    """What the application has said so far that is not known to have arrived."""
 
     def cursor(self) -> Cursor:
         over = {(source, stream): incarnation for source, stream, incarnation in self.over}
@@ -77,12 +79,14 @@ class Image(msgspec.Struct, frozen=True, array_like=True):
         )
 
 
-def make_image(history: int, at: Cursor, digest: int, state: bytes) -> Image:
+def make_image(
+    history: int, at: Cursor, digest: int, state: bytes, outputs: tuple[Output, ...]
+) -> Image:
     over = tuple((source, stream, life) for (source, stream), life in at.over.items())
     streams = tuple(at.next.items())
     return Image(
         IMAGE_VERSION, history, at.index, at.term, at.position, at.log_ns, digest, streams, over, at.view, state,
-        at.rulings.image(),
+        at.rulings.image(), outputs,
     )  # fmt: skip
 
 
@@ -158,7 +162,10 @@ class StateOut:
             # Entries after the snapshot are gone meanwhile; a newer one is needed.
             self._take(out)
             return
-        image = memoryview(_encode(make_image(self._core.history, at, digest, item.data)))
+        outputs = self._delivery.kept.before(at.position)
+        image = memoryview(
+            _encode(make_image(self._core.history, at, digest, item.data, outputs))
+        )
         for giving in waiting:
             giving.image = image
             giving.index = at.index

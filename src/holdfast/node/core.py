@@ -1,6 +1,6 @@
 """The stack as a picture: which machines make a node, and what they may see of each other.
 
-    source/<g>  replica/<g>      layers 5, 6   groups
+    source/<g>  replica/<g>      layers 5, 6   groups, and where their outputs arrive (outputs)
     directory                    layer 3       who is in the domain
     health                       layer 2       what each path carries
     link/<peer> ...              layer 1       datagrams and channels
@@ -17,8 +17,10 @@ from typing import Any
 from zlib import crc32
 
 from holdfast.errors import MisuseError
-from holdfast.group.config import GROUP_FRAMES, units_for
+from holdfast.group.config import GROUP_FRAMES, SINK, units_for
 from holdfast.group.replica import ReplicaMachine
+from holdfast.group.sink import TABLE as OUTPUTS
+from holdfast.group.sink import SinkMachine
 from holdfast.group.source import SourceMachine
 from holdfast.health.config import HealthConfig
 from holdfast.health.monitor import HEALTH, HealthMachine
@@ -108,12 +110,13 @@ class NodeCore:
     @staticmethod
     def tables(_: NodeConfig) -> list[str]:
         """The tables of the store that must be loaded before a core can be made."""
-        return [MEMBERS]
+        return [MEMBERS, OUTPUTS]
 
     def _fixed_units(self) -> Iterable[str]:
         yield DOOR
         yield HEALTH
         yield DIRECTORY
+        yield SINK
         for group in self.groups.values():
             yield f"source/{group.name}"
             if self.config.name in (*group.voters, *group.learners):
@@ -137,6 +140,8 @@ class NodeCore:
         if kind == DIRECTORY:
             spawn = self._spawn if self.config.mesh == "all" else _spawn_nothing
             return DirectoryMachine(me, spawn, self._stored.get(MEMBERS, []), self._now)
+        if kind == SINK:
+            return SinkMachine(me.node, self._stored.get(OUTPUTS, []))
         if kind == "source":
             # One that failed begins another stream: its numbers start again at 1.
             stream = self._streams_begun.get(name, 0)

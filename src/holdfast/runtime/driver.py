@@ -12,7 +12,16 @@ from time import monotonic_ns
 from typing import Any, Final
 
 from holdfast.errors import NodeStopped, StoreError
-from holdfast.group.ports import Apply, AskLoss, RestoreState, SourceRoom, TakeSnapshot, Tell
+from holdfast.group.ports import (
+    Apply,
+    AskLoss,
+    OutputsReady,
+    RestoreState,
+    SendOutputs,
+    SourceRoom,
+    TakeSnapshot,
+    Tell,
+)
 from holdfast.links.ports import (
     DOOR,
     Arrived,
@@ -55,6 +64,7 @@ class Driver:
         deliver: Deliver,
         room: Callable[[PortRoom | SourceRoom], None],
         ended: Callable[[SessionEnded], None],
+        outputs: Callable[[OutputsReady | SendOutputs], None],
         failed: Callable[[BaseException], None],
         on_failure: Callable[[Any], None],
     ) -> None:
@@ -93,6 +103,8 @@ class Driver:
             RestoreState: self._apply,
             AskLoss: self._apply,
             Tell: self._apply,
+            OutputsReady: outputs,
+            SendOutputs: outputs,
         }
 
     # -- life ----------------------------------------------------------------------------------------------------

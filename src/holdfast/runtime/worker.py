@@ -16,6 +16,7 @@ from holdfast.group.ports import (
     AskLoss,
     Context,
     LossAnswered,
+    Output,
     Replica,
     Restored,
     RestoreState,
@@ -77,6 +78,7 @@ class AppWorker:
     def _work(self, jobs: deque[Job]) -> None:
         """Do a batch of jobs; what was applied is reported once for all that came before."""
         index = size = 0
+        outputs: list[Output] = []
         for job in jobs:
             if self._closing:
                 return
@@ -84,20 +86,23 @@ class AppWorker:
                 continue  # Only a state from elsewhere can help it.
             try:
                 if isinstance(job, Apply):
-                    context = self._context(job.log_ns, job.batch.position)
+                    said: list[Output] = []
+                    context = self._context(job.log_ns, job.batch.position, said)
                     self._application.apply(job.batch, context)
+                    outputs += said
                     index, size = job.index, size + job.size
                     continue
                 if index:
-                    self._answer(Applied(index, size))
+                    self._answer(Applied(index, size, tuple(outputs)))
                     index = size = 0
+                    outputs = []
                 self._do(job)
             except Exception as error:  # noqa: BLE001 the application's own; it suspends this replica only
                 self._failed = True
                 index = 0 if isinstance(job, AskLoss) else job.index
                 self._answer(AppFailed(index, f"{type(error).__name__}: {error}"))
         if index:
-            self._answer(Applied(index, size))
+            self._answer(Applied(index, size, tuple(outputs)))
 
     def _do(self, job: TakeSnapshot | RestoreState | AskLoss | Tell) -> None:
         application = self._application
@@ -112,6 +117,7 @@ class AppWorker:
         else:
             application.on_decision(job.decision, self._context(job.log_ns, -job.index))
 
-    def _context(self, log_ns: Nanos, place: int) -> Context:
+    def _context(self, log_ns: Nanos, place: int, said: list[Output] | None = None) -> Context:
         """Seeded by the place in the order and nothing else: every replica draws the same."""
-        return Context(self._group, log_ns, Random(crc32(f"{self._group}/{place}".encode())))
+        random = Random(crc32(f"{self._group}/{place}".encode()))
+        return Context(self._group, log_ns, random, place, said)

@@ -14,6 +14,7 @@ from holdfast.group.ports import (
     AskLoss,
     Context,
     LossAnswered,
+    Output,
     Replica,
     Restored,
     RestoreState,
@@ -82,7 +83,8 @@ class Worker:
                 break
             answer = self._run(self._jobs.popleft())
             if isinstance(answer, Applied):
-                applied = Applied(answer.index, answer.size + (applied.size if applied else 0))
+                size, said = (applied.size, applied.outputs) if applied else (0, ())
+                applied = Applied(answer.index, answer.size + size, said + answer.outputs)
                 continue
             self._report(applied, answer)
             applied = None
@@ -111,8 +113,9 @@ class Worker:
     def _answer(self, job: Job) -> Any:
         match job:
             case Apply(index=index, log_ns=log_ns, batch=batch, size=size):
-                self.replica.apply(batch, self._context(log_ns, batch.position))
-                return Applied(index, size)
+                said: list[Output] = []
+                self.replica.apply(batch, self._context(log_ns, batch.position, said))
+                return Applied(index, size, tuple(said))
             case TakeSnapshot(request=request, index=index):
                 return SnapshotTaken(request, index, self.replica.snapshot())
             case RestoreState(index=index, data=data):
@@ -124,7 +127,8 @@ class Worker:
                 self.replica.on_decision(decision, self._context(log_ns, -index))
                 return None
 
-    def _context(self, log_ns: Nanos, place: int) -> Context:
+    def _context(self, log_ns: Nanos, place: int, said: list[Output] | None = None) -> Context:
         """Seeded by the place in the order and nothing else: every replica draws the same."""
         group = self._unit.partition("/")[2]
-        return Context(group, log_ns, Random(crc32(f"{group}/{place}".encode())))
+        random = Random(crc32(f"{group}/{place}".encode()))
+        return Context(group, log_ns, random, place, said)

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from holdfast.errors import MisuseError
-from holdfast.group.ports import Apply, AskLoss, RestoreState, SourceRoom, TakeSnapshot, Tell
+from holdfast.group.ports import (
+    Apply,
+    AskLoss,
+    OutputsReady,
+    RestoreState,
+    SendOutputs,
+    SourceRoom,
+    TakeSnapshot,
+    Tell,
+)
 from holdfast.links.ports import (
     CloseFlow,
     FlowClosed,
@@ -50,6 +59,8 @@ def handlers_of(host: Host) -> Handlers:
             PortReady: _ignore,
             PortRoom: _ignore,
             SourceRoom: _ignore,
+            OutputsReady: _ignore,
+            SendOutputs: _ignore,
             SessionEnded: _ignore,
         }
     )

@@ -403,6 +403,27 @@ class Found(Frame, frozen=True, gc=False, array_like=True, tag=53):
     logged: tuple[tuple[int, int], ...] = ()
 
 
+class Outputs(Frame, frozen=True, gc=False, array_like=True, tag=54):
+    """What a group's application says to the node that gets this frame: (position, k, payload), in order."""
+
+    group: str
+    history: int
+    after: tuple[int, int]
+    """The id (position, k) of the output before the first one here: a receiver that lacks it waits for it."""
+    floor: tuple[int, int]
+    """Everything up to this one is known to have arrived, at this node or an earlier life of it."""
+    items: tuple[tuple[int, int, bytes], ...]
+
+
+class OutputsHere(Frame, frozen=True, gc=False, array_like=True, tag=55):
+    """The sender of this frame has every output of the group up to this one."""
+
+    group: str
+    history: int
+    position: int
+    k: int
+
+
 AnyFrame = (
     Hello
     | Refuse
@@ -429,6 +450,8 @@ AnyFrame = (
     | Standing
     | Lost
     | Found
+    | Outputs
+    | OutputsHere
 )
 
 IMMEDIATE: Final = frozenset({Basic, Probe, Payload, Idle, Nack, Lost, RawBatch})

@@ -24,6 +24,7 @@ from holdfast.group import (
     units_for,
 )
 from holdfast.group.actions import Action
+from holdfast.group.config import SINK
 from holdfast.group.loss import LossInfo
 from holdfast.group.metadata import Note
 from holdfast.group.ports import (
@@ -31,18 +32,24 @@ from holdfast.group.ports import (
     Applied,
     Apply,
     AskLoss,
+    Context,
     Decision,
     LossAnswered,
     Multicast,
+    Output,
+    OutputsReady,
+    OutputsSent,
     Restored,
     RestoreState,
+    SendOutputs,
     SnapshotTaken,
     SourceRoom,
     TakeSnapshot,
     Tell,
 )
+from holdfast.group.sink import SinkMachine
 from holdfast.links.ports import PeerDown, PeerUp, Received, SendChannel, SendDatagrams, link_unit
-from holdfast.machine import Machine, Outbox, Turns
+from holdfast.machine import Machine, Outbox, Put, Turns
 from holdfast.telemetry.facts import DeliveryFact, GroupFact, OrderFact
 from holdfast.types import MICROSECOND, MILLISECOND, NodeId
 from holdfast.wire.codec import Rejected, decode_frame
@@ -143,6 +150,14 @@ class Host:
         """What the application answers when it is asked."""
         self.asked: list[LossInfo] = []
         self.told: list[Decision] = []
+        self.says: Callable[[bytes], list[tuple[str, bytes]]] = lambda _: []
+        """What the application says to whom about a message."""
+        self.takes_outputs = True
+        """Whether a foreign destination takes what it is sent."""
+        self.outputs: list[Output] = []
+        """What arrived here, as a node."""
+        self.sent: list[Output] = []
+        """What was sent to foreign destinations from here."""
         self.unanswered: list[Any] = []
         self.room: list[int] = []
         self.turns = Turns(lambda _unit: None)
@@ -154,6 +169,7 @@ class Host:
             config=config, node=self.id, name=name, incarnation=incarnation, rng=Random(seed + "s")
         )
         self.turns.add(source_unit(GROUP), self.source)
+        self.turns.add(SINK, SinkMachine(self.id, world.outputs_stored.get(name, [])))
         self.replica: ReplicaMachine | None = None
         if name in config.replicas:
             self.replica = ReplicaMachine(
@@ -208,6 +224,8 @@ class World:
         self.joiners = [f"j{k + 1}" for k in range(joiners)]
         self.names = [*names[0], *names[1], *self.joiners, *(f"s{k + 1}" for k in range(sources))]
         self.now = 0
+        self.outputs_stored: dict[str, list[tuple[bytes, bytes]]] = {}
+        """What each node's sink wrote down, by name of the node."""
         self.hosts: dict[str, Host] = {}
         self.past: list[Host] = []
         """Hosts that were killed: what they delivered still counts."""
@@ -366,9 +384,20 @@ class World:
                     f"{host.name}: {failure.unit} failed on {failure.inputs}"
                 ) from failure.error
             self.facts.extend((host.name, fact) for fact in result.facts)
+            for write in result.writes:
+                self._write(host, write)
+            if result.writes:
+                more = host.turns.written(result.number) or more
             for effect in result.effects:
                 self._effect(host, effect)
         self._set_alarm(host)
+
+    def _write(self, host: Host, write: Any) -> None:
+        """Everything is durable at once here; only what sinks write survives a restart."""
+        if isinstance(write, Put) and write.table == "outputs":
+            rows = dict(self.outputs_stored.get(host.name, []))
+            rows[write.key] = write.value
+            self.outputs_stored[host.name] = sorted(rows.items())
 
     def _set_alarm(self, host: Host) -> None:
         deadline = host.turns.next_deadline()
@@ -393,6 +422,14 @@ class World:
             self._transmit(host, effect)
         elif isinstance(effect, SourceRoom):
             host.room.append(effect.held)
+        elif isinstance(effect, OutputsReady):
+            host.outputs.extend(effect.outputs)
+        elif isinstance(effect, SendOutputs):
+            if host.takes_outputs:
+                host.sent.extend(effect.outputs)
+                last = effect.outputs[-1]
+                answer = OutputsSent(effect.destination, last.position, last.k)
+                self._later(host, effect.unit, answer)
         else:
             self._trace.update(str(getattr(effect, "index", 0)).encode())
             host.unanswered.append(effect)
@@ -424,7 +461,11 @@ class World:
                 if host.fails_at <= last:
                     return AppFailed(effect.index, "deliberate")
             host.app.apply(effect)
-            return Applied(effect.index, effect.size)
+            context = Context(GROUP, effect.log_ns, Random(1), effect.batch.position, [])
+            for message in effect.batch.messages:
+                for destination, payload in host.says(bytes(message)):
+                    context.output(destination, payload)
+            return Applied(effect.index, effect.size, tuple(context.outputs or ()))
         if isinstance(effect, TakeSnapshot):
             return SnapshotTaken(effect.request, effect.index, host.app.snapshot())
         if isinstance(effect, AskLoss):
