@@ -550,14 +550,15 @@ class World:
                 assert same == (first.stream, first.first, first.last, first.digest, first.index)
 
     def skipped(self) -> set[tuple[str, int]]:
-        """Numbers that the order says nobody delivers, of entries that some replica has delivered past."""
-        reached = max(host.status["applied"] for host in self.hosts.values() if host.replica)
-        return {
-            (fact.stream, number)
-            for fact in self.orders()
-            if fact.entry == "skip" and fact.index <= reached
-            for number in range(fact.first, fact.last + 1)
-        }
+        """Numbers that some replica was told that nobody delivers."""
+        found: set[tuple[str, int]] = set()
+        for host in [*self.hosts.values(), *self.past]:
+            for told in host.told:
+                if told.kind == "skip" and told.stream is not None:
+                    of = told.stream
+                    label = f"{of.source.hex()}/{of.incarnation}/{of.stream}"
+                    found.update((label, number) for number in range(told.first, told.last + 1))
+        return found
 
     def orders(self) -> list[OrderFact]:
         return [fact for _, fact in self.facts if isinstance(fact, OrderFact)]

@@ -430,6 +430,103 @@ def test_a_table_that_says_suspend_goes_on_with_its_next_rule_when_that_is_refus
     delivered(world, [1, 3])
 
 
+def leader(world: World) -> str:
+    names = [
+        n for n, host in world.hosts.items() if host.replica and host.status["state"] == "leading"
+    ]
+    return names[-1] if names else ""
+
+
+def only_from_source(world: World) -> None:
+    """What `drop` loses, it loses on the way from the source; replicas can give it to each other."""
+    drop = world.drop
+    assert drop is not None
+    world.drop = lambda a, b, frame: a == "s1" and drop(a, b, frame)
+
+
+def test_a_leader_that_suspends_itself_is_followed_by_one_that_holds_the_lost_messages() -> None:
+    """L8: nothing has to be recovered, n3 has it all and goes on."""
+    world = lossy()
+    answer(world, SUSPEND)
+    losing(world, range(2, 4), "n1", "n2")
+    only_from_source(world)
+    send(world, 5)
+    delivered(world, [1, 2, 3, 4, 5])
+    assert leader(world) == "n3"
+    assert world.hosts["n1"].status["state"] == "following"
+    assert [info.lost for info in world.hosts["n1"].asked] == [((2, 3),)]
+    assert not world.hosts["n3"].asked
+
+
+def test_a_leader_that_lacks_it_too_asks_its_own_application_again() -> None:
+    """L8: if none holds the lost messages, the new leader asks."""
+    world = lossy()
+    said: list[str] = []
+
+    def think(name: str) -> Callable[[LossInfo], Action]:
+        def answer_of(_: LossInfo) -> Action:
+            said.append(name)
+            return SUSPEND if len(said) == 1 else DROP
+
+        return answer_of
+
+    for name in ALL:
+        world.hosts[name].on_loss = think(name)
+    losing(world, range(2, 3), *ALL)
+    send(world, 3)
+    delivered(world, [1, 3])
+    assert said[0] == "n1"
+    assert said[-1] != "n1"
+    assert leader(world) != "n1"
+
+
+def test_recover_else_suspend_lets_another_lead_when_recovery_fails() -> None:
+    world = lossy()
+    answer(world, RECOVER.otherwise(SUSPEND).within(0.1))
+    losing(world, range(2, 3), "n1")
+    send(world, 3)
+    world.run_until(lambda: leader(world) in ("n2", "n3"), 5 * SECOND)
+    world.drop = None
+    delivered(world, [1, 2, 3])
+
+
+def test_a_new_leader_resumes_what_is_ignored_and_counts_on_from_the_log() -> None:
+    world = lossy()
+    answer(world, IGNORE(("stream",), count=5))
+    losing(world, range(2, 3), *ALL)
+    send(world, 5)
+    world.run(300 * MILLISECOND)
+    assert world.hosts["n2"].status["ignoring"][0]["left"] == 2
+    world.drop = None
+    world.kill("n1")
+    world.run_until(lambda: leader(world) in ("n2", "n3"), 5 * SECOND)
+    send(world, 5, start=6)
+    delivered(world, [1, 8, 9, 10])
+
+
+def test_a_question_dies_with_the_term_and_the_new_leader_asks_it_again() -> None:
+    world = lossy()
+    for name in ALL:
+        world.hosts[name].on_loss = lambda _: DROP
+    losing(world, range(2, 3), *ALL)
+    world.hosts["n1"].frozen = True
+    send(world, 3)
+    world.run(100 * MILLISECOND)
+    assert world.hosts["n1"].status["questions"] == 1
+    world.kill("n1")
+    delivered(world, [1, 3])
+
+
+def test_a_backup_that_cannot_get_a_message_of_the_order_takes_a_state_and_goes_on() -> None:
+    """L7: it is suspended, restored, and takes part again, without stopping the group."""
+    world = lossy(lack_ns=200 * MILLISECOND)
+    losing(world, range(2, 3), "n3")
+    send(world, 5)
+    world.run_until(lambda: numbers(world, "n2") == [1, 2, 3, 4, 5], SECOND)
+    delivered(world, [1, 2, 3, 4, 5], 20 * SECOND)
+    assert any(name == "n3" for name, _ in world.events("restored"))
+
+
 # -- streams that end, requests ----------------------------------------------------------------------------------
 
 
