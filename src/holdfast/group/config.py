@@ -31,6 +31,8 @@ from holdfast.wire.frames import (
     Vote,
 )
 
+MAY_BE_ZERO: Final = ("message_log_bytes",)
+
 
 class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One group, the same on every node that has to do with it. Nodes are named by their names."""
@@ -120,6 +122,8 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the application has said to destinations that have not got it yet; above that it is given nothing more."""
     output_retry_ns: Nanos = SECOND
     """How long a destination may take to say that it has what it was sent."""
+    message_log_bytes: int = 0
+    """Replicas write messages down, up to this much each, to recover from when no buffer has them; 0: they do not."""
     close_delay_ns: Nanos = SECOND
     """How long after its source has begun a new life a stream is closed."""
 
@@ -160,7 +164,7 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
         for field in msgspec.structs.fields(self):
             value = getattr(self, field.name)
-            if field.type is int and value <= 0:
+            if field.type is int and value <= 0 and field.name not in MAY_BE_ZERO:
                 raise ConfigError(f"group {self.name}: {field.name} is {value}, must be positive")
 
     @property
@@ -193,6 +197,11 @@ def replica_unit(group: str) -> str:
     return "replica/" + group
 
 
+def log_unit(group: str) -> str:
+    """Where the group's messages are written down on a node, if they are."""
+    return "messages/" + group
+
+
 SINK: Final = "outputs"
 """The unit of a node where outputs of groups arrive."""
 
@@ -211,8 +220,14 @@ def units_for(frame: AnyFrame) -> tuple[str, ...]:
     A source and a replica on the same node both hold messages and both free them, so `Nack` and `Freed` go to
     both; each ignores what is not its own.
     """
-    if isinstance(frame, Nack | Freed):
+    if isinstance(frame, Nack):
+        if frame.from_log:
+            return (log_unit(frame.group),)
         return (source_unit(frame.group), replica_unit(frame.group))
+    if isinstance(frame, Freed):
+        return (source_unit(frame.group), replica_unit(frame.group))
+    if isinstance(frame, Payload | Lost):
+        return (replica_unit(frame.group), log_unit(frame.group))
     if isinstance(frame, Outputs):
         return (SINK,)
     if type(frame) in GROUP_FRAMES:

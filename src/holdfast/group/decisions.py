@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 
 from holdfast.group.actions import Action, Ignore
-from holdfast.group.config import replica_unit
+from holdfast.group.config import log_unit, replica_unit
 from holdfast.group.core import Core
 from holdfast.group.criteria import CRITERIA_MAX, Criterion, covering
 from holdfast.group.entries import Closed, Decided, Ignoring, Skipped, encode_data
@@ -30,11 +30,12 @@ from holdfast.group.inquiry import Inquiry
 from holdfast.group.log import Kind
 from holdfast.group.loss import LossInfo, Place, Range
 from holdfast.group.order import Order
-from holdfast.group.peers import Peer, post
+from holdfast.group.peers import post
 from holdfast.group.policy import Policy
 from holdfast.group.ports import AskLoss, LossAnswered
 from holdfast.group.recovery import RANGES_MAX
 from holdfast.group.streams import Stream
+from holdfast.links.ports import Received
 from holdfast.machine import Outbox, RangeSet
 from holdfast.types import MILLISECOND, NEVER, SECOND, Nanos, NodeId
 from holdfast.wire.frames import Found, Lost, StreamId
@@ -80,8 +81,8 @@ class Case:
         self.attempt = 1
         self.stage = Stage.SEEKING
         self.due_ns: Nanos = NEVER
-        self.found: dict[str, tuple[NodeId, RangeSet, RangeSet]] = {}
-        """Per replica that answered: its node, what it holds, what its message log holds."""
+        self.found: dict[tuple[str, bool], tuple[NodeId, RangeSet]] = {}
+        """Per replica that answered, and per message log: the node, and what is there."""
         self.told: dict[int, int] = {}
         self.recovered = RangeSet()
         self.reasons = reasons
@@ -104,14 +105,15 @@ class Case:
                 left.add(a, b)
         return left
 
-    def holders(self, left: RangeSet) -> list[tuple[str, NodeId, int]]:
-        """Who has some of what is left, most first: name, node, how many."""
+    def holders(self, left: RangeSet) -> list[tuple[str, NodeId, bool, int]]:
+        """Who has some of what is left: name, node, whether in its message log, how many. Buffers come first, and
+        those that have most."""
         found = []
-        for name, (node, held, logged) in self.found.items():
-            count = sum(_common(left, held)) + sum(_common(left, logged))
+        for (name, from_log), (node, held) in self.found.items():
+            count = sum(_common(left, held))
             if count:
-                found.append((name, node, count))
-        return sorted(found, key=lambda item: -item[2])
+                found.append((name, node, from_log, count))
+        return sorted(found, key=lambda item: (item[2], -item[3]))
 
 
 def _common(one: RangeSet, other: RangeSet) -> list[int]:
@@ -259,18 +261,22 @@ class Decisions:
         ranges = _ranges(case.missing(self._core.recovery.next_of(case.stream)))[:RANGES_MAX]
         frame = Lost(self._core.config.name, case.question, case.stream.id, ranges)
         post(out, [peer.node for peer in self._core.peers.replicas], frame)
+        if self._core.config.message_log_bytes:
+            item = Received(self._core.node, [frame], now)
+            out.up(log_unit(self._core.config.name), item)
 
-    def found(self, peer: Peer, frame: Found) -> None:
+    def found(self, name: str, node: NodeId, frame: Found) -> None:
         """A replica says what it has."""
         case = self._cases.get(frame.stream)
         if case is None or case.question != frame.question:
             return
-        held, logged = RangeSet(), RangeSet()
-        for numbers, ranges in ((held, frame.held), (logged, frame.logged)):
-            for first, last in ranges[:RANGES_MAX]:
-                if 0 < first <= last:
-                    numbers.add(first, last + 1)
-        case.found[peer.name] = (peer.node, held, logged)
+        held = RangeSet()
+        for first, last in (frame.logged if frame.from_log else frame.held)[:RANGES_MAX]:
+            if 0 < first <= last:
+                held.add(first, last + 1)
+        case.found[(name, frame.from_log)] = (node, held)
+        if frame.from_log:
+            return
         place = 0
         for start, stop in held:
             for number in range(start, min(stop, start + len(frame.priorities) - place)):
@@ -279,7 +285,10 @@ class Decisions:
                 place += 1
 
     def _all_answered(self, case: Case) -> bool:
-        return all(peer.name in case.found for peer in self._core.peers.replicas)
+        names = [peer.name for peer in self._core.peers.replicas]
+        logs = [*names, self._core.name] if self._core.config.message_log_bytes else []
+        answered = [(name, False) for name in names] + [(name, True) for name in logs]
+        return all(key in case.found for key in answered)
 
     def _info(self, case: Case, left: RangeSet, now: Nanos) -> LossInfo:
         places: list[Place] = []
@@ -290,11 +299,8 @@ class Decisions:
             if there:
                 name = self._inquiry.transport(stream, _ranges(left), now).source
                 places.append(Place("source", name, there))
-        for name, (_, held, logged) in case.found.items():
-            for kind, numbers in (("replica", held), ("log", logged)):
-                count = sum(_common(left, numbers))
-                if count:
-                    places.append(Place(kind, name, count))
+        for name, _, from_log, count in case.holders(left):
+            places.append(Place("log" if from_log else "replica", name, count))
         return self._inquiry.info(
             stream,
             _ranges(left),
@@ -424,13 +430,13 @@ class Decisions:
         limit_ns = action.limit_ns or self._core.config.recover_ns
         case.failing = action
         case.recovered = RangeSet()
-        nodes = [node for _, node, _ in case.holders(left)]
-        source = NodeId(case.stream.id.source)
-        if self._core.recovery.source_is_here(case.stream.id) and source not in nodes:
-            nodes.append(source)
-        if nodes:
+        places = [(node, from_log) for _, node, from_log, _ in case.holders(left)]
+        source = (NodeId(case.stream.id.source), False)
+        if self._core.recovery.source_is_here(case.stream.id) and source not in places:
+            places.append(source)
+        if places:
             case.go(Stage.RECOVERING, now + limit_ns)
-            self._core.recovery.grant(case.stream.id, left, tuple(nodes), now)
+            self._core.recovery.grant(case.stream.id, left, tuple(places), now)
             return
         case.go(Stage.RECOVERING, now)
 
@@ -460,7 +466,7 @@ class Decisions:
         holders = case.holders(left)
         if not holders and not self._core.recovery.source_is_here(case.stream.id):
             return f"nobody that can be reached has the {count} that are missing"
-        names = [name for name, _, _ in holders] or ["the source"]
+        names = list(dict.fromkeys(name for name, *_ in holders)) or ["the source"]
         return f"{', '.join(names)} did not bring back {count} in time"
 
     def _pause(self, case: Case, now: Nanos) -> None:
@@ -477,7 +483,7 @@ class Decisions:
             self._core.fact("stays", refusal, now, out)
             self._pause(case, now)
             return
-        prefer = tuple(name for name, _, _ in case.holders(left))
+        prefer = tuple(name for name, _, from_log, _ in case.holders(left) if not from_log)
         self._core.fact("suspends itself", f"prefers {', '.join(prefer) or 'nobody'}", now, out)
         self._core.leadership.hand_over(prefer)
         case.refused["suspend"] = "another one was asked to lead, and did not"

@@ -207,6 +207,13 @@ class OutputsReady(msgspec.Struct, frozen=True, gc=False):
     outputs: tuple[Output, ...]
 
 
+class ReadLog(msgspec.Struct, frozen=True, gc=False):
+    """Read a table of a message log; answered by `LogRead`."""
+
+    unit: str
+    table: str
+
+
 class SourceRoom(msgspec.Struct, frozen=True, gc=False):
     """How many bytes a source's buffer holds that some replica may still need; the driver stops senders above its
     bound."""
@@ -242,6 +249,13 @@ class LossAnswered(msgspec.Struct, frozen=True, gc=False):
 
     question: int
     action: Action | None
+
+
+class LogRead(msgspec.Struct, frozen=True, gc=False):
+    """What a table of a message log holds, by key."""
+
+    table: str
+    rows: list[tuple[bytes, bytes]]
 
 
 class OutputsSent(msgspec.Struct, frozen=True, gc=False):

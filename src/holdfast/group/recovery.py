@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.group.config import GroupConfig, source_unit
+from holdfast.group.config import GroupConfig, log_unit, source_unit
 from holdfast.group.log import Log
 from holdfast.group.metadata import priority_at
 from holdfast.group.peers import Peers, post
@@ -66,7 +66,8 @@ class Grant(msgspec.Struct, gc=False):
     """The leader may recover these numbers, from these places."""
 
     ranges: RangeSet
-    nodes: tuple[NodeId, ...]
+    places: tuple[tuple[NodeId, bool], ...]
+    """Nodes, and whether their message log is meant, not their buffers."""
 
 
 class Gap(msgspec.Struct, gc=False):
@@ -226,7 +227,7 @@ class Recovery:
                 self._ask(stream, gap, now, out)
 
     def _ask(self, stream: Stream, gap: Gap, now: Nanos, out: Outbox) -> None:
-        asked: dict[NodeId, list[tuple[int, int]]] = {}
+        asked: dict[tuple[NodeId, bool], list[tuple[int, int]]] = {}
         for hole in gap.holes:
             if hole.due_ns > now:
                 continue
@@ -253,34 +254,41 @@ class Recovery:
     def _send(
         self,
         stream: Stream,
-        target: NodeId,
+        target: tuple[NodeId, bool],
         ranges: tuple[tuple[int, int], ...],
         now: Nanos,
         out: Outbox,
     ) -> None:
-        nack = Nack(self._config.name, stream.id, ranges)
+        group = self._config.name
+        node, from_log = target
+        nack = Nack(group, stream.id, ranges, from_log)
         self.nacks += 1
         stream.nacks += 1
-        if target == self._node:
-            out.up(source_unit(self._config.name), Received(self._node, [nack], now))
+        if node == self._node:
+            unit = log_unit(group) if from_log else source_unit(group)
+            out.up(unit, Received(self._node, [nack], now))
         else:
-            post(out, [target], nack)
+            post(out, [node], nack)
 
-    def _target(self, stream: Stream, hole: Hole) -> NodeId | None:
+    def _target(self, stream: Stream, hole: Hole) -> tuple[NodeId, bool] | None:
         """Whom to ask: the source at first, then everybody in turn; for a leader only those that it may."""
         source = NodeId(stream.id.source)
         here = self.source_is_here(stream.id) and stream.origin <= hole.last
         grant = self.grants.get(stream.id)
         if self.leading and grant is not None and grant.ranges.covers(hole.first, hole.last + 1):
-            return grant.nodes[hole.tries % len(grant.nodes)] if grant.nodes else None
+            return grant.places[hole.tries % len(grant.places)] if grant.places else None
         if here and hole.tries < SOURCE_TRIES:
-            return source
+            return source, False
         if self.leading:
             hole.exhausted = self._why_not(stream)
             return None
-        others = [peer.node for peer in self._peers.replicas if peer.node != source]
+        others = [(peer.node, False) for peer in self._peers.replicas if peer.node != source]
         if here:
-            others.append(source)
+            others.append((source, False))
+        if self._config.message_log_bytes:
+            others += [
+                (node, True) for node in (self._node, *(p.node for p in self._peers.replicas))
+            ]
         return others[hole.tries % len(others)] if others else None
 
     def _why_not(self, stream: Stream) -> str:
@@ -291,10 +299,14 @@ class Recovery:
         return "their source did not bring them back"
 
     def grant(
-        self, stream: StreamId, ranges: RangeSet, nodes: tuple[NodeId, ...], now: Nanos
+        self,
+        stream: StreamId,
+        ranges: RangeSet,
+        places: tuple[tuple[NodeId, bool], ...],
+        now: Nanos,
     ) -> None:
         """The leader is to recover these, from these places in turn."""
-        self.grants[stream] = Grant(ranges, nodes)
+        self.grants[stream] = Grant(ranges, places)
         gap = self.gaps.get(stream)
         for hole in gap.holes if gap is not None else ():
             if ranges.covers(hole.first, hole.last + 1):

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.group.config import GroupConfig, replica_unit, source_unit
+from holdfast.group.config import GroupConfig, log_unit, replica_unit, source_unit
 from holdfast.group.metadata import Annotator, Note
 from holdfast.group.peers import Peers, post, post_bytes
 from holdfast.group.ports import Multicast, SourceRoom
@@ -217,6 +217,8 @@ class SourceMachine(Machine):
         if self._replica:
             frames: list[AnyFrame] = [item.frame(self._config.name, self.stream) for item in sent]
             out.up(self._replica, Received(self._node, frames, now))
+            if self._config.message_log_bytes:
+                out.up(log_unit(self._config.name), Received(self._node, frames, now))
         self._idle_delay_ns = self._config.idle_first_ns
         self.deadline = now + self._idle_delay_ns
 

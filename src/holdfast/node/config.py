@@ -97,6 +97,8 @@ class GroupSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What to do about lost messages: the first rule that matches decides, where the application leaves it to them."""
     recover_s: float = 5.0
     """How long recovery may take when the answer does not say."""
+    message_log_mb: int = 0
+    """Replicas write messages down in their store, up to this much each, to recover lost ones from."""
     gone_s: float = 30.0
     """A source that cannot be reached for this long is not expected to bring anything back."""
 
@@ -165,6 +167,7 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             policy=group.loss,
             recover_ns=int(group.recover_s * SECOND),
             gone_ns=int(group.gone_s * SECOND),
+            message_log_bytes=group.message_log_mb << 20,
         )
         return msgspec.structs.replace(
             plain,
@@ -297,6 +300,8 @@ def _check_tls(config: NodeConfig, source: str) -> None:
 
 
 def _check_group(config: NodeConfig, group: GroupSection, source: str) -> None:
+    if group.message_log_mb < 0:
+        raise ConfigError(f"{source}: group {group.name!r}: message_log_mb is at least 0")
     if group.recover_s <= 0 or group.gone_s <= 0:
         raise ConfigError(f"{source}: group {group.name!r}: recover_s and gone_s are more than 0")
     if group.window_mb < 1:

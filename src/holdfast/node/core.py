@@ -17,7 +17,8 @@ from typing import Any
 from zlib import crc32
 
 from holdfast.errors import MisuseError
-from holdfast.group.config import GROUP_FRAMES, SINK, units_for
+from holdfast.group.config import GROUP_FRAMES, SINK, log_unit, units_for
+from holdfast.group.messagelog import MessageLog, log_tables
 from holdfast.group.replica import ReplicaMachine
 from holdfast.group.sink import TABLE as OUTPUTS
 from holdfast.group.sink import SinkMachine
@@ -108,9 +109,15 @@ class NodeCore:
         self._listeners.remove(DOOR)
 
     @staticmethod
-    def tables(_: NodeConfig) -> list[str]:
+    def tables(config: NodeConfig) -> list[str]:
         """The tables of the store that must be loaded before a core can be made."""
-        return [MEMBERS, OUTPUTS]
+        logs = [
+            table
+            for group in config.groups()
+            if group.message_log_bytes and config.name in group.replicas
+            for table in log_tables(group.name)
+        ]
+        return [MEMBERS, OUTPUTS, *logs]
 
     def _fixed_units(self) -> Iterable[str]:
         yield DOOR
@@ -121,6 +128,8 @@ class NodeCore:
             yield f"source/{group.name}"
             if self.config.name in (*group.voters, *group.learners):
                 yield f"replica/{group.name}"
+                if group.message_log_bytes:
+                    yield log_unit(group.name)
 
     def _rng(self, unit: str) -> Random:
         """Chance for one unit: the same for the same seed, node and unit, and nothing else."""
@@ -140,6 +149,8 @@ class NodeCore:
         if kind == DIRECTORY:
             spawn = self._spawn if self.config.mesh == "all" else _spawn_nothing
             return DirectoryMachine(me, spawn, self._stored.get(MEMBERS, []), self._now)
+        if kind == "messages":
+            return MessageLog(self.groups[name], me.node, dict(self._stored))
         if kind == SINK:
             return SinkMachine(me.node, self._stored.get(OUTPUTS, []))
         if kind == "source":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from time import monotonic_ns
 from typing import Any, Final
 
@@ -15,7 +16,9 @@ from holdfast.errors import NodeStopped, StoreError
 from holdfast.group.ports import (
     Apply,
     AskLoss,
+    LogRead,
     OutputsReady,
+    ReadLog,
     RestoreState,
     SendOutputs,
     SourceRoom,
@@ -103,6 +106,7 @@ class Driver:
             RestoreState: self._apply,
             AskLoss: self._apply,
             Tell: self._apply,
+            ReadLog: self._read_log,
             OutputsReady: outputs,
             SendOutputs: outputs,
         }
@@ -293,6 +297,17 @@ class Driver:
         transport = self._flows.get(effect.flow)
         if transport is not None:
             transport.close_flow(effect.flow, effect.reason)
+
+    def _read_log(self, effect: ReadLog) -> None:
+        assert self._writer is not None
+
+        def take(future: Future[dict[str, list[tuple[bytes, bytes]]]]) -> None:
+            if future.exception() is None:
+                self.offer_from_thread(
+                    effect.unit, LogRead(effect.table, future.result()[effect.table])
+                )
+
+        self._writer.load([effect.table]).add_done_callback(take)
 
     def _apply(self, effect: Job) -> None:
         worker = self.workers.get(effect.unit)

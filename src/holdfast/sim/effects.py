@@ -11,7 +11,9 @@ from holdfast.errors import MisuseError
 from holdfast.group.ports import (
     Apply,
     AskLoss,
+    LogRead,
     OutputsReady,
+    ReadLog,
     RestoreState,
     SendOutputs,
     SourceRoom,
@@ -59,6 +61,7 @@ def handlers_of(host: Host) -> Handlers:
             PortReady: _ignore,
             PortRoom: _ignore,
             SourceRoom: _ignore,
+            ReadLog: partial(_read_log, host),
             OutputsReady: _ignore,
             SendOutputs: _ignore,
             SessionEnded: _ignore,
@@ -116,6 +119,10 @@ def _work(host: Host, job: Job) -> None:
         worker = Worker(host, job.unit, replica, random, host.profile.apply_ns)
         host.workers[job.unit] = worker
     worker.give(job)
+
+
+def _read_log(host: Host, effect: ReadLog) -> None:
+    host.give(effect.unit, LogRead(effect.table, host.disk.rows(effect.table)))
 
 
 def _ignore(_: object) -> None:

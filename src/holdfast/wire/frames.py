@@ -255,6 +255,8 @@ class Nack(Frame, frozen=True, gc=False, array_like=True, tag=42):
     group: str
     stream: StreamId
     ranges: tuple[tuple[int, int], ...]
+    from_log: bool = False
+    """From the message log, because no buffer has them."""
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -401,6 +403,8 @@ class Found(Frame, frozen=True, gc=False, array_like=True, tag=53):
     priorities: bytes = b""
     """Of the held messages, one after the other, as far as they are told."""
     logged: tuple[tuple[int, int], ...] = ()
+    from_log: bool = False
+    """This is the answer of the message log, not of the replica."""
 
 
 class Outputs(Frame, frozen=True, gc=False, array_like=True, tag=54):

@@ -24,8 +24,9 @@ from holdfast.group import (
     units_for,
 )
 from holdfast.group.actions import Action
-from holdfast.group.config import SINK
+from holdfast.group.config import SINK, log_unit
 from holdfast.group.loss import LossInfo
+from holdfast.group.messagelog import MessageLog
 from holdfast.group.metadata import Note
 from holdfast.group.ports import (
     AppFailed,
@@ -34,11 +35,13 @@ from holdfast.group.ports import (
     AskLoss,
     Context,
     Decision,
+    LogRead,
     LossAnswered,
     Multicast,
     Output,
     OutputsReady,
     OutputsSent,
+    ReadLog,
     Restored,
     RestoreState,
     SendOutputs,
@@ -169,13 +172,18 @@ class Host:
             config=config, node=self.id, name=name, incarnation=incarnation, rng=Random(seed + "s")
         )
         self.turns.add(source_unit(GROUP), self.source)
-        self.turns.add(SINK, SinkMachine(self.id, world.outputs_stored.get(name, [])))
+        outputs = sorted(world.stored.get((name, "outputs"), {}).items())
+        self.turns.add(SINK, SinkMachine(self.id, outputs))
         self.replica: ReplicaMachine | None = None
         if name in config.replicas:
             self.replica = ReplicaMachine(
                 config=config, node=self.id, name=name, incarnation=incarnation, rng=Random(seed + "r")
             )  # fmt: skip
             self.turns.add(replica_unit(GROUP), self.replica)
+            if config.message_log_bytes:
+                tables = {t: s for (n, t), s in world.stored.items() if n == name}
+                rows = {table: sorted(stored.items()) for table, stored in tables.items()}
+                self.turns.add(log_unit(GROUP), MessageLog(config, self.id, rows))
         for other in world.names:
             if other != name:
                 peer = node_id(other)
@@ -224,8 +232,8 @@ class World:
         self.joiners = [f"j{k + 1}" for k in range(joiners)]
         self.names = [*names[0], *names[1], *self.joiners, *(f"s{k + 1}" for k in range(sources))]
         self.now = 0
-        self.outputs_stored: dict[str, list[tuple[bytes, bytes]]] = {}
-        """What each node's sink wrote down, by name of the node."""
+        self.stored: dict[tuple[str, str], dict[bytes, bytes]] = {}
+        """What nodes wrote down, by name of the node and of the table: it survives them."""
         self.hosts: dict[str, Host] = {}
         self.past: list[Host] = []
         """Hosts that were killed: what they delivered still counts."""
@@ -393,11 +401,13 @@ class World:
         self._set_alarm(host)
 
     def _write(self, host: Host, write: Any) -> None:
-        """Everything is durable at once here; only what sinks write survives a restart."""
-        if isinstance(write, Put) and write.table == "outputs":
-            rows = dict(self.outputs_stored.get(host.name, []))
+        """Everything is durable at once here."""
+        rows = self.stored.setdefault((host.name, write.table), {})
+        if isinstance(write, Put):
             rows[write.key] = write.value
-            self.outputs_stored[host.name] = sorted(rows.items())
+        else:
+            for key in [key for key in rows if write.first <= key < write.stop]:
+                del rows[key]
 
     def _set_alarm(self, host: Host) -> None:
         deadline = host.turns.next_deadline()
@@ -422,6 +432,9 @@ class World:
             self._transmit(host, effect)
         elif isinstance(effect, SourceRoom):
             host.room.append(effect.held)
+        elif isinstance(effect, ReadLog):
+            rows = sorted(self.stored.get((host.name, effect.table), {}).items())
+            self._later(host, effect.unit, LogRead(effect.table, rows))
         elif isinstance(effect, OutputsReady):
             host.outputs.extend(effect.outputs)
         elif isinstance(effect, SendOutputs):
