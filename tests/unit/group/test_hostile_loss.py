@@ -78,7 +78,10 @@ class Hostile:
     def entry(self) -> Entry:
         rng, number = self.rng, self.number
         stream = rng.choice((None, *self.streams))
-        return Entry(number(), number(), number(), number(), rng.randint(-1, 12), stream, number(), number(), self.data())  # fmt: skip
+        kind = rng.randint(-1, 12)
+        return Entry(
+            number(), number(), number(), number(), kind, stream, number(), number(), self.data()
+        )  # fmt: skip
 
     def frame(self) -> Any:
         rng, number = self.rng, self.number
