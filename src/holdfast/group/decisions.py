@@ -323,7 +323,8 @@ class Decisions:
             f"question {case.question} ({case.attempt}): {info.count} of {case.stream.label} lost"
         )
         self._core.fact("asks", text, now, out)
-        out.effect(AskLoss(replica_unit(self._core.config.name), case.question, info))
+        effect = AskLoss(replica_unit(self._core.config.name), case.question, info)
+        out.effect(effect, immediate=True)
 
     def answered(self, item: LossAnswered, now: Nanos, out: Outbox) -> None:
         """The application has said what to do, or leaves it to the table."""
@@ -331,7 +332,10 @@ class Decisions:
         if case is None or case.stage is not Stage.ASKING:
             return
         if item.action is None:
-            self._by_table(case, "", now, out)
+            if item.error:
+                self._core.fact("no answer", item.error, now, out)
+            why = f"the application failed: {item.error}" if item.error else ""
+            self._by_table(case, why, now, out)
         else:
             self._take(case, "application", item.action, now, out)
 

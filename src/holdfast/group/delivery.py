@@ -14,7 +14,7 @@ from holdfast.group.streams import Streams
 from holdfast.machine import Outbox
 from holdfast.telemetry.facts import DeliveryFact
 from holdfast.types import Nanos
-from holdfast.wire.frames import Entry
+from holdfast.wire.frames import Entry, StreamId
 
 TOLD: Final = (Kind.SKIP, Kind.IGNORE, Kind.RESUME, Kind.DECISION)
 """Kinds that applications are told about."""
@@ -29,6 +29,7 @@ class Delivery:
 
     def __init__(self, config: GroupConfig, log: Log, streams: Streams) -> None:
         self._group = config.name
+        self._fast = config.delivery == "fast"
         self._unit = replica_unit(config.name)
         self._log = log
         self._streams = streams
@@ -49,9 +50,10 @@ class Delivery:
         """A state is being put in: the application must not see anything else."""
 
     def hand_out(self, now: Nanos, out: Outbox) -> None:
-        """Hand over what is committed, as much as may be outstanding."""
+        """Hand over what is committed (in `fast` groups what is in the log), as much as may be outstanding."""
         log = self._log
-        while self.at.index < log.commit and self.outstanding < APPLY_MAX:
+        limit = log.last if self._fast else log.commit
+        while self.at.index < limit and self.outstanding < APPLY_MAX:
             if self.paused or self.kept.full:
                 break
             entry = log.entry(self.at.index + 1)
@@ -63,7 +65,7 @@ class Delivery:
                 if not self.suspended:
                     batch = Batch(entry.position, stream.id, entry.first, messages)
                     effect = Apply(self._unit, entry.index, entry.log_ns, batch, size)
-                    # It is decided: what this replica writes on its own disk does not change it any more.
+                    # Its own write may not be done: after a crash it begins again from a state.
                     out.effect(effect, immediate=True)
                     self._out.append((entry.index, size))
                     self.outstanding += size
@@ -88,7 +90,8 @@ class Delivery:
             self.kept.mark(marked.destination, (marked.position, marked.k))
         if entry.kind in TOLD and not self.suspended:
             decision = _decision(entry)
-            out.effect(Tell(self._unit, entry.index, entry.log_ns, decision))
+            # In its place among the batches, which do not wait for writes either.
+            out.effect(Tell(self._unit, entry.index, entry.log_ns, decision), immediate=True)
 
     def done(self, index: int, outputs: tuple[Output, ...] = ()) -> None:
         """The application has processed everything up to `index`, and has said `outputs` on the way."""
@@ -108,6 +111,15 @@ class Delivery:
         self.failed = failed
         self._out.clear()
         self.outstanding = 0
+
+    def undo(self, why: str, at: Cursor) -> dict[StreamId, int]:
+        """What was delivered above `at` is not in the order. The application's state is worth nothing any more; how
+        far it had come in each stream."""
+        delivered = dict(self.at.next)
+        self.suspend(why)
+        self.at = at.copy()
+        self.applied = at.index
+        return delivered
 
     def restart(self, at: Cursor, digest: int, outputs: tuple[Output, ...] = ()) -> None:
         """Go on after a state that was put in."""

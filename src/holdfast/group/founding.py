@@ -53,13 +53,16 @@ class Founding:
             return
         period_ns = core.config.query_period_ns
         self._seek_ns = now + (period_ns if core.is_blank else SEEK_SLOWER * period_ns)
-        if core.is_blank or not core.leadership.is_led(now, 2 * core.config.election_ns):
+        led = core.leadership.leading or core.leadership.is_led(now, 2 * core.config.election_ns)
+        if core.is_blank or not led:
             nodes = [peer.node for peer in core.peers.all]
             post(out, nodes, Seek(core.config.name, core.history))
 
     def answer(self) -> Standing:
         core = self._core
-        return Standing(core.config.name, core.history, core.leadership.term, core.leadership.leader)
+        return Standing(
+            core.config.name, core.history, core.leadership.term, core.leadership.leader
+        )
 
     def heard(self, peer: Peer, frame: Standing) -> None:
         """Somebody says what it is."""
@@ -98,7 +101,9 @@ class Founding:
         tail = self._core.log.tail
         data = encode_data(view)
         self._core.log.append(
-            Entry(term, tail.index + 1, tail.position, tail.log_ns, Kind.VIEW.value, None, 0, 0, data)
+            Entry(
+                term, tail.index + 1, tail.position, tail.log_ns, Kind.VIEW.value, None, 0, 0, data
+            )
         )
 
     def refound(self, now: Nanos, out: Outbox) -> bool:

@@ -77,6 +77,8 @@ class Emitter:
         if self._arrived and now >= self._said_ns + self._core.config.free_period_ns:
             self._said_ns = now
             self._order_arrivals(now, out)
+        if self._core.delivery.suspended:
+            return
         for destination, queue in self._kept.queues.items():
             if queue and queue[-1][0] > self._sent.get(destination, NOTHING):
                 self._send(destination, queue, now, out)
@@ -102,8 +104,11 @@ class Emitter:
         size = on_way = 0
         after = sent
         self._retry_ns[destination] = now + self._core.config.output_retry_ns
+        decided = self._decided()
         for id_, payload in queue:
             on_way += len(payload)
+            if id_[0] >= decided:
+                break
             if id_ <= sent:
                 continue
             if on_way > IN_FLIGHT and (batch or on_way > IN_FLIGHT + len(payload)):
@@ -116,6 +121,14 @@ class Emitter:
         if batch:
             self._emit(destination, after, batch, now, out)
             self._sent[destination] = batch[-1][0]
+
+    def _decided(self) -> int:
+        """Outputs of positions below this one come from messages whose place is decided: in `fast` groups the
+        application is ahead of that."""
+        log = self._core.log
+        if self._core.config.delivery == "safe":
+            return log.tail.position
+        return log.cursor_at(log.commit).position
 
     def _emit(
         self, destination: str, after: Id, batch: list[tuple[Id, bytes]], now: Nanos, out: Outbox

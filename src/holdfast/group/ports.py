@@ -249,6 +249,8 @@ class LossAnswered(msgspec.Struct, frozen=True, gc=False):
 
     question: int
     action: Action | None
+    error: str = ""
+    """What the application raised instead of an answer."""
 
 
 class LogRead(msgspec.Struct, frozen=True, gc=False):

@@ -80,7 +80,10 @@ class Appends:
             if member.name == self._core.name:
                 continue
             known = before.get(member.name)
-            same = known is not None and (known.member.node, known.member.life) == (member.node, member.life)
+            same = known is not None and (known.member.node, known.member.life) == (
+                member.node,
+                member.life,
+            )
             if known is None or not same:
                 known = Progress(member, self._log.last, now)
             known.member = member
@@ -102,7 +105,10 @@ class Appends:
     def of(self, peer: Peer) -> Progress | None:
         """What is known of a peer, if the view names this very life of it."""
         progress = self.progress.get(peer.name)
-        if progress is None or (progress.member.node, progress.member.life) != (peer.node, peer.life):
+        if progress is None or (progress.member.node, progress.member.life) != (
+            peer.node,
+            peer.life,
+        ):
             return None
         return progress
 
@@ -123,8 +129,10 @@ class Appends:
         progress.informed = progress.informed or frame.all_marks
         progress.failed, progress.why = frame.failed, frame.why
         last = self._log.last
-        if progress.applied < frame.applied <= self._log.commit:
-            progress.applied = frame.applied
+        # In `fast` groups it may have applied what is not in our log.
+        applied = min(frame.applied, frame.match, self._log.commit)
+        if progress.applied < applied:
+            progress.applied = applied
             progress.moved_ns = now
         if frame.ok:
             if progress.match < frame.match <= last:
@@ -177,6 +185,10 @@ class Appends:
     def send(self, now: Nanos, out: Outbox) -> None:
         """Send every member that can be reached what it lacks: entries, the commit index, or a sign of life."""
         contact_ns = -1
+        journal = self._core.journal
+        # Entries promise nothing: the leader counts itself only when its own write is done. But nobody may hear of a
+        # term that a crash would make it forget.
+        at_once = journal is None or journal.durable_term == self._core.leadership.term
         frames: dict[tuple[int, int], bytes] = {}
         for peer, progress in self.here():
             batch: list[bytes] = []
@@ -190,8 +202,7 @@ class Appends:
             if batch:
                 progress.sent_ns = now
                 progress.told = self._log.commit
-                # They promise nothing: the leader counts itself only when its own write is done.
-                post_bytes(out, [peer.node], batch, Append, immediate=True)
+                post_bytes(out, [peer.node], batch, Append, at_once)
 
     def _due(self, progress: Progress, now: Nanos) -> list[tuple[int, int]]:
         """The frames to send to one replica, each as (previous index, number of entries)."""

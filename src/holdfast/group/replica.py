@@ -11,7 +11,7 @@ Every call takes its inputs in, one by one, and then settles once: order or appe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
@@ -25,6 +25,7 @@ from holdfast.group.entries import View
 from holdfast.group.following import Following
 from holdfast.group.founding import Founding
 from holdfast.group.joining import Joining
+from holdfast.group.journal import Durable, Journal, Rows
 from holdfast.group.leading import Leading
 from holdfast.group.log import NUMBER_MAX, is_sound_stream
 from holdfast.group.metadata import is_sound_about
@@ -72,8 +73,16 @@ class ReplicaMachine(Machine):
     layer = 6
 
     def __init__(
-        self, *, config: GroupConfig, node: NodeId, name: str, incarnation: int, rng: Random
+        self,
+        *,
+        config: GroupConfig,
+        node: NodeId,
+        name: str,
+        incarnation: int,
+        rng: Random,
+        stored: Mapping[str, Rows] | None = None,
     ) -> None:
+        """`stored` is what a durable replica wrote in earlier lives (`journal_tables`)."""
         if name not in config.replicas:
             replicas = ", ".join(config.replicas)
             raise MisuseError(
@@ -86,6 +95,14 @@ class ReplicaMachine(Machine):
         self._founding = Founding(core, rng)
         self._joining = Joining(core, self._following, rng)
         self._state_out = StateOut(core)
+        if config.is_durable:
+            core.journal = Journal(core)
+            image = core.journal.load(stored or {})
+            core.follow_view()
+            if image is not None:
+                self._joining.begin_with(image)
+            if not core.is_blank:
+                self._election.wait(0)
         self._stuck = ""
         """What was last said of why there can be no leader."""
         self.deadline = 0
@@ -148,6 +165,15 @@ class ReplicaMachine(Machine):
         # What was due has been done; a piece that wants this very moment again gets the next one.
         self.deadline = max(self.deadline, now + 1)
 
+    def down(self, now: Nanos, inputs: list[Any], out: Outbox) -> None:
+        """What this replica wrote is on disk."""
+        journal = self._core.journal
+        for item in inputs:
+            if journal is not None and isinstance(item, Durable):
+                journal.written(item)
+        self._settle(now, out)
+        self.deadline = max(self.deadline, now + 1)
+
     def _excuse(self, now: Nanos) -> None:
         """A process that did not run when it wanted to has heard nobody, and that is nobody's fault."""
         if now - self.deadline > self._core.config.append_period_ns:
@@ -166,6 +192,8 @@ class ReplicaMachine(Machine):
 
     def _settle(self, now: Nanos, out: Outbox) -> None:
         core = self._core
+        if core.waiting.diverged or core.log.cut_at:
+            self._look_at_cuts(now, out)
         if core.recovery.leading != core.leadership.leading:
             core.recovery.leading = core.leadership.leading
             core.recovery.forget()
@@ -184,7 +212,12 @@ class ReplicaMachine(Machine):
             for stream in core.streams.changed:
                 core.recovery.look(core.streams.streams[stream], now, out)
             core.streams.changed.clear()
+        self._state_out.settle(now, out)
         self._say_stuck(now, out)
+        if core.journal is not None:
+            if core.journal.wants_state:
+                self._state_out.for_store(out)
+            core.journal.settle(out)
         self.deadline = min(
             self._leading.deadline(now) if core.leadership.leading else self._following.deadline(),
             core.recovery.deadline(),
@@ -192,6 +225,28 @@ class ReplicaMachine(Machine):
             self._founding.deadline(),
             self._election.deadline(),
         )
+
+    def _look_at_cuts(self, now: Nanos, out: Outbox) -> None:
+        """Entries were cut off. If they had been delivered (`fast`), or decided by a side of a cut that has lost
+        (`availability`), the application has to begin again from a state of those who know better (rule 11)."""
+        core, log = self._core, self._core.log
+        if core.waiting.diverged:
+            core.waiting.diverged = False
+            why = "another side of a cut has won: what was decided here is given up"
+            log.restart_empty()
+            core.waiting.restart()
+            core.waiting.hint = 0
+        elif log.cut_at <= core.delivery.at.index:
+            why = f"entries from {log.cut_at} on were delivered and are decided otherwise"
+        else:
+            log.cut_at = log.cut_at if core.journal is not None else 0
+            return
+        if core.journal is None:
+            log.cut_at = 0
+        core.fact("undone", why, now, out)
+        delivered = core.delivery.undo(why, log.cursor_at(log.commit))
+        self._state_out.stop()
+        self._joining.undone(now, delivered)
 
     def _say_stuck(self, now: Nanos, out: Outbox) -> None:
         stuck = self._founding.stuck
@@ -310,8 +365,10 @@ class ReplicaMachine(Machine):
             core.ignore("stranger")
         elif core.log.tail.is_over(stream) or not is_sound_payload(frame):
             core.ignore("payload")
-        elif core.streams.take(frame, core.log.tail.next.get(stream, 1), now) is None:
+        elif (taken := core.streams.take(frame, core.log.tail.next.get(stream, 1), now)) is None:
             core.ignore("too many streams")
+        elif taken and core.journal is not None:
+            core.journal.taken(frame)
 
     def _idle(self, _now: Nanos, peer: NodeId, frame: Idle, _out: Outbox) -> None:
         core = self._core
@@ -414,10 +471,9 @@ class ReplicaMachine(Machine):
             core.ignore("stranger")
         elif not 0 < frame.term < NUMBER_MAX or not 0 < frame.history < NUMBER_MAX << 1:
             core.ignore("append")
-        elif self._is_our_history(peer, frame, now, out) and self._following.append(
-            peer, frame, now, out
-        ):
-            if 0 <= frame.contact_ns < core.config.election_ns:
+        elif self._is_our_history(peer, frame, now, out):
+            leads = self._following.append(peer, frame, now, out)
+            if leads and 0 <= frame.contact_ns < core.config.election_ns:
                 self._election.heard(now)
 
     def _is_our_history(self, peer: Peer, frame: Append, now: Nanos, out: Outbox) -> bool:

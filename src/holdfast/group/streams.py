@@ -33,6 +33,8 @@ def is_sound_payload(frame: Payload) -> bool:
     count, block = frame.count, frame.block
     if not (1 <= frame.first < NUMBER_MAX and 1 <= count <= MESSAGES_MAX):
         return False
+    if not 0 <= frame.created_ns < 1 << 62:
+        return False
     if not is_sound_stream(frame.stream) or len(block) < HEAD + 4 * count:
         return False
     size, packed = _HEAD.unpack_from(block)
@@ -252,6 +254,16 @@ class Streams:
         if taken or stream.exists > before:
             self.changed[stream.id] = None
         return taken
+
+    def take_all(self, frame: Payload, floor: int) -> None:
+        """Keep a sound payload that was kept before, in an earlier life: whatever its size, it is needed."""
+        stream = self.streams.get(frame.stream)
+        if stream is None:
+            stream = self.streams[frame.stream] = Stream(frame.stream)
+            stream.drop_below(floor)
+            stream.origin = max(stream.origin, floor)
+        stream.take(frame, 1 << 62, floor)
+        self.changed[stream.id] = None
 
     def know(self, stream: StreamId, number: int, floor: int) -> None:
         """Number `number` of the stream exists somewhere: what is missing below it is a gap."""

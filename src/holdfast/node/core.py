@@ -4,6 +4,7 @@
     directory                    layer 3       who is in the domain
     health                       layer 2       what each path carries
     link/<peer> ...              layer 1       datagrams and channels
+    multicast/<adapter> ...      layer 1       what reaches everybody at once
     door                         layer 0       flows that belong to nobody yet
 
 A driver (sockets or simulator) feeds `turn` and does what the result says.
@@ -18,6 +19,7 @@ from zlib import crc32
 
 from holdfast.errors import MisuseError
 from holdfast.group.config import GROUP_FRAMES, SINK, log_unit, units_for
+from holdfast.group.journal import journal_tables
 from holdfast.group.messagelog import MessageLog, log_tables
 from holdfast.group.replica import ReplicaMachine
 from holdfast.group.sink import TABLE as OUTPUTS
@@ -30,8 +32,10 @@ from holdfast.links.directory import DIRECTORY, MEMBERS, DirectoryMachine
 from holdfast.links.door import DoorMachine
 from holdfast.links.inlet import Route
 from holdfast.links.link import LinkMachine
+from holdfast.links.multicast import MulticastMachine
 from holdfast.links.ports import (
     DOOR,
+    MULTICAST,
     Arrived,
     CloseFlow,
     FlowLost,
@@ -39,6 +43,7 @@ from holdfast.links.ports import (
     PeerDown,
     Reannounce,
     link_unit,
+    multicast_unit,
 )
 from holdfast.links.sessions import Sessions
 from holdfast.machine import Machine, Result, Turns
@@ -47,6 +52,7 @@ from holdfast.telemetry.facts import NodeFact
 from holdfast.types import Nanos, NodeId
 from holdfast.wire import frames as f
 from holdfast.wire.frames import MemberInfo
+from holdfast.wire.seal import KEY
 
 LINKS_MAX = 2_000
 
@@ -97,6 +103,9 @@ class NodeCore:
         self._now = now
         self._listeners: list[str] = []
         self._orphans: list[LinkMachine] = []
+        multicasts = self.me.sealed and any(a.multicast for a in self.me.adapters)
+        self._multicast_key = entropy(KEY) if multicasts else b""
+        """With which this node seals what it multicasts; every peer gets it over TLS."""
         self._streams_begun: dict[str, int] = {}
         self.sessions = Sessions(self._rng("sessions"))
         self.turns = Turns(self._build)
@@ -111,22 +120,26 @@ class NodeCore:
     @staticmethod
     def tables(config: NodeConfig) -> list[str]:
         """The tables of the store that must be loaded before a core can be made."""
-        logs = [
-            table
-            for group in config.groups()
-            if group.message_log_bytes and config.name in group.replicas
-            for table in log_tables(group.name)
+        replicas = [group for group in config.groups() if config.name in group.replicas]
+        logs = [group.name for group in replicas if group.message_log_bytes]
+        return [
+            MEMBERS,
+            OUTPUTS,
+            *(table for group in replicas for table in journal_tables(group)),
+            *(table for name in logs for table in log_tables(name)),
         ]
-        return [MEMBERS, OUTPUTS, *logs]
 
     def _fixed_units(self) -> Iterable[str]:
         yield DOOR
         yield HEALTH
+        for adapter in self.me.adapters:
+            if adapter.multicast:
+                yield multicast_unit(adapter.name)
         yield DIRECTORY
         yield SINK
         for group in self.groups.values():
             yield f"source/{group.name}"
-            if self.config.name in (*group.voters, *group.learners):
+            if self.config.name in group.replicas:
                 yield f"replica/{group.name}"
                 if group.message_log_bytes:
                     yield log_unit(group.name)
@@ -168,14 +181,22 @@ class NodeCore:
         if kind == "replica":
             if self.turns.machine(unit) is not None:
                 # The others count on what it acknowledged, and that was in the memory that it just lost.
-                raise MisuseError(f"a replica in memory cannot be rebuilt: restart node {me.name}")
+                raise MisuseError(
+                    f"a replica cannot be rebuilt while its node runs: restart node {me.name}"
+                )
             return ReplicaMachine(
                 config=self.groups[name],
                 node=me.node,
                 name=me.name,
                 incarnation=me.incarnation,
                 rng=rng,
+                stored=self._stored,
             )
+        if unit.startswith(MULTICAST):
+            adapter = me.adapter(name)
+            assert adapter is not None
+            key = self._multicast_key
+            return MulticastMachine(me, adapter, key, ROUTES, self._listeners, self._now)
         if kind == "link":
             old = self.turns.machine(unit)
             assert isinstance(old, LinkMachine)
@@ -193,6 +214,7 @@ class NodeCore:
             self._rng(unit),
             self._entropy,
             self._now,
+            self._multicast_key,
         )
 
     def _spawn(self, now: Nanos, member: MemberInfo) -> bool:
@@ -235,7 +257,7 @@ class NodeCore:
             result.facts.append(NodeFact(now, event, f"{failure.unit}: {failure.error!r}"))
             if failure.unit in self._listeners and not failure.stopped:
                 for unit in self.turns.units():
-                    if unit.startswith("link/"):
+                    if unit.startswith(("link/", MULTICAST)):
                         self.turns.post(unit, Reannounce(failure.unit))
         orphans, self._orphans = self._orphans, []
         for link in orphans:

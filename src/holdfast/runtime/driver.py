@@ -32,6 +32,7 @@ from holdfast.links.ports import (
     Credit,
     FlowClosed,
     FlowOpened,
+    MayFragment,
     OpenFailed,
     OpenFlow,
     PortReady,
@@ -101,6 +102,7 @@ class Driver:
             SessionEnded: ended,
             OpenFlow: self._open,
             CloseFlow: self._close,
+            MayFragment: self._may_fragment,
             Apply: self._apply,
             TakeSnapshot: self._apply,
             RestoreState: self._apply,
@@ -287,7 +289,13 @@ class Driver:
             reason = f"adapter {effect.adapter} has no {effect.transport}"
             self.open_failed(
                 OpenFailed(
-                    effect.adapter, effect.transport, effect.host, effect.port, effect.unit, reason
+                    effect.adapter,
+                    effect.transport,
+                    effect.host,
+                    effect.port,
+                    effect.unit,
+                    reason,
+                    effect.use,
                 )
             )
             return
@@ -297,6 +305,11 @@ class Driver:
         transport = self._flows.get(effect.flow)
         if transport is not None:
             transport.close_flow(effect.flow, effect.reason)
+
+    def _may_fragment(self, effect: MayFragment) -> None:
+        transport = self._flows.get(effect.flow)
+        if transport is not None:
+            transport.may_fragment(effect.flow)
 
     def _read_log(self, effect: ReadLog) -> None:
         assert self._writer is not None

@@ -84,6 +84,9 @@ class AppWorker:
                 return
             if self._failed and not isinstance(job, RestoreState):
                 continue  # Only a state from elsewhere can help it.
+            if isinstance(job, AskLoss):
+                self._ask(job)
+                continue
             try:
                 if isinstance(job, Apply):
                     said: list[Output] = []
@@ -99,12 +102,23 @@ class AppWorker:
                 self._do(job)
             except Exception as error:  # noqa: BLE001 the application's own; it suspends this replica only
                 self._failed = True
-                index = 0 if isinstance(job, AskLoss) else job.index
-                self._answer(AppFailed(index, f"{type(error).__name__}: {error}"))
+                if index:
+                    self._answer(Applied(index, size, tuple(outputs)))
+                    index = size = 0
+                    outputs = []
+                self._answer(AppFailed(job.index, f"{type(error).__name__}: {error}"))
         if index:
             self._answer(Applied(index, size, tuple(outputs)))
 
-    def _do(self, job: TakeSnapshot | RestoreState | AskLoss | Tell) -> None:
+    def _ask(self, job: AskLoss) -> None:
+        """What the application raises here leaves the answer to the table: nothing depends on its state."""
+        try:
+            self._answer(LossAnswered(job.question, self._application.on_loss(job.info)))
+        except Exception as error:  # noqa: BLE001 the application's own
+            text = f"{type(error).__name__}: {error}"
+            self._answer(LossAnswered(job.question, None, text))
+
+    def _do(self, job: TakeSnapshot | RestoreState | Tell) -> None:
         application = self._application
         if isinstance(job, TakeSnapshot):
             self._answer(SnapshotTaken(job.request, job.index, application.snapshot()))
@@ -112,8 +126,6 @@ class AppWorker:
             application.restore(job.data)
             self._failed = False
             self._answer(Restored(job.index))
-        elif isinstance(job, AskLoss):
-            self._answer(LossAnswered(job.question, application.on_loss(job.info)))
         else:
             application.on_decision(job.decision, self._context(job.log_ns, -job.index))
 

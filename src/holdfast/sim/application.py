@@ -97,7 +97,7 @@ class Worker:
             if answer is None:
                 continue
             if isinstance(answer, Applied):
-                self.outstanding_bytes -= answer.size
+                self.outstanding_bytes = max(0, self.outstanding_bytes - answer.size)
             self._host.give(self._unit, answer)
 
     def _run(self, job: Job) -> Any:
@@ -107,8 +107,8 @@ class Worker:
             self._failed = True
             self._jobs.clear()
             self.outstanding_bytes = 0
-            index = 0 if isinstance(job, AskLoss) else job.index
-            return AppFailed(index, f"{type(error).__name__}: {error}")
+            assert not isinstance(job, AskLoss), "what it raises there is an answer"
+            return AppFailed(job.index, f"{type(error).__name__}: {error}")
 
     def _answer(self, job: Job) -> Any:
         match job:
@@ -122,7 +122,10 @@ class Worker:
                 self.replica.restore(data)
                 return Restored(index)
             case AskLoss(question=question, info=info):
-                return LossAnswered(question, self.replica.on_loss(info))
+                try:
+                    return LossAnswered(question, self.replica.on_loss(info))
+                except Exception as error:  # noqa: BLE001  # as with any answer of an application
+                    return LossAnswered(question, None, f"{type(error).__name__}: {error}")
             case Tell(index=index, log_ns=log_ns, decision=decision):
                 self.replica.on_decision(decision, self._context(log_ns, -index))
                 return None

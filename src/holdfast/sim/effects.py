@@ -23,6 +23,7 @@ from holdfast.group.ports import (
 from holdfast.links.ports import (
     CloseFlow,
     FlowClosed,
+    MayFragment,
     OpenFlow,
     PortReady,
     PortRoom,
@@ -31,6 +32,7 @@ from holdfast.links.ports import (
 )
 from holdfast.sim.application import Job, Worker
 from holdfast.sim.seeds import chance
+from holdfast.sim.udp import UdpEnd
 
 if TYPE_CHECKING:
     from holdfast.sim.host import Host
@@ -53,6 +55,7 @@ def handlers_of(host: Host) -> Handlers:
             Transmit: partial(_transmit, host),
             OpenFlow: partial(host.world.network.open, host),
             CloseFlow: partial(_close, host),
+            MayFragment: partial(_may_fragment, host),
             Apply: partial(_work, host),
             TakeSnapshot: partial(_work, host),
             RestoreState: partial(_work, host),
@@ -107,6 +110,12 @@ def _close(host: Host, effect: CloseFlow) -> None:
         host.world.trace.line(host.world.now, host.name, f"closes {effect.flow}: {effect.reason}")
     end.close()
     host.tell(FlowClosed(effect.flow, effect.reason))
+
+
+def _may_fragment(host: Host, effect: MayFragment) -> None:
+    end = host.flows.get(effect.flow)
+    if isinstance(end, UdpEnd):
+        end.fragments = True
 
 
 def _work(host: Host, job: Job) -> None:

@@ -25,8 +25,9 @@ from holdfast.group import (
 )
 from holdfast.group.actions import Action
 from holdfast.group.config import SINK, log_unit
+from holdfast.group.journal import journal_tables
 from holdfast.group.loss import LossInfo
-from holdfast.group.messagelog import MessageLog
+from holdfast.group.messagelog import MessageLog, log_tables
 from holdfast.group.metadata import Note
 from holdfast.group.ports import (
     AppFailed,
@@ -52,9 +53,10 @@ from holdfast.group.ports import (
 )
 from holdfast.group.sink import SinkMachine
 from holdfast.links.ports import PeerDown, PeerUp, Received, SendChannel, SendDatagrams, link_unit
-from holdfast.machine import Machine, Outbox, Put, Turns
+from holdfast.machine import Machine, Outbox, Turns
+from holdfast.stores.memory import MemoryStore, Tables
 from holdfast.telemetry.facts import DeliveryFact, GroupFact, OrderFact
-from holdfast.types import MICROSECOND, MILLISECOND, NodeId
+from holdfast.types import MICROSECOND, MILLISECOND, SECOND, NodeId
 from holdfast.wire.codec import Rejected, decode_frame
 from holdfast.wire.frames import MemberInfo
 
@@ -162,6 +164,8 @@ class Host:
         self.sent: list[Output] = []
         """What was sent to foreign destinations from here."""
         self.unanswered: list[Any] = []
+        self.unwritten: list[tuple[int, list[Any]]] = []
+        """Turns whose writes are not on disk yet."""
         self.room: list[int] = []
         self.turns = Turns(lambda _unit: None)
         config = world.config
@@ -172,17 +176,21 @@ class Host:
             config=config, node=self.id, name=name, incarnation=incarnation, rng=Random(seed + "s")
         )
         self.turns.add(source_unit(GROUP), self.source)
-        outputs = sorted(world.stored.get((name, "outputs"), {}).items())
-        self.turns.add(SINK, SinkMachine(self.id, outputs))
+        self.turns.add(SINK, SinkMachine(self.id, MemoryStore(world.disks[name]).load("outputs")))
         self.replica: ReplicaMachine | None = None
         if name in config.replicas:
+            stored = {
+                table: MemoryStore(world.disks[name]).load(table)
+                for table in journal_tables(config)
+            }
             self.replica = ReplicaMachine(
-                config=config, node=self.id, name=name, incarnation=incarnation, rng=Random(seed + "r")
+                config=config, node=self.id, name=name, incarnation=incarnation, rng=Random(seed + "r"),
+                stored=stored,
             )  # fmt: skip
             self.turns.add(replica_unit(GROUP), self.replica)
             if config.message_log_bytes:
-                tables = {t: s for (n, t), s in world.stored.items() if n == name}
-                rows = {table: sorted(stored.items()) for table, stored in tables.items()}
+                disk = MemoryStore(world.disks[name])
+                rows = {table: disk.load(table) for table in log_tables(GROUP)}
                 self.turns.add(log_unit(GROUP), MessageLog(config, self.id, rows))
         for other in world.names:
             if other != name:
@@ -231,12 +239,12 @@ class World:
         )
         self.joiners = [f"j{k + 1}" for k in range(joiners)]
         self.names = [*names[0], *names[1], *self.joiners, *(f"s{k + 1}" for k in range(sources))]
-        self.now = 0
-        self.stored: dict[tuple[str, str], dict[bytes, bytes]] = {}
-        """What nodes wrote down, by name of the node and of the table: it survives them."""
+        self.now = SECOND
         self.hosts: dict[str, Host] = {}
         self.past: list[Host] = []
         """Hosts that were killed: what they delivered still counts."""
+        self.disks = {name: Tables() for name in self.names}
+        self.disk_us = (100, 800)
         self.facts: list[tuple[str, Any]] = []
         self.failures: list[Any] = []
         self.turns_run = 0
@@ -296,6 +304,8 @@ class World:
 
     def kill(self, name: str) -> None:
         host = self.hosts.pop(name)
+        # Of what was not reported as written some may be there, in order.
+        self._save(host, self.rng.randint(0, len(host.unwritten)))
         self.past.append(host)
         for other in list(self.hosts.values()):
             if not self._is_cut(name, other.name):
@@ -392,22 +402,37 @@ class World:
                     f"{host.name}: {failure.unit} failed on {failure.inputs}"
                 ) from failure.error
             self.facts.extend((host.name, fact) for fact in result.facts)
-            for write in result.writes:
-                self._write(host, write)
             if result.writes:
-                more = host.turns.written(result.number) or more
+                host.unwritten.append((result.number, result.writes))
+                if len(host.unwritten) == 1:
+                    self._sync(host)
             for effect in result.effects:
                 self._effect(host, effect)
         self._set_alarm(host)
 
-    def _write(self, host: Host, write: Any) -> None:
-        """Everything is durable at once here."""
-        rows = self.stored.setdefault((host.name, write.table), {})
-        if isinstance(write, Put):
-            rows[write.key] = write.value
-        else:
-            for key in [key for key in rows if write.first <= key < write.stop]:
-                del rows[key]
+    def _sync(self, host: Host) -> None:
+        delay_ns = self.rng.randint(*self.disk_us) * MICROSECOND
+        self.at(self.now + delay_ns, lambda: self._synced(host, len(host.unwritten)))
+
+    def _synced(self, host: Host, count: int) -> None:
+        if self.hosts.get(host.name) is not host:
+            return
+        if host.name in self._paused:
+            self.at(self.now + MILLISECOND, lambda: self._synced(host, count))
+            return
+        turn = self._save(host, count)
+        if host.unwritten:
+            self._sync(host)
+        if host.turns.written(turn):
+            self._turn(host, [])
+
+    def _save(self, host: Host, count: int) -> int:
+        """Write the turns that have waited longest; the number of the last one."""
+        done = host.unwritten[:count]
+        del host.unwritten[:count]
+        for _, writes in done:
+            MemoryStore(self.disks[host.name]).commit(writes)
+        return done[-1][0] if done else 0
 
     def _set_alarm(self, host: Host) -> None:
         deadline = host.turns.next_deadline()
@@ -433,7 +458,7 @@ class World:
         elif isinstance(effect, SourceRoom):
             host.room.append(effect.held)
         elif isinstance(effect, ReadLog):
-            rows = sorted(self.stored.get((host.name, effect.table), {}).items())
+            rows = MemoryStore(self.disks[host.name]).load(effect.table)
             self._later(host, effect.unit, LogRead(effect.table, rows))
         elif isinstance(effect, OutputsReady):
             host.outputs.extend(effect.outputs)

@@ -662,3 +662,45 @@ def test_under_loss_of_datagrams_only_what_may_be_dropped_is(seed: int) -> None:
         assert urgent == list(range(1, 151, 3))
     assert world.skipped()
     assert all(number % 3 != 1 for _, number in world.skipped())
+
+
+# -- durable groups ----------------------------------------------------------------------------------------------
+
+
+def test_a_durable_group_remembers_what_is_ignored_what_was_skipped_and_requests() -> None:
+    """Everybody restarts at once: entries, messages and what is said about them come from the disks."""
+    world = lossy(durability="durable")
+    answer(world, IGNORE(("topic",)))
+    losing(world, range(2, 3), *ALL)
+    send(world, 3, topic="rain")
+    world.send("s1", [b"pay" + b"." * 600], request=b"r1")
+    delivered(world, [1, 4])
+    world.run(500 * MILLISECOND)
+    for name in ALL:
+        world.kill(name)
+    world.start(*ALL)
+    world.run_until(lambda: bool(leader(world)), 10 * SECOND)
+    world.drop = None
+    assert [row["what"] for row in world.hosts["n2"].status["ignoring"]] == ["topic rain for ever"]
+    send(world, 1, start=5, topic="rain")
+    world.send("s1", [b"pay" + b"." * 600], request=b"r1")
+    send(world, 1, start=7)
+    delivered(world, [1, 4, 7], 10 * SECOND)
+
+
+def test_what_a_message_says_of_others_survives_with_it() -> None:
+    """Message 3 is on disk, behind a gap, when the replicas restart: its distances still tell what 2 was."""
+    world = lossy(durability="durable", priorities=2, recover_ns=30 * SECOND, gone_ns=60 * SECOND)
+    losing(world, range(2, 3), *ALL)
+    send(world, 1)
+    world.send("s1", [b"2" * 600], priority=0)
+    send(world, 1, start=3)
+    world.run(50 * MILLISECOND)
+    world.kill("s1")
+    for name in ALL:
+        world.kill(name)
+    world.start(*ALL)
+    answer(world, DROP)
+    delivered(world, [1, 3], 10 * SECOND)
+    name = leader(world)
+    assert world.hosts[name].asked[-1].priorities.known == ((2, 0),)

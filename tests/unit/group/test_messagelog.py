@@ -21,6 +21,7 @@ from holdfast.group.config import GroupConfig, log_unit
 from holdfast.group.messagelog import TABLES, MessageLog, log_table
 from holdfast.links.ports import Received
 from holdfast.machine import Erase, Outbox, Put
+from holdfast.stores.memory import MemoryStore
 from holdfast.types import MILLISECOND, SECOND
 from holdfast.wire.blocks import pack_block
 from holdfast.wire.frames import Nack, Payload, StreamId
@@ -64,8 +65,7 @@ def test_a_leader_reads_its_own_log() -> None:
     assert isinstance(log, MessageLog)
     out = Outbox()
     log.up(world.now, [Received(S.source, [frame], world.now)], out)
-    for write in out.writes:
-        world._write(world.hosts["n1"], write)
+    MemoryStore(world.disks["n1"]).commit(out.writes)
     send(world, 3)
     world.run(MILLISECOND)
     world.kill("s1")
