@@ -47,6 +47,7 @@ from holdfast.links.ports import (
     Reannounce,
     Received,
     SendChannel,
+    SendDatagrams,
     SendFrame,
     SendRaw,
     SessionEnded,
@@ -177,6 +178,10 @@ class LinkMachine(Machine):
             self._touched = True
             if kind is SendChannel or kind is SendRaw:
                 self._send(now, item, out)
+            elif kind is SendDatagrams:
+                if self.up_since is not None:
+                    for part in item.frames:
+                        self._outlet.datagrams.frame(item.cls, part)
             elif kind is FlowVerdict:
                 self._verdict(now, item, out)
             elif kind is MemberUpdate:

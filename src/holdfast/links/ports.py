@@ -143,6 +143,13 @@ class SendFrame(msgspec.Struct, frozen=True, gc=False):
     """Fill up the packet to this size on the wire, alone in its packet; 0: pack it with others."""
 
 
+class SendDatagrams(msgspec.Struct, frozen=True, gc=False):
+    """Frames that are encoded already, as datagrams: each may be lost. The same bytes may go to many peers."""
+
+    cls: int
+    frames: list[bytes]
+
+
 class SendChannel(msgspec.Struct, frozen=True, gc=False):
     """Messages on a channel: reliable, in order, whatever path. Channel `cls` carries encoded frames; channels from
     `PORT_MIN` on carry what applications send."""

@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.errors import ConfigError
 from holdfast.group.config import GroupConfig
+from holdfast.group.policy import Rule
 from holdfast.health.config import LAN as HEALTH_LAN
 from holdfast.health.config import WAN as HEALTH_WAN
 from holdfast.health.config import HealthConfig
@@ -31,6 +32,7 @@ from holdfast.node.diagnostics import (
     health_config,
 )
 from holdfast.node.needs import NeedsFields, NeedsSection, group_needs
+from holdfast.types import SECOND
 from holdfast.wire.frames import AdapterInfo
 
 WAN_SLOWER = 8
@@ -104,6 +106,19 @@ class GroupSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     needs: NeedsFields | None = None
     """What its messages and its order need of the paths to others."""
 
+    transport: Literal["channel", "datagram"] = "channel"
+    """How messages travel from their source: reliably, or as datagrams, each of which may be lost."""
+    priorities: int = 1
+    """Levels of priority, 0 the most urgent; messages have the lowest unless their sender says otherwise."""
+    loss: tuple[Rule, ...] = ()
+    """What to do about lost messages: the first rule that matches decides, where the application leaves it to them."""
+    recover_s: float = 5.0
+    """How long recovery may take when the answer does not say."""
+    message_log_mb: int = 0
+    """Replicas write messages down in their store, up to this much each, to recover lost ones from."""
+    gone_s: float = 30.0
+    """A source that cannot be reached for this long is not expected to bring anything back."""
+
 
 class LabConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """For demonstrations: lets `holdfast fault` break this node's own packets on their way out."""
@@ -175,6 +190,12 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             delivery=group.delivery,
             mode=group.mode,
             window_bytes=group.window_mb << 20,
+            transport=group.transport,
+            priorities=group.priorities,
+            policy=group.loss,
+            recover_ns=int(group.recover_s * SECOND),
+            gone_ns=int(group.gone_s * SECOND),
+            message_log_bytes=group.message_log_mb << 20,
         )
         return msgspec.structs.replace(
             plain,
@@ -355,6 +376,10 @@ def _check_tls(config: NodeConfig, source: str) -> None:
 
 
 def _check_group(config: NodeConfig, group: GroupSection, source: str) -> None:
+    if group.message_log_mb < 0:
+        raise ConfigError(f"{source}: group {group.name!r}: message_log_mb is at least 0")
+    if group.recover_s <= 0 or group.gone_s <= 0:
+        raise ConfigError(f"{source}: group {group.name!r}: recover_s and gone_s are more than 0")
     if group.window_mb < 1:
         raise ConfigError(f"{source}: group {group.name!r}: window_mb is at least 1")
     if group.durability == "durable" and not config.data:

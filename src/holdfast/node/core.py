@@ -1,6 +1,6 @@
 """The stack as a picture: which machines make a node, and what they may see of each other.
 
-    source/<g>  replica/<g>      layers 5, 6   groups
+    source/<g>  replica/<g>      layers 5, 6   groups, and where their outputs arrive (outputs)
     directory                    layer 3       who is in the domain
     health                       layer 2       what each path carries
     link/<peer> ...              layer 1       datagrams and channels
@@ -18,9 +18,12 @@ from typing import Any
 from zlib import crc32
 
 from holdfast.errors import MisuseError
-from holdfast.group.config import GROUP_FRAMES, units_for
+from holdfast.group.config import GROUP_FRAMES, SINK, log_unit, units_for
 from holdfast.group.journal import journal_tables
+from holdfast.group.messagelog import MessageLog, log_tables
 from holdfast.group.replica import ReplicaMachine
+from holdfast.group.sink import TABLE as OUTPUTS
+from holdfast.group.sink import SinkMachine
 from holdfast.group.source import SourceMachine
 from holdfast.health.config import HealthConfig
 from holdfast.health.monitor import HEALTH, HealthMachine
@@ -127,7 +130,13 @@ class NodeCore:
     def tables(config: NodeConfig) -> list[str]:
         """The tables of the store that must be loaded before a core can be made."""
         replicas = [group for group in config.groups() if config.name in group.replicas]
-        return [MEMBERS, *(table for group in replicas for table in journal_tables(group))]
+        logs = [group.name for group in replicas if group.message_log_bytes]
+        return [
+            MEMBERS,
+            OUTPUTS,
+            *(table for group in replicas for table in journal_tables(group)),
+            *(table for name in logs for table in log_tables(name)),
+        ]
 
     def _fixed_units(self) -> Iterable[str]:
         yield DOOR
@@ -136,10 +145,13 @@ class NodeCore:
             if adapter.multicast:
                 yield multicast_unit(adapter.name)
         yield DIRECTORY
+        yield SINK
         for group in self.groups.values():
             yield f"source/{group.name}"
             if self.config.name in group.replicas:
                 yield f"replica/{group.name}"
+                if group.message_log_bytes:
+                    yield log_unit(group.name)
 
     def _rng(self, unit: str) -> Random:
         """Chance for one unit: the same for the same seed, node and unit, and nothing else."""
@@ -159,6 +171,10 @@ class NodeCore:
         if kind == DIRECTORY:
             spawn = self._spawn if self.config.mesh == "all" else _spawn_nothing
             return DirectoryMachine(me, spawn, self._stored.get(MEMBERS, []), self._now)
+        if kind == "messages":
+            return MessageLog(self.groups[name], me.node, dict(self._stored))
+        if kind == SINK:
+            return SinkMachine(me.node, self._stored.get(OUTPUTS, []))
         if kind == "source":
             # One that failed begins another stream: its numbers start again at 1.
             stream = self._streams_begun.get(name, 0)

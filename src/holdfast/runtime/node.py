@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic_ns, time_ns
@@ -22,7 +22,7 @@ from holdfast.errors import (
     NotAccepted,
     PeerUnknown,
 )
-from holdfast.group.ports import Replica, SourceRoom
+from holdfast.group.ports import Output, OutputsSent, Replica, SourceRoom
 from holdfast.health.needs import Needs
 from holdfast.links.inlet import CHANNELS_MAX
 from holdfast.links.ports import PORT_MIN, PortReady, PortRefused, PortRoom, SessionEnded
@@ -33,6 +33,7 @@ from holdfast.runtime.control import ControlServer, Handler
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.events import event_of
 from holdfast.runtime.handles import Channel, Datagrams, Group
+from holdfast.runtime.outputs import OutputDesk
 from holdfast.runtime.parts import (
     load_application,
     load_config,
@@ -83,6 +84,7 @@ class Node:
         self._handles: list[Channel | Datagrams | Group] = []
         self._channels: dict[tuple[NodeId, int], Channel] = {}
         self._groups: dict[str, Group] = {}
+        self._outputs = OutputDesk(self._offer_sent)
         self._callbacks: dict[tuple[int, bool], Callback] = {}
         self._events: deque[dict[str, str]] = deque(maxlen=EVENTS_KEPT)
         self._stopped: asyncio.Future[BaseException | None] | None = None
@@ -134,6 +136,7 @@ class Node:
             self._deliver,
             self._room,
             self._session_ended,
+            self._outputs.take,
             self._fail,
             self._unit_failed,
         )
@@ -160,6 +163,7 @@ class Node:
 
     async def _tear_down(self) -> None:
         if self._driver is not None:
+            self._outputs.close()
             # First of all: what happens while this node goes is not worth recording.
             self._driver.leave()
             self._driver.halt()
@@ -286,6 +290,10 @@ class Node:
                     )
                 )
 
+    def _offer_sent(self, unit: str, sent: OutputsSent) -> None:
+        if self._driver is not None:
+            self._driver.offer(unit, sent)
+
     def _hand_over(self) -> None:
         for handle in self._handles:
             handle.hand_over()
@@ -367,6 +375,16 @@ class Node:
         """Call `callback(peer, messages)` with what arrives at `port`, on the event loop."""
         self._callbacks[(port, channel)] = callback
 
+    def on_outputs(self, group: str, callback: Callable[[Output], None]) -> None:
+        """Call `callback(output)` with what the application of `group` says to `node:` and this node's name: each
+        output once and in order, on the event loop."""
+        self._outputs.listen(group, callback)
+
+    def send_outputs(self, group: str, send: Callable[[Output], Awaitable[None]]) -> None:
+        """While this node leads `group`, await `send(output)` for what its application says to destinations that are
+        no nodes: in order for each, at least once, again after it raised or another node leads."""
+        self._outputs.send_with(group, send)
+
     def group(self, name: str) -> Group:
         """A source of messages to the group `name`."""
         if name not in self._running().groups:
@@ -374,8 +392,9 @@ class Node:
         unit = f"source/{name}"
         if unit not in self._groups:
             # Half: what waits to be numbered may fill the other half before the source refuses anything.
-            bound = self._running().groups[name].window_bytes // 2
-            group = self._groups[unit] = Group(self._drive(), unit, bound)
+            config = self._running().groups[name]
+            bound = config.window_bytes // 2
+            group = self._groups[unit] = Group(self._drive(), unit, bound, config.priorities)
             self._handles.append(group)
         return self._groups[unit]
 

@@ -280,6 +280,30 @@ class StreamId(msgspec.Struct, frozen=True, gc=False, array_like=True, order=Tru
     stream: int
 
 
+class About(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """What a source says about the messages of a frame, so that whoever lacks *other* messages can tell what it lacks.
+
+    Distances, ages and earlier numbers are those of the first message of the frame; with the priorities of the others
+    they give those of every message in it. Columns have one byte per message, or none at all.
+    """
+
+    priorities: bytes = b""
+    """Empty: all messages have the lowest priority."""
+    distances: tuple[int, ...] = ()
+    """Per priority except the lowest: how many messages back the last one of it was; -1 if there was none yet."""
+    ages_ns: tuple[int, ...] = ()
+    """How much earlier the messages 1, 10, 100 and 1000 back were created; -1 where that is not known."""
+    earlier: tuple[int, ...] = ()
+    """The last numbers that existed 10 ms, 100 ms, 1 s and 10 s earlier; 0 where that is not known."""
+    topics: tuple[str, ...] = ()
+    topic_column: bytes = b""
+    """Per message: 0 for none, or the place of its topic in `topics`, counted from 1."""
+    requests: tuple[tuple[int, bytes], ...] = ()
+    """(place in the frame, request id) of messages that must not be delivered twice, whoever sends them again."""
+    resyncs: tuple[int, ...] = ()
+    """Places in the frame of messages after which the source is in step with the group again."""
+
+
 class Payload(Frame, frozen=True, gc=False, array_like=True, tag=40):
     """Messages `first`, `first + 1`, ... of a stream, straight from the source to every replica."""
 
@@ -290,6 +314,7 @@ class Payload(Frame, frozen=True, gc=False, array_like=True, tag=40):
     created_ns: int
     block: memoryview
     """The messages, packed as in `wire.blocks`."""
+    about: About | None = None
 
 
 class Idle(Frame, frozen=True, gc=False, array_like=True, tag=41):
@@ -300,6 +325,10 @@ class Idle(Frame, frozen=True, gc=False, array_like=True, tag=41):
     last: int
     freed: int
     """Everything up to this number may be gone from the source's buffer."""
+    created_ns: int = 0
+    """Of message `last`, by the source's clock."""
+    about: About | None = None
+    """As a message `last + 1` would have it if it were sent now."""
 
 
 class Nack(Frame, frozen=True, gc=False, array_like=True, tag=42):
@@ -308,6 +337,8 @@ class Nack(Frame, frozen=True, gc=False, array_like=True, tag=42):
     group: str
     stream: StreamId
     ranges: tuple[tuple[int, int], ...]
+    from_log: bool = False
+    """From the message log, because no buffer has them."""
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -435,6 +466,50 @@ class Standing(Frame, frozen=True, gc=False, array_like=True, tag=51):
     """The one that seeks was removed from the group, and will not be let in before somebody adds it."""
 
 
+class Lost(Frame, frozen=True, gc=False, array_like=True, tag=52):
+    """The leader has lost these ranges `[from, to]` of a stream: who has them?"""
+
+    group: str
+    question: int
+    stream: StreamId
+    ranges: tuple[tuple[int, int], ...]
+
+
+class Found(Frame, frozen=True, gc=False, array_like=True, tag=53):
+    """What a replica has of what the leader seeks: in its buffers, and in its message log."""
+
+    group: str
+    question: int
+    stream: StreamId
+    held: tuple[tuple[int, int], ...] = ()
+    priorities: bytes = b""
+    """Of the held messages, one after the other, as far as they are told."""
+    logged: tuple[tuple[int, int], ...] = ()
+    from_log: bool = False
+    """This is the answer of the message log, not of the replica."""
+
+
+class Outputs(Frame, frozen=True, gc=False, array_like=True, tag=54):
+    """What a group's application says to the node that gets this frame: (position, k, payload), in order."""
+
+    group: str
+    history: int
+    after: tuple[int, int]
+    """The id (position, k) of the output before the first one here: a receiver that lacks it waits for it."""
+    floor: tuple[int, int]
+    """Everything up to this one is known to have arrived, at this node or an earlier life of it."""
+    items: tuple[tuple[int, int, bytes], ...]
+
+
+class OutputsHere(Frame, frozen=True, gc=False, array_like=True, tag=55):
+    """The sender of this frame has every output of the group up to this one."""
+
+    group: str
+    history: int
+    position: int
+    k: int
+
+
 AnyFrame = (
     Hello
     | Refuse
@@ -464,7 +539,11 @@ AnyFrame = (
     | Vote
     | Seek
     | Standing
+    | Lost
+    | Found
+    | Outputs
+    | OutputsHere
 )
 
-IMMEDIATE: Final = frozenset({Basic, Probe, Payload, Idle, Nack, RawBatch})
+IMMEDIATE: Final = frozenset({Basic, Probe, Payload, Idle, Nack, Lost, RawBatch})
 """Frames that promise nothing, so they do not wait for writes."""
