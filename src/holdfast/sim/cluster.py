@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.group.ports import SourceRoom
-from holdfast.sim.checkers import Bounds, Checker, DeadlinesMove, DeliveryOrder, NoFailures
+from holdfast.sim.checkers import (
+    Bounds,
+    Checker,
+    DeadlinesMove,
+    DeliveryOrder,
+    GroupChecks,
+    NoFailures,
+)
+from holdfast.sim.checkers.groups import GroupPromise
+from holdfast.sim.checkers.sight import look_at_replica, replicas_of
+from holdfast.sim.coverage import Coverage
 from holdfast.sim.facts import FactBook
 from holdfast.sim.host import Host
 from holdfast.sim.ledger import Converged, Ledger, Load, Sender
@@ -17,7 +27,7 @@ from holdfast.sim.profile import HostProfile
 from holdfast.sim.scenario import Scenario
 from holdfast.sim.trace import Trace
 from holdfast.sim.world import World
-from holdfast.types import SECOND, Nanos
+from holdfast.types import MILLISECOND, NEVER, SECOND, Nanos
 
 if TYPE_CHECKING:
     from holdfast.node.config import NodeConfig
@@ -90,10 +100,46 @@ class Cluster:
         for number in range(1, nodes + 1):
             self._add_node(number, profile)
         self.order = DeliveryOrder()
-        always = (self.order, NoFailures(), Bounds(), DeadlinesMove(), Converged(self.senders))
+        self.coverage = Coverage()
+        promises = {group.name: self._promise(group) for group in groups}
+        self.groups = GroupChecks(promises, self.order, self.coverage.see)
+        # In a turn the books of groups look first, at the end the states: either explains what the others find.
+        always = (
+            Converged(self.senders, self.groups),
+            self.coverage,
+            self.groups,
+            self.order,
+            NoFailures(),
+            Bounds(),
+            DeadlinesMove(),
+        )
         for checker in (*always, *checkers):
             self.world.check(checker)
+        self.world.aliases["@leader"] = self.leader
+        self.world.burst = self._burst
         self.scenario = scenario
+
+    def _promise(self, group: GroupPlan) -> GroupPromise:
+        voters = self._voters(group)
+        return GroupPromise(voters, voters, durable=False)
+
+    def _voters(self, group: GroupPlan) -> tuple[str, ...]:
+        return tuple(map(node_name, range(1, min(group.voters, self._nodes) + 1)))
+
+    def leader(self) -> str:
+        """Whoever leads the first group, in the highest term; its first voter when nobody does."""
+        best, name = -1, node_name(1)
+        for host in self.world.hosts.values():
+            for machine in replicas_of(host) if host.alive else ():
+                sight = look_at_replica(host, machine)
+                if sight.group == self._groups[0].name and sight.leading and sight.term > best:
+                    best, name = sight.term, host.name
+        return name
+
+    def _burst(self, host: str, count: int) -> None:
+        for sender in self.senders:
+            if sender.host_name == host:
+                sender.burst(count)
 
     def _add_node(self, number: int, profile: HostProfile | None) -> None:
         name = node_name(number)
@@ -119,7 +165,7 @@ class Cluster:
         first = [address(index, 1) for index, _ in enumerate(self._subnets, 1)]
         groups = []
         for group in self._groups:
-            voters = tuple(map(node_name, range(1, min(group.voters, self._nodes) + 1)))
+            voters = self._voters(group)
             groups.append(GroupSection(group.name, voters, voters[0]))
         return NodeConfig(
             domain=DOMAIN,
@@ -140,6 +186,8 @@ class Cluster:
             sender.begin()
         if self.scenario is not None:
             self.scenario.schedule(self.world)
+        # Senders fall silent and the last fault is over: from here on everything comes to rest.
+        self.world.at(self._until_ns - self._quiet_ns, lambda _: self.groups.watch_calm(self.world))
 
     def run(self) -> dict[str, Any]:
         """The whole run, with every check; what it came to."""
@@ -163,8 +211,16 @@ class Cluster:
             "delivered": self.order.delivered,
             "starts": sum(host.boots for host in world.hosts.values()),
             "states": {host.name: host.state for host in world.hosts.values()},
+            "calm_ms": self._calm_ms(),
+            "coverage": dict(sorted(self.coverage.counts.items())),
             "trace": world.trace.digest() if world.trace is not None else None,
         }
+
+    def _calm_ms(self) -> int | None:
+        """How long after the last fault everything had come to rest."""
+        quiet_from_ns = self._until_ns - self._quiet_ns
+        calm_ns = self.groups.calm_ns
+        return None if calm_ns == NEVER else (calm_ns - quiet_from_ns) // MILLISECOND
 
 
 def _tell_room(senders: list[Sender], host: Host, effect: SourceRoom) -> None:

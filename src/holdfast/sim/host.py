@@ -59,6 +59,8 @@ class Host:
         self.workers: dict[str, Worker] = {}
         self.turns = 0
         self.dropped_packets = 0
+        self.application_slow_ns = 0
+        """What each job of the application takes longer than usual."""
         self._boot = boot
         self.application = application
         random = chance(world.seed, "host", name)
@@ -165,6 +167,7 @@ class Host:
         self.disk.flush()
         for end in self.flows.values():
             end.close()
+        self._tell_ended()
         self.state = DOWN
         self._reset()
 
@@ -217,6 +220,7 @@ class Host:
         self._die(state, self.reason, silent)
 
     def _die(self, state: str, reason: str, silent: bool = False) -> None:
+        self._tell_ended()
         self.state = state
         self.reason = reason
         for end in self.flows.values():
@@ -225,6 +229,10 @@ class Host:
             else:
                 end.open = False
         self._reset()
+
+    def _tell_ended(self) -> None:
+        for checker in self.world.checkers:
+            checker.ended(self)
 
     def _on_store_failed(self, error: StoreError) -> None:
         """A node whose write failed stops: it can promise nothing any more."""
