@@ -34,6 +34,8 @@ class Delivery:
         self.outstanding = 0
         self.suspended = ""
         """Why nothing is handed out any more; empty while all is well."""
+        self.failed = 0
+        """The entry at which the application failed; 0 while it works."""
         self.paused = False
         """A state is being put in: the application must not see anything else."""
 
@@ -47,7 +49,9 @@ class Delivery:
                 messages, size, self.digest = stream.read(entry.first, entry.last, self.digest)
                 if not self.suspended:
                     batch = Batch(entry.position, stream.id, entry.first, messages)
-                    out.effect(Apply(self._unit, entry.index, entry.log_ns, batch, size))
+                    effect = Apply(self._unit, entry.index, entry.log_ns, batch, size)
+                    # It is decided: what this replica writes on its own disk does not change it any more.
+                    out.effect(effect, immediate=True)
                     self._out.append((entry.index, size))
                     self.outstanding += size
                     out.fact(
@@ -71,8 +75,9 @@ class Delivery:
         """Entries without messages are applied as soon as those before them are."""
         self.applied = self._out[0][0] - 1 if self._out else self.at.index
 
-    def suspend(self, why: str) -> None:
+    def suspend(self, why: str, failed: int = 0) -> None:
         self.suspended = why
+        self.failed = failed
         self._out.clear()
         self.outstanding = 0
 
@@ -83,5 +88,6 @@ class Delivery:
         self._out.clear()
         self.outstanding = 0
         self.suspended = ""
+        self.failed = 0
         self.paused = False
         self.applied = at.index

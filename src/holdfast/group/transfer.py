@@ -13,14 +13,15 @@ from typing import Final
 import msgspec
 
 from holdfast.group.config import GroupConfig, replica_unit
-from holdfast.group.delivery import Delivery
-from holdfast.group.log import NUMBER_MAX, Cursor, Log, is_sound_stream
+from holdfast.group.core import Core
+from holdfast.group.entries import View
+from holdfast.group.log import NUMBER_MAX, Cursor, is_sound_stream
 from holdfast.group.peers import Peer, post
 from holdfast.group.ports import SnapshotTaken, TakeSnapshot
 from holdfast.machine import Outbox
 from holdfast.telemetry.facts import GroupFact
 from holdfast.types import NEVER, Nanos
-from holdfast.wire.frames import Entry, StateChunk, StateRequest, StreamId
+from holdfast.wire.frames import StateChunk, StateRequest, StreamId
 
 CHUNK: Final = 48_000
 PARTS_MAX: Final = 1 << 20
@@ -32,10 +33,11 @@ IMAGE_VERSION: Final = 1
 
 
 class Image(msgspec.Struct, frozen=True, array_like=True):
-    """What a replica needs to take its place in the order: the application's state after entry `index`, what the
-    order had come to there, and the entries that the giver has after it."""
+    """What a replica needs to take its place in the order: the application's state after entry `index`, and what the
+    order had come to there."""
 
     version: int
+    history: int
     index: int
     term: int
     position: int
@@ -45,16 +47,20 @@ class Image(msgspec.Struct, frozen=True, array_like=True):
     """The number that each stream goes on with."""
     over: tuple[tuple[bytes, int, int], ...]
     """Of sources that lived often: (source, stream, last incarnation that is forgotten)."""
-    entries: tuple[Entry, ...]
+    view: View | None
     state: bytes
 
     def cursor(self) -> Cursor:
         over = {(source, stream): incarnation for source, stream, incarnation in self.over}
-        return Cursor(self.index, self.term, self.position, self.log_ns, dict(self.streams), over)
+        return Cursor(
+            self.index, self.term, self.position, self.log_ns, dict(self.streams), over, self.view
+        )
 
     def is_sound(self) -> bool:
         return (
             self.version == IMAGE_VERSION
+            and self.view is not None
+            and self.view.is_sound()
             and 0 <= self.index < NUMBER_MAX
             and 0 <= self.term < NUMBER_MAX
             and 1 <= self.position < NUMBER_MAX
@@ -66,11 +72,11 @@ class Image(msgspec.Struct, frozen=True, array_like=True):
         )
 
 
-def _image(at: Cursor, digest: int, entries: tuple[Entry, ...], state: bytes) -> Image:
+def make_image(history: int, at: Cursor, digest: int, state: bytes) -> Image:
     over = tuple((source, stream, life) for (source, stream), life in at.over.items())
     streams = tuple(at.next.items())
     return Image(
-        IMAGE_VERSION, at.index, at.term, at.position, at.log_ns, digest, streams, over, entries, state
+        IMAGE_VERSION, history, at.index, at.term, at.position, at.log_ns, digest, streams, over, at.view, state
     )  # fmt: skip
 
 
@@ -97,10 +103,11 @@ class _Giving(msgspec.Struct):
 class StateOut:
     """Gives states to other replicas: asks the application for a snapshot, sends it as it is asked for."""
 
-    def __init__(self, config: GroupConfig, log: Log, delivery: Delivery) -> None:
-        self._config = config
-        self._log = log
-        self._delivery = delivery
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._config = core.config
+        self._log = core.log
+        self._delivery = core.delivery
         self._giving: dict[str, _Giving] = {}
         self._request = 0
         self._taking: tuple[Cursor, int] | None = None
@@ -145,8 +152,7 @@ class StateOut:
             # Entries after the snapshot are gone meanwhile; a newer one is needed.
             self._take(out)
             return
-        entries = self._log.entries(at.index + 1, len(self._log))
-        image = memoryview(_encode(_image(at, digest, entries, item.data)))
+        image = memoryview(_encode(make_image(self._core.history, at, digest, item.data)))
         for giving in waiting:
             giving.image = image
             giving.index = at.index

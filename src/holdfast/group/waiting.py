@@ -121,13 +121,6 @@ class Waiting:
         while self.entries and self.entries[-1].index >= index:
             self.entries.pop()
 
-    def expect(self, entries: tuple[Entry, ...]) -> None:
-        """Entries that came with a state: they are to be appended like the leader's."""
-        for entry in entries:
-            if entry.index == self.end + 1 and is_sound(entry) and len(self.entries) < WAITING_MAX:
-                self.entries.append(entry)
-        self.verified = self.end
-
     def settle(self) -> None:
         """Append what waits and is whole now, and commit as far as the leader says."""
         entries, log = self.entries, self._log

@@ -475,9 +475,18 @@ def settle(world: World, expected: int, limit_ns: int = 20_000 * MILLISECOND) ->
     world.check()
 
 
+def leader(world: World) -> str:
+    """Who leads with the others behind it; empty when nobody does. A leader that was cut off may not know it yet."""
+    leaders = [
+        (host.status["term"], name)
+        for name, host in world.hosts.items()
+        if host.replica and host.status["state"] == "leading"
+    ]
+    return max(leaders)[1] if leaders else ""
+
+
 def leading(world: World) -> bool:
-    host = world.hosts.get("n1")
-    return host is not None and host.status["state"] == "leading"
+    return bool(leader(world))
 
 
 def ready(world: World, limit_ns: int = 10_000 * MILLISECOND) -> None:

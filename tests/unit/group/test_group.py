@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from tests.unit.group.harness import World, leading, node_id, ready, settle
 
-from holdfast.group.leadership import NO_CONTACT
 from holdfast.group.log import Kind
 from holdfast.links.ports import Received
 from holdfast.types import MILLISECOND, SECOND
@@ -389,25 +388,6 @@ def test_a_memory_that_is_not_whole_yet_decides_nothing() -> None:
     world.run(SECOND)
     assert world.hosts["n1"].status["state"] == "starting"
     world.check()
-
-
-def test_only_the_founding_of_a_group_makes_a_replica_without_memory_follow() -> None:
-    """Entries from the first on would look the same to it after a restart, when it forgot what it acknowledged."""
-    world = World(1, **FAST)
-    world.start("n1", "n2")
-    world.run(10 * MILLISECOND)
-    begin = Entry(5, 1, 1, 0, Kind.TERM)
-    for frame in (
-        Append("book", 5, 0, 0, 0, (begin,), 0),
-        Append("book", 5, 0, 0, 0, (), 0),
-        Append("book", 5, 0, 0, 0, (begin,), NO_CONTACT),
-        Append("book", 5, 1, 5, 0, (), NO_CONTACT),
-    ):
-        world.inject("n2", Received(node_id("n1"), [frame], world.now))
-        assert world.hosts["n2"].status["memory"] == "blank"
-    founding = Append("book", 5, 0, 0, 0, (), NO_CONTACT)
-    world.inject("n2", Received(node_id("n1"), [founding], world.now))
-    assert world.hosts["n2"].status["memory"] == "whole"
 
 
 def test_a_group_that_lost_all_memory_begins_again_where_the_sources_are() -> None:
