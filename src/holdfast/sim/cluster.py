@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -43,6 +43,10 @@ class GroupPlan(msgspec.Struct, frozen=True):
     name: str = "book"
     voters: int = 3
     load: Load = Load()
+    learners: int = 0
+    durability: Literal["memory", "durable"] = "memory"
+    delivery: Literal["safe", "fast"] = "safe"
+    mode: Literal["majority", "availability"] = "majority"
 
 
 def make_core(context: HostContext, config: NodeConfig) -> Core:
@@ -99,10 +103,11 @@ class Cluster:
         self.senders: list[Sender] = []
         for number in range(1, nodes + 1):
             self._add_node(number, profile)
-        self.order = DeliveryOrder()
         self.coverage = Coverage()
         promises = {group.name: self._promise(group) for group in groups}
-        self.groups = GroupChecks(promises, self.order, self.coverage.see)
+        self.groups = GroupChecks(promises, self.coverage.see)
+        loose = tuple(f"replica/{name}" for name, promise in promises.items() if promise.is_loose)
+        self.order = DeliveryOrder(self.groups.history, loose)
         # In a turn the books of groups look first, at the end the states: either explains what the others find.
         always = (
             Converged(self.senders, self.groups),
@@ -120,11 +125,21 @@ class Cluster:
         self.scenario = scenario
 
     def _promise(self, group: GroupPlan) -> GroupPromise:
-        voters = self._voters(group)
-        return GroupPromise(voters, voters, durable=False)
+        return GroupPromise(
+            self._voters(group) + self._learners(group),
+            durable=group.durability == "durable",
+            safe=group.delivery == "safe",
+            lone=group.mode == "availability",
+        )
 
     def _voters(self, group: GroupPlan) -> tuple[str, ...]:
         return tuple(map(node_name, range(1, min(group.voters, self._nodes) + 1)))
+
+    def _learners(self, group: GroupPlan) -> tuple[str, ...]:
+        first = group.voters + 1
+        return tuple(
+            map(node_name, range(first, min(group.voters + group.learners, self._nodes) + 1))
+        )
 
     def leader(self) -> str:
         """Whoever leads the first group, in the highest term; its first voter when nobody does."""
@@ -166,10 +181,20 @@ class Cluster:
         groups = []
         for group in self._groups:
             voters = self._voters(group)
-            groups.append(GroupSection(group.name, voters, voters[0]))
+            groups.append(
+                GroupSection(
+                    group.name,
+                    voters,
+                    learners=self._learners(group),
+                    durability=group.durability,
+                    delivery=group.delivery,
+                    mode=group.mode,
+                )
+            )
         return NodeConfig(
             domain=DOMAIN,
             name=node_name(number),
+            data="on the simulated disk",
             join=tuple(f"{host}:{port}" for host, port in first),
             adapter=tuple(adapters),
             security=SecurityConfig(mode="tls" if self.world.secure else "plain"),

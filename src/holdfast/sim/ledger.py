@@ -156,7 +156,7 @@ class Converged(Checker):
             if self._checks.lost_memory(sender.group):
                 continue
             _, state = states.get(f"replica/{sender.group}", ("", LedgerState()))
-            skipped = self._checks.agreement(sender.group).skipped()
+            skipped = self._checks.skipped(sender.group)
             missing = sender.missing(state, skipped)
             if missing:
                 text = (

@@ -18,6 +18,8 @@ class Buffers:
 
     def __init__(self) -> None:
         self._grounds: dict[tuple[str, int], int] = {}
+        self._given: dict[tuple[str, int], int] = {}
+        """Per process: up to where it was given a state."""
         self._freed: dict[tuple[str, int, int], int] = {}
         self._sights: dict[str, Sight] = {}
         """The last sight of every replica that runs; logs and cursors in it are live."""
@@ -25,18 +27,17 @@ class Buffers:
     def ended(self, host: str) -> None:
         self._sights.pop(host, None)
 
-    def restored(self, life: tuple[str, int]) -> None:
-        """A state took the place of the log: that its ground moves on is no letting go."""
-        self._grounds.pop(life, None)
+    def restored(self, life: tuple[str, int], index: int) -> None:
+        """A state takes the place of entries up to `index`: that the ground moves there is no letting go."""
+        self._given[life] = max(index, self._given.get(life, 0))
 
     # -- letting go ----------------------------------------------------------------------------------------------
 
     def see(self, sight: Sight) -> None:
         self._sights[sight.host] = sight
         ground = sight.log.ground.index
-        before = self._grounds.get(sight.life)
-        self._grounds[sight.life] = ground
-        if before is not None and ground > before:
+        before, self._grounds[sight.life] = self._grounds.get(sight.life, 0), ground
+        if ground > max(before, self._given.get(sight.life, 0)):
             for other in self._needy():
                 if other.log.last < ground and other.host != sight.host:
                     raise Violation(
@@ -61,13 +62,15 @@ class Buffers:
 
     def _needy(self) -> list[Sight]:
         """Members of the view that follow the order from where they are; others will be given a state."""
-        excused = {name: None for sight in self._sights.values() for name in sight.left_behind}
+        views = [sight.view for sight in self._sights.values() if sight.view is not None]
+        view = max(views, key=lambda view: view.number, default=None)
+        waited = [] if view is None else [m.name for m in view.members if not m.suspended]
         return [
             sight
             for sight in self._sights.values()
             if sight.memory == WHOLE
             and sight.state in ("leading", "following")
-            and sight.host not in excused
+            and sight.host in waited
         ]
 
     # -- bounds --------------------------------------------------------------------------------------------------

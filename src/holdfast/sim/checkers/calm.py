@@ -36,6 +36,8 @@ def _trouble(sight: Sight, leader: Sight) -> str:
         return f"is {sight.state}: {sight.why or 'no reason given'}"
     if sight.memory != "whole":
         return f"has not become a member again (its memory is {sight.memory})"
+    if sight.history != leader.history:
+        return f"is in another history than {leader.host}"
     if (sight.term, sight.leader) != (leader.term, leader.host):
         return f"follows {sight.leader or 'nobody'} in term {sight.term}; {leader.host} leads {leader.term}"
     if sight.lag or sight.log.last != leader.log.last:

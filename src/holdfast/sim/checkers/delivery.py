@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
@@ -53,17 +53,18 @@ class DeliveryOrder(Checker):
 
     effects = (Apply, RestoreState)
 
-    def __init__(self) -> None:
-        self._orders: dict[str, _Order] = {}
+    def __init__(
+        self,
+        history: Callable[[Host, str], int] = lambda _host, _unit: 0,
+        loose: tuple[str, ...] = (),
+    ) -> None:
+        """`history` says which life of its group a replica is in: another one has another order. Replicas of `loose`
+        units may differ for a while (`fast`, `availability`), so only each for itself is checked."""
+        self._orders: dict[tuple[str, int], _Order] = {}
         self._replicas: dict[tuple[str, int, str], _Replica] = {}
-        self._survivors: dict[tuple[str, int, str], None] = {}
-        """Processes of a life of their group that is over: they are no longer compared with others."""
+        self._history = history
+        self._loose = loose
         self.delivered = 0
-
-    def new_life(self, unit: str, survivors: Iterable[tuple[str, int]]) -> None:
-        """The group has lost its memory: whatever it is founded on again, its order is another one."""
-        self._orders.pop(unit, None)
-        self._survivors |= {(host, boots, unit): None for host, boots in survivors}
 
     def effect(self, host: Host, effect: Apply | RestoreState) -> None:
         key = (host.name, host.boots, effect.unit)
@@ -72,7 +73,6 @@ class DeliveryOrder(Checker):
             # The state replaces what this replica had, so what follows it may go back to its position.
             replica.next_position = None
             replica.last.clear()
-            self._survivors.pop(key, None)
             return
         batch = effect.batch
         count = len(batch.messages)
@@ -80,7 +80,7 @@ class DeliveryOrder(Checker):
         self._check_replica(host, effect, replica)
         replica.next_position = batch.position + count
         replica.last[batch.stream] = batch.first + count - 1
-        if key not in self._survivors:
+        if effect.unit not in self._loose:
             self._check_order(host, effect)
 
     def _check_replica(self, host: Host, effect: Apply, replica: _Replica) -> None:
@@ -94,7 +94,8 @@ class DeliveryOrder(Checker):
 
     def _check_order(self, host: Host, effect: Apply) -> None:
         batch = effect.batch
-        order = self._orders.setdefault(effect.unit, _Order())
+        life = (effect.unit, self._history(host, effect.unit))
+        order = self._orders.setdefault(life, _Order())
         stream = order.stream(batch.stream)
         places = order.positions[stream - 1]
         end = batch.position + len(batch.messages)

@@ -23,10 +23,10 @@ from holdfast.sim.checkers.sight import (
     sources_of,
 )
 from holdfast.types import MILLISECOND, NEVER, Nanos
+from holdfast.wire.frames import StreamId
 
 if TYPE_CHECKING:
     from holdfast.machine import Result
-    from holdfast.sim.checkers.delivery import DeliveryOrder
     from holdfast.sim.host import Host
     from holdfast.sim.world import World
 
@@ -38,19 +38,33 @@ CALM_EVERY_NS: Final = 50 * MILLISECOND
 class GroupPromise:
     """What a group has promised, and so what is checked of it."""
 
-    def __init__(self, voters: tuple[str, ...], members: tuple[str, ...], durable: bool) -> None:
-        self.voters = voters
+    def __init__(
+        self, members: tuple[str, ...], durable: bool = False, safe: bool = True, lone: bool = False
+    ) -> None:
         self.members = members
         """Everybody who must be in the view at the end."""
         self.durable = durable
+        self.safe = safe
+        """Only what is decided is delivered. Else (`fast`) replicas may differ until it is."""
+        self.lone = lone
+        """A side without a majority goes on (`availability`): sides differ until they meet again."""
+
+    @property
+    def is_loose(self) -> bool:
+        """Replicas may differ for a while."""
+        return self.lone or not self.safe
 
 
 class _Books:
     def __init__(self, promise: GroupPromise) -> None:
         self.promise = promise
-        self.memory = Memory(promise.voters, promise.durable)
-        self.agreement = Agreement()
+        self.memory = Memory(promise.durable)
+        self.agreements: dict[int, Agreement] = {}
+        """One for each history."""
         self.buffers = Buffers()
+
+    def agreement(self, history: int) -> Agreement:
+        return self.agreements.setdefault(history, Agreement())
 
 
 class GroupChecks(Checker):
@@ -61,23 +75,28 @@ class GroupChecks(Checker):
     def __init__(
         self,
         promises: dict[str, GroupPromise],
-        order: DeliveryOrder,
         watch: Callable[[Sight], None] = lambda _: None,
     ) -> None:
         """`watch` is shown every sight as well."""
-        self._order = order
         self._watch = watch
         self._groups = {name: _Books(promise) for name, promise in promises.items()}
         self._turns: dict[str, int] = {}
+        self._histories: dict[tuple[str, str], int] = {}
+        """The history that the replica of a unit on a host was last seen in."""
         self.calm_ns: Nanos = NEVER
         """When everything had come to rest; `NEVER` if it has not."""
-        self.lives_lost = 0
 
-    def agreement(self, group: str) -> Agreement:
-        return self._groups[group].agreement
+    def skipped(self, group: str) -> dict[StreamId, int]:
+        """How many messages of each stream the group has decided to skip."""
+        books = self._groups[group]
+        return books.agreement(books.memory.history).skipped()
 
     def lost_memory(self, group: str) -> bool:
-        return self._groups[group].memory.life > 1
+        return self._groups[group].memory.losses > 0
+
+    def history(self, host: Host, unit: str) -> int:
+        """Which order a replica delivers: replicas of one history deliver one."""
+        return self._histories.get((host.name, unit), 0)
 
     # -- what happens --------------------------------------------------------------------------------------------
 
@@ -93,12 +112,16 @@ class GroupChecks(Checker):
     def _see(self, sight: Sight, turns: int) -> None:
         books = self._groups[sight.group]
         self._watch(sight)
+        self._histories[(sight.host, f"replica/{sight.group}")] = sight.history
         books.memory.see(sight)
-        books.buffers.see(sight)
         if turns % BOUNDS_EVERY == 0:
             books.buffers.bounds(sight)
-        if sight.life not in books.memory.survivors:
-            books.agreement.see(sight)
+        if books.promise.lone:
+            return
+        if sight.history == books.memory.history:
+            books.buffers.see(sight)
+        if sight.history:
+            books.agreement(sight.history).see(sight)
 
     def _see_source(self, sight: SourceSight, turns: int) -> None:
         buffers = self._groups[sight.group].buffers
@@ -110,18 +133,15 @@ class GroupChecks(Checker):
         books = self._groups[effect.unit.partition("/")[2]]
         life = (host.name, host.boots)
         if isinstance(effect, RestoreState):
-            books.memory.restored(life)
-            books.buffers.restored(life)
-        elif life not in books.memory.survivors:
-            self._guard(host, partial(books.agreement.delivers, host.name, effect))
+            books.buffers.restored(life, effect.index)
+        elif books.promise.safe and not books.promise.lone:
+            agreement = books.agreement(self.history(host, effect.unit))
+            self._guard(host, partial(agreement.delivers, host.name, effect))
 
     def ended(self, host: Host) -> None:
-        for name, books in self._groups.items():
+        for books in self._groups.values():
             books.buffers.ended(host.name)
-            if books.memory.ended(host.name, host.boots):
-                self.lives_lost += 1
-                books.agreement = Agreement()
-                self._order.new_life(f"replica/{name}", books.memory.survivors)
+            books.memory.ended(host.name, host.boots)
 
     def _guard(self, host: Host, step: Callable[[], None]) -> None:
         try:
@@ -131,7 +151,7 @@ class GroupChecks(Checker):
 
     def is_halted(self, group: str, world: World) -> bool:
         """It has lost its memory, and waits for an operator: some replica says so."""
-        if not self.lost_memory(group):
+        if not self._groups[group].memory.lost:
             return False
         return not any(sight.leading for sight in self._sights(group, world))
 

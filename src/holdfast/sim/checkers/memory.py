@@ -1,57 +1,72 @@
 """Whether a group can still remember what it delivered.
 
-In `memory` a process that ends takes with it what it acknowledged. As long as a majority of the voters has not ended
-since it was whole, everything that was committed is somewhere, and must stay in the order. When more have ended the
-group has *lost its memory*: its life is over, and what is founded in its place is another one, with an order of its
-own. A `durable` group never loses its memory.
-
-A replica's own word is taken for whether it is whole. One that says so too early is then held to it.
+In `memory` a process that ends takes with it what it acknowledged. What is committed is on a majority of the voters of
+the view, in the lives that the view names; as long as fewer than a majority of those lives have ended, somebody has it,
+and it must stay in the order. When more have ended the group has *lost its memory*: it stands until an operator has it
+founded again, under another history, and only then may it be. A `durable` group never loses its memory.
 """
 
 from __future__ import annotations
 
-from holdfast.sim.checkers.sight import BLANK, Sight
+from holdfast.group.entries import View
+from holdfast.sim.checkers.sight import Sight, Violation
 
 
 class Memory:
-    """Of one group: whose memory counts, and which life of the group this is."""
+    """Of one group: who decides in it, which of those have ended, and which history it is in."""
 
-    def __init__(self, voters: tuple[str, ...], durable: bool = False) -> None:
-        self.voters = voters
+    def __init__(self, durable: bool = False) -> None:
         self.durable = durable
-        self.life = 1
-        self.survivors: dict[tuple[str, int], None] = {}
-        """Processes of an earlier life that still run; they may hold another order."""
-        self._holds: dict[str, int] = {}
-        """Per voter: the boot in which it has taken part."""
-        self._forgot: dict[str, None] = {}
-        """Voters that took part, ended, and are not whole again."""
-        self._running: dict[str, int] = {}
+        self.history = 0
+        """The founding that the group goes back to."""
+        self.lost = False
+        """A majority has forgotten; nobody has founded the group again since."""
+        self.losses = 0
+        self._view: View | None = None
+        """The last view that was decided."""
+        self._processes: dict[tuple[str, int], int] = {}
+        """The life in which a process takes part, by (host, boot)."""
+        self._old: dict[int, None] = {}
+        """Histories that are over."""
+        self._ended: dict[tuple[str, int], None] = {}
+        """Lives that are over, by (name, life)."""
 
     def see(self, sight: Sight) -> None:
-        self._running[sight.host] = sight.boots
-        if sight.memory != BLANK:
-            self._holds[sight.host] = sight.boots
-        if sight.memory == "whole":
-            self._forgot.pop(sight.host, None)
+        self._processes[sight.life] = sight.incarnation
+        if sight.history and sight.history != self.history:
+            self._other_history(sight)
+        view = sight.view
+        if sight.history == self.history and view is not None and self._is_newer(view):
+            self._view = view
 
-    def ended(self, host: str, boots: int) -> bool:
-        """A process is gone; True when that was the end of the group's memory."""
-        self._running.pop(host, None)
-        self.survivors.pop((host, boots), None)
-        took_part = self._holds.pop(host, None) == boots
-        if self.durable or not took_part or host not in self.voters:
-            return False
-        self._forgot[host] = None
-        forgot = sum(voter in self._forgot for voter in self.voters)
-        if len(self.voters) - forgot >= len(self.voters) // 2 + 1:
-            return False
-        self.life += 1
-        self._forgot.clear()
-        self._holds.clear()
-        self.survivors = dict.fromkeys(self._running.items())
-        return True
+    def _is_newer(self, view: View) -> bool:
+        return self._view is None or view.number > self._view.number
 
-    def restored(self, life: tuple[str, int]) -> None:
-        """A survivor has been given a state: it belongs to the new life."""
-        self.survivors.pop(life, None)
+    def _other_history(self, sight: Sight) -> None:
+        """One that remembers an older history stands aside; a new one is founded only when the last is lost."""
+        if sight.history in self._old:
+            return
+        if self.history and not self.lost:
+            raise Violation(
+                "a group that remembers is not founded again",
+                f"{sight.group}: {sight.host} belongs to history {sight.history:x}; the group is in "
+                f"{self.history:x} and has not lost its memory",
+            )
+        self._old[self.history] = None
+        self.history = sight.history
+        self.lost = False
+        self._view = None
+
+    def ended(self, host: str, boots: int) -> None:
+        """A process is gone."""
+        life = self._processes.pop((host, boots), None)
+        if self.durable or life is None:
+            return
+        self._ended[(host, life)] = None
+        view = self._view
+        if view is None or self.lost:
+            return
+        gone = sum((voter.name, voter.life) in self._ended for voter in view.voters)
+        if gone >= view.majority:
+            self.lost = True
+            self.losses += 1

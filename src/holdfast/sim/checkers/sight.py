@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.group.config import GroupConfig
+from holdfast.group.entries import View
 from holdfast.group.log import Cursor, Log
 from holdfast.group.replica import ReplicaMachine
 from holdfast.group.source import SourceMachine
@@ -40,10 +41,13 @@ class Sight(msgspec.Struct, frozen=True):
     group: str
     host: str
     boots: int
+    incarnation: int
+    history: int
+    """The founding that its log goes back to; 0 while it knows of no group."""
     term: int
     leading: bool
     memory: str
-    """`blank`, `learning` or `whole`: what it claims to remember."""
+    """`blank`, `learning` or `whole`: what its acknowledgements are worth."""
     state: str
     why: str
     log: Log
@@ -54,8 +58,8 @@ class Sight(msgspec.Struct, frozen=True):
     waiting: int
     """Entries that wait for their messages."""
     leader: str
-    left_behind: tuple[str, ...]
-    """Of a leader: whom it does not wait for."""
+    view: View | None
+    """Who is in the group, as far as that is decided here."""
     streams: Streams
     config: GroupConfig
 
@@ -83,23 +87,24 @@ class SourceSight(msgspec.Struct, frozen=True):
 
 def look_at_replica(host: Host, machine: ReplicaMachine) -> Sight:
     core = machine._core
-    progress = machine._leading.appends.progress if core.leadership.leading else {}
     return Sight(
         core.config.name,
         host.name,
         host.boots,
+        core.incarnation,
+        core.history,
         core.leadership.term,
         core.leadership.leading,
-        core.admission.standing.value,
+        machine.memory,
         machine.state,
-        core.delivery.suspended or machine._joining.stuck,
+        core.delivery.suspended or machine._leading.halted or machine._stuck,
         core.log,
         core.delivery.at,
         core.delivery.applied,
         core.delivery.outstanding,
-        len(machine._following.waiting.entries),
+        len(core.waiting.entries),
         core.leadership.leader,
-        tuple(name for name, other in progress.items() if not other.counted),
+        core.log.committed_view,
         core.streams,
         core.config,
     )
