@@ -79,6 +79,8 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     transfer_retry_ns: Nanos = 200 * MILLISECOND
     patience_ns: Nanos = 10 * SECOND
     """A connected replica whose application does not move for this long no longer holds the others back."""
+    lack_ns: Nanos = 2 * SECOND
+    """A replica that cannot get a message of the order for this long asks to be suspended, and takes a state."""
     rejoin_ns: Nanos = SECOND
     """A replica whose application failed asks for a state after this time; each further failure doubles it."""
     snapshot_bytes: int = 64 << 20

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from holdfast.group.config import GroupConfig
 from holdfast.group.delivery import Delivery
 from holdfast.group.entries import Member, View
@@ -15,6 +17,9 @@ from holdfast.machine import Outbox
 from holdfast.telemetry.facts import GroupFact
 from holdfast.types import Nanos, NodeId
 from holdfast.wire.frames import StreamId
+
+if TYPE_CHECKING:
+    from holdfast.group.journal import Journal
 
 
 class Core:
@@ -38,6 +43,8 @@ class Core:
         self.recovery = Recovery(config, node, incarnation, self.log, self.streams, self.peers)
         self.ignored: dict[str, int] = {}
         """Frames that were not acted upon, by reason."""
+        self.journal: Journal | None = None
+        """Of a durable replica."""
         self._view: View | None = None
 
     @property
@@ -99,8 +106,8 @@ class Core:
 
     @property
     def stable(self) -> int:
-        """Up to where this replica's own log counts in a majority."""
-        return self.log.last
+        """Up to where this replica's own log counts in a majority: a crash must not forget what it counted for."""
+        return self.log.last if self.journal is None else min(self.journal.durable, self.log.last)
 
     # -- messages ------------------------------------------------------------------------------------------------
 

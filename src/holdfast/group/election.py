@@ -92,6 +92,7 @@ class Election:
     def _ask(self, now: Nanos, out: Outbox) -> bool:
         """Would I be elected?"""
         self._core.leadership.go(Role.ASKING)
+        self._core.leadership.leader = ""
         return self._gather(PRE, self._next_term(), now, out)
 
     def campaign(self, now: Nanos, out: Outbox) -> bool:

@@ -26,6 +26,8 @@ class Following:
         """What the leader was last told: (match, applied)."""
         self._told_ns = 0
         self._due_ns = NEVER
+        self._stands = (0, 0)
+        """Where the log stood still while entries waited for their messages, and since when."""
 
     # -- entries -------------------------------------------------------------------------------------------------
 
@@ -65,6 +67,16 @@ class Following:
             if entry.stream is not None:
                 core.know(entry.stream, entry.last)
 
+    def lacks(self, now: Nanos) -> str:
+        """What of the order could not be got for long; empty while all comes in time."""
+        waiting, last = self._core.waiting.entries, self._core.log.last
+        if not waiting or self._stands[0] != last:
+            self._stands = (last, now)
+            return ""
+        if now - self._stands[1] < self._core.config.lack_ns:
+            return ""
+        return f"it cannot get the messages of entry {last + 1}"
+
     def restarted(self) -> None:
         """The log goes on from a state that was put in: the leader is to go on from there."""
         self._core.waiting.restart()
@@ -97,7 +109,7 @@ class Following:
         every, self._all_marks = self._all_marks, False
         ack = Appended(
             core.config.name, core.leadership.term, told[0], ok, hint, self._marks(every), told[1],
-            core.history, every, core.delivery.failed, core.delivery.suspended[:WHY_MAX],
+            core.history, every, core.delivery.failed, (core.delivery.suspended or self.lacks(now))[:WHY_MAX],
         )  # fmt: skip
         post(out, [leader.node], ack)
         self._answer = None

@@ -65,7 +65,8 @@ class Founding:
         """Somebody says what it is."""
         if frame.history:
             self._blank.pop(peer.name, None)
-            self.removed = frame.removed
+            if frame.leader == peer.name:
+                self.removed = frame.removed
         elif peer.name in self._core.config.voters:
             self._blank[peer.name] = peer
 

@@ -14,7 +14,7 @@ from holdfast.group.core import Core
 from holdfast.group.following import Following
 from holdfast.group.peers import Peer
 from holdfast.group.ports import Restored, RestoreState
-from holdfast.group.transfer import Image, StateIn
+from holdfast.group.transfer import Image, StateIn, encode_image
 from holdfast.machine import Outbox
 from holdfast.types import NEVER, Nanos
 from holdfast.wire.frames import StateChunk
@@ -32,9 +32,16 @@ class Joining:
         self._state_in = StateIn(core.config, rng)
         self._image: Image | None = None
         """A state that is being put into the application."""
+        self._own: Image | None = None
+        """A state from our own store that the application has not been given yet."""
         self._givers_tried = 0
         self._failures = 0
         self._rejoin_ns: Nanos = NEVER
+
+    def begin_with(self, image: Image) -> None:
+        """The state that this replica's own store has."""
+        self._image = self._own = image
+        self._core.delivery.paused = True
 
     @property
     def is_restoring(self) -> bool:
@@ -45,10 +52,19 @@ class Joining:
             self._state_in.stop()
 
     def wake(self, now: Nanos, out: Outbox) -> None:
+        if self._own is not None:
+            image, self._own = self._own, None
+            self._put_in(image, out)
         self._state_in.wake(now, out)
         if now >= self._rejoin_ns:
             self._rejoin_ns = now + self._core.config.rejoin_ns
             self._fetch(now, out)
+
+    def settle(self, now: Nanos) -> None:
+        """One that cannot get a message of the order takes a state that covers it, and asks to be suspended meanwhile.
+        It cannot know whether it is: that entry lies behind the one that it lacks."""
+        if self._rejoin_ns == NEVER and not self.is_restoring and self._following.lacks(now):
+            self._rejoin_ns = now
 
     def failed(self, now: Nanos) -> None:
         """The application raised: it needs a state from one that did not, after a while."""
@@ -81,6 +97,7 @@ class Joining:
         image = self._state_in.chunk(peer, frame, now, out)
         if image is None or self._image is not None:
             return
+        self._rejoin_ns = NEVER
         needed = core.delivery.suspended or image.index > core.log.last
         if image.history != core.history or image.index < core.delivery.at.index or not needed:
             # What was delivered after it would be delivered again, or is there anyway.
@@ -88,7 +105,11 @@ class Joining:
             return
         self._image = image
         core.delivery.paused = True
-        out.effect(RestoreState(replica_unit(core.config.name), image.index, image.state))
+        self._put_in(image, out)
+
+    def _put_in(self, image: Image, out: Outbox) -> None:
+        effect = RestoreState(replica_unit(self._core.config.name), image.index, image.state)
+        out.effect(effect, immediate=True)
 
     def restored(self, item: Restored, now: Nanos, out: Outbox) -> None:
         """The application has the state: take its place in the order."""
@@ -97,13 +118,18 @@ class Joining:
         if image is None or image.index != item.index:
             return
         cursor = image.cursor()
-        core.log.restart(cursor)
         core.delivery.restart(cursor, image.digest)
+        if core.journal is not None and image.index == core.journal.state_index:
+            core.fact("restored", f"own state at position {cursor.position}", now, out)
+            return
+        emptied = core.log.restart(cursor)
         core.recovery.forget()
         for stream in core.streams.streams.values():
             stream.drop_below(cursor.next.get(stream.id, 1))
             core.streams.changed[stream.id] = None
         self._following.restarted()
+        if core.journal is not None:
+            core.journal.begin_again(cursor, encode_image(image), emptied, out)
         self._givers_tried = 0
         self._rejoin_ns = NEVER
         core.fact("restored", f"{len(image.state)} bytes at position {cursor.position}", now, out)

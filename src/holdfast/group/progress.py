@@ -177,6 +177,10 @@ class Appends:
     def send(self, now: Nanos, out: Outbox) -> None:
         """Send every member that can be reached what it lacks: entries, the commit index, or a sign of life."""
         contact_ns = -1
+        journal = self._core.journal
+        # Entries promise nothing: the leader counts itself only when its own write is done. But nobody may hear of a
+        # term that a crash would make it forget.
+        at_once = journal is None or journal.durable_term == self._core.leadership.term
         frames: dict[tuple[int, int], bytes] = {}
         for peer, progress in self.here():
             batch: list[bytes] = []
@@ -190,8 +194,7 @@ class Appends:
             if batch:
                 progress.sent_ns = now
                 progress.told = self._log.commit
-                # They promise nothing: the leader counts itself only when its own write is done.
-                post_bytes(out, [peer.node], batch, Append, immediate=True)
+                post_bytes(out, [peer.node], batch, Append, at_once)
 
     def _due(self, progress: Progress, now: Nanos) -> list[tuple[int, int]]:
         """The frames to send to one replica, each as (previous index, number of entries)."""

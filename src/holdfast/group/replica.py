@@ -11,7 +11,7 @@ Every call takes its inputs in, one by one, and then settles once: order or appe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
@@ -25,6 +25,7 @@ from holdfast.group.entries import View
 from holdfast.group.following import Following
 from holdfast.group.founding import Founding
 from holdfast.group.joining import Joining
+from holdfast.group.journal import Durable, Journal, Rows
 from holdfast.group.leading import Leading
 from holdfast.group.log import NUMBER_MAX, is_sound_stream
 from holdfast.group.peers import Peer, post
@@ -65,8 +66,16 @@ class ReplicaMachine(Machine):
     layer = 6
 
     def __init__(
-        self, *, config: GroupConfig, node: NodeId, name: str, incarnation: int, rng: Random
+        self,
+        *,
+        config: GroupConfig,
+        node: NodeId,
+        name: str,
+        incarnation: int,
+        rng: Random,
+        stored: Mapping[str, Rows] | None = None,
     ) -> None:
+        """`stored` is what a durable replica wrote in earlier lives (`journal_tables`)."""
         if name not in config.replicas:
             replicas = ", ".join(config.replicas)
             raise MisuseError(
@@ -79,6 +88,14 @@ class ReplicaMachine(Machine):
         self._founding = Founding(core, rng)
         self._joining = Joining(core, self._following, rng)
         self._state_out = StateOut(core)
+        if config.is_durable:
+            core.journal = Journal(core)
+            image = core.journal.load(stored or {})
+            core.follow_view()
+            if image is not None:
+                self._joining.begin_with(image)
+            if not core.is_blank:
+                self._election.wait(0)
         self._stuck = ""
         """What was last said of why there can be no leader."""
         self.deadline = 0
@@ -134,6 +151,15 @@ class ReplicaMachine(Machine):
         # What was due has been done; a piece that wants this very moment again gets the next one.
         self.deadline = max(self.deadline, now + 1)
 
+    def down(self, now: Nanos, inputs: list[Any], out: Outbox) -> None:
+        """What this replica wrote is on disk."""
+        journal = self._core.journal
+        for item in inputs:
+            if journal is not None and isinstance(item, Durable):
+                journal.written(item)
+        self._settle(now, out)
+        self.deadline = max(self.deadline, now + 1)
+
     def _excuse(self, now: Nanos) -> None:
         """A process that did not run when it wanted to has heard nobody, and that is nobody's fault."""
         if now - self.deadline > self._core.config.append_period_ns:
@@ -150,12 +176,17 @@ class ReplicaMachine(Machine):
                 self._election.be_shy(now)
         elif not core.is_blank:
             self._following.settle(now, out)
+            self._joining.settle(now)
         if not core.is_blank:
             # While blank they gather: what was heard of before the start is a gap afterwards.
             for stream in core.streams.changed:
                 core.recovery.look(core.streams.streams[stream], now, out)
             core.streams.changed.clear()
         self._say_stuck(now, out)
+        if core.journal is not None:
+            if core.journal.wants_state:
+                self._state_out.for_store(out)
+            core.journal.settle(out)
         self.deadline = min(
             self._leading.deadline(now) if core.leadership.leading else self._following.deadline(),
             core.recovery.deadline(),
@@ -255,8 +286,10 @@ class ReplicaMachine(Machine):
             core.ignore("stranger")
         elif core.log.tail.is_over(stream) or not is_sound_payload(frame):
             core.ignore("payload")
-        elif core.streams.take(frame, core.log.tail.next.get(stream, 1)) is None:
+        elif (taken := core.streams.take(frame, core.log.tail.next.get(stream, 1))) is None:
             core.ignore("too many streams")
+        elif taken and core.journal is not None:
+            core.journal.taken(frame)
 
     def _idle(self, _now: Nanos, peer: NodeId, frame: Idle, _out: Outbox) -> None:
         core = self._core

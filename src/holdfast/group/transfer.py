@@ -84,6 +84,19 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _decoder: Final = msgspec.msgpack.Decoder(Image)
 
 
+def encode_image(image: Image) -> memoryview:
+    return memoryview(_encode(image))
+
+
+def decode_image(data: bytes) -> Image | None:
+    """The image, or None when it is none that makes sense."""
+    try:
+        image = _decoder.decode(data)
+    except (msgspec.DecodeError, ValueError):
+        return None
+    return image if image.is_sound() else None
+
+
 class _Giving(msgspec.Struct):
     """A transfer to one replica."""
 
@@ -112,6 +125,7 @@ class StateOut:
         self._request = 0
         self._taking: tuple[Cursor, int] | None = None
         """Where the order was when the application was asked for its state, and the digest there."""
+        self._for_store = False
 
     def asked(self, peer: Peer, frame: StateRequest, out: Outbox) -> None:
         transfer, part = divmod(frame.request, PARTS_MAX)
@@ -137,7 +151,15 @@ class StateOut:
         self._request += 1
         at = self._delivery.at.copy()
         self._taking = (at, self._delivery.digest)
-        out.effect(TakeSnapshot(replica_unit(self._config.name), self._request, at.index))
+        effect = TakeSnapshot(replica_unit(self._config.name), self._request, at.index)
+        # In its place among the batches, which do not wait for writes either: it must not be overtaken by one.
+        out.effect(effect, immediate=True)
+
+    def for_store(self, out: Outbox) -> None:
+        """This replica wants a state for its own store: the next one that is taken is kept."""
+        self._for_store = True
+        if self._taking is None:
+            self._take(out)
 
     def taken(self, item: SnapshotTaken, now: Nanos, out: Outbox) -> None:
         """The application's state is here: everybody who waits gets it."""
@@ -146,13 +168,16 @@ class StateOut:
         at, digest = self._taking
         self._taking = None
         waiting = [giving for giving in self._giving.values() if giving.image is None]
-        if not waiting or self._delivery.suspended:
+        if self._delivery.suspended or not (waiting or self._for_store):
             return
-        if at.index < self._log.ground.index:
+        image = encode_image(make_image(self._core.history, at, digest, item.data))
+        if self._for_store and self._core.journal is not None:
+            self._for_store = False
+            self._core.journal.keep_state(at, image)
+        if waiting and at.index < self._log.ground.index:
             # Entries after the snapshot are gone meanwhile; a newer one is needed.
             self._take(out)
             return
-        image = memoryview(_encode(make_image(self._core.history, at, digest, item.data)))
         for giving in waiting:
             giving.image = image
             giving.index = at.index
@@ -178,6 +203,7 @@ class StateOut:
         """The state here is of no use to anybody (any more)."""
         self._giving.clear()
         self._taking = None
+        self._for_store = False
 
 
 class StateIn:
@@ -257,11 +283,7 @@ class StateIn:
     def _finish(self) -> Image | None:
         data = b"".join(self._whole)
         self.stop()
-        try:
-            image = _decoder.decode(data)
-        except (msgspec.DecodeError, ValueError):
-            return None
-        return image if image.is_sound() else None
+        return decode_image(data)
 
     def deadline(self) -> Nanos:
         return self._due_ns

@@ -146,12 +146,12 @@ class Membership:
         current = here and progress.match > 0 and progress.match + BEHIND_MAX >= log.last
         progress.caught_up = progress.caught_up or (current and progress.applied >= log.ground.index)
         if member.suspended:
-            back = current and not progress.failed and progress.applied >= log.ground.index
+            back = current and not progress.failed and not progress.why and progress.applied >= log.ground.index
             if back and now >= progress.out_until_ns:
                 changed = msgspec.structs.replace(member, suspended=False)
                 return view.with_member(changed), f"{name} takes part again"
             return None
-        if progress.failed and self.may_suspend(view, name):
+        if (progress.failed or progress.why) and self.may_suspend(view, name):
             changed = msgspec.structs.replace(member, suspended=True)
             return view.with_member(changed), f"{name} is suspended: {progress.why}"
         if member.promote and progress.caught_up and current and len(view.voters) < VOTERS_MAX:
