@@ -6,7 +6,7 @@ not: runs in which nobody is ever elected prove nothing about elections.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -18,6 +18,7 @@ from holdfast.sim.seeds import chance
 from holdfast.sim.trace import Trace
 from holdfast.types import MILLISECOND, SECOND, Nanos
 
+GROUP: Final = "book"
 SUBNETS: Final = ("red", "blue")
 SECONDS: Final = 12
 """Virtual time of a run."""
@@ -33,9 +34,10 @@ MOODS: Final[dict[str, tuple[str, ...]]] = {
     "slow": ("slow-application", "slow-application", "pause", "burst", "disk", "leader"),
     "full": ("full-disk", "disk", "down", "burst"),
     "sources": ("source", "source", "burst", "break", "leader"),
+    "members": ("member", "member", "hand-over", "leader", "down", "burst"),
     "everything": (
         "break", "down", "pause", "disk", "leader", "split", "slow-application", "full-disk",
-        "burst", "source",
+        "burst", "source", "member", "hand-over",
     ),
 }  # fmt: skip
 """What a nemesis likes to do; each run has one mood."""
@@ -48,6 +50,8 @@ class GroupRun(msgspec.Struct, frozen=True):
     mood: str
     nodes: int
     voters: int
+    learners: int
+    durability: Literal["memory", "durable"]
     load: Load
     run_ns: Nanos
 
@@ -58,7 +62,10 @@ class GroupRun(msgspec.Struct, frozen=True):
 
     def text(self) -> str:
         """In a line, for people."""
-        return f"mood {self.mood}, {self.voters} voters of {self.nodes} nodes"
+        return (
+            f"mood {self.mood}, {self.durability}, {self.voters} voters and {self.learners} learners "
+            f"of {self.nodes} nodes"
+        )
 
     def scenario(self) -> Scenario:
         hosts = [node_name(number) for number in range(1, self.nodes + 1)]
@@ -67,16 +74,21 @@ class GroupRun(msgspec.Struct, frozen=True):
             settle_ns=2_500 * MILLISECOND,
             pause_ns=600 * MILLISECOND,
             tricks=MOODS[self.mood],
-            sources=tuple(hosts[self.voters :]),
+            sources=tuple(hosts[self.voters + self.learners :]),
+            group=GROUP,
+            voters=tuple(hosts[: self.voters]),
         )
         return plan(self.seed, hosts, list(SUBNETS), self.run_ns, self.quiet_ns, budget)
+
+    def group(self) -> GroupPlan:
+        return GroupPlan(GROUP, self.voters, self.load, self.learners, self.durability)
 
     def cluster(self, scenario: Scenario, trace: Trace | None = None, replay: str = "") -> Cluster:
         return Cluster(
             self.seed,
             self.nodes,
             SUBNETS,
-            (GroupPlan("book", self.voters, self.load),),
+            (self.group(),),
             scenario=scenario,
             until_ns=self.run_ns,
             quiet_ns=self.quiet_ns,
@@ -90,15 +102,17 @@ def draw(seed: int, seconds: int = SECONDS) -> GroupRun:
     random = chance(seed, "campaign")
     mood = random.choice(list(MOODS))
     voters = random.choice((1, 3, 3, 3, 3, 5))
-    nodes = max(voters, 2) + random.choice((0, 1, 1, 2))
+    learners = random.choice((0, 0, 0, 1))
+    nodes = max(voters + learners, 2) + random.choice((0, 1, 1, 2))
     if mood == "sources":
-        nodes = voters + random.randint(1, 2)
+        nodes = voters + learners + random.randint(1, 2)
+    durability: Literal["memory", "durable"] = random.choice(("memory", "durable"))
     load = Load(
         every_ns=random.choice((20, 40, 80)) * MILLISECOND,
         batch_max=random.choice((1, 8, 30)),
         size_max=random.choice((20, 300, 1_500)),
     )
-    return GroupRun(seed, mood, nodes, voters, load, seconds * SECOND)
+    return GroupRun(seed, mood, nodes, voters, learners, durability, load, seconds * SECOND)
 
 
 # -- what a campaign must have exercised -------------------------------------------------------------------------

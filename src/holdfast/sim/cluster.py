@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from holdfast.group.ports import SourceRoom
+from holdfast.group.ports import AddReplica, HandOver, Refound, RemoveReplica, SourceRoom
 from holdfast.sim.checkers import (
     Bounds,
     Checker,
@@ -47,6 +47,10 @@ class GroupPlan(msgspec.Struct, frozen=True):
     durability: Literal["memory", "durable"] = "memory"
     delivery: Literal["safe", "fast"] = "safe"
     mode: Literal["majority", "availability"] = "majority"
+
+    @property
+    def voter_names(self) -> tuple[str, ...]:
+        return tuple(map(node_name, range(1, self.voters + 1)))
 
 
 def make_core(context: HostContext, config: NodeConfig) -> Core:
@@ -122,6 +126,7 @@ class Cluster:
             self.world.check(checker)
         self.world.aliases["@leader"] = self.leader
         self.world.burst = self._burst
+        self.world.ask = self._ask
         self.scenario = scenario
 
     def _promise(self, group: GroupPlan) -> GroupPromise:
@@ -150,6 +155,22 @@ class Cluster:
                 if sight.group == self._groups[0].name and sight.leading and sight.term > best:
                     best, name = sight.term, host.name
         return name
+
+    def _ask(self, group: str, verb: str, host: str) -> None:
+        """What an operator does: asks a replica that answers; refounds only when the memory of a majority is lost."""
+        unit = f"replica/{group}"
+        match verb:
+            case "add":
+                voter = host in self._groups[0].voter_names
+                self.world.hosts[self.leader()].give(unit, AddReplica(host, voter))
+            case "remove":
+                self.world.hosts[self.leader()].give(unit, RemoveReplica(host))
+            case "hand-over":
+                self.world.hosts[self.leader()].give(unit, HandOver((host,)))
+            case _:
+                survivor = self.groups.best_survivor(group, self.world)
+                if survivor:
+                    self.world.hosts[survivor].give(unit, Refound())
 
     def _burst(self, host: str, count: int) -> None:
         for sender in self.senders:

@@ -32,6 +32,7 @@ from holdfast.sim.faults import (
 )
 from holdfast.sim.scenario import (
     Action,
+    Ask,
     Break,
     Burst,
     Do,
@@ -45,7 +46,7 @@ from holdfast.sim.seeds import chance
 from holdfast.types import MILLISECOND, SECOND, Nanos
 
 LEADER: Final = "@leader"
-KINDS: Final = ("fault", "down", "paused", "disk", "application", "source")
+KINDS: Final = ("fault", "down", "paused", "disk", "application", "source", "out")
 """What can be wrong at a time; the budget bounds each."""
 
 
@@ -69,6 +70,9 @@ class Budget(msgspec.Struct, frozen=True):
     """What happens, each as likely as it is often named; `TRICKS` has all of them."""
     sources: tuple[str, ...] = ()
     """Hosts that send and are no replicas: they may die in the middle of it however many others are down."""
+    group: str = ""
+    """The group whose members come and go."""
+    voters: tuple[str, ...] = ()
 
 
 _FAULTS: Final[tuple[Callable[[Random], What], ...]] = (
@@ -147,6 +151,13 @@ class _Plan:
             self._step(SetApplication(host))
             self._step(Do("resume", host))
             self._step(Do("start", host))
+        if self._budget.group:
+            # Asked for while there was no leader, or with one that was gone the next moment, it may not have happened.
+            for host in self._budget.voters:
+                self._steps.append(
+                    Step(self._end_ns + SECOND, Ask(self._budget.group, "add", host))
+                )
+            self._steps.append(Step(self._end_ns + SECOND, Ask(self._budget.group, "refound")))
         return Scenario("nemesis", tuple(self._steps))
 
     def _step(self, action: Action) -> None:
@@ -296,6 +307,20 @@ class _Plan:
             self._step(Do(self._random.choice(("crash-in-turn", "crash")), host))
             self._later("source", host, 200, 3_000, Do("start", host))
 
+    def _member(self) -> None:
+        """A replica is taken out of the group, and let in again after a while, under load."""
+        voters = self._budget.voters
+        if len(voters) > 1 and not self._open["out"]:
+            host = self._random.choice(voters)
+            self._step(Ask(self._budget.group, "remove", host))
+            self._later("out", host, 100, 3_000, Ask(self._budget.group, "add", host))
+
+    def _hand_over(self) -> None:
+        if self._budget.voters:
+            self._step(
+                Ask(self._budget.group, "hand-over", self._random.choice(self._budget.voters))
+            )
+
     def _free_host(self, hosts: list[str]) -> str:
         """A host that nothing is wrong with at the moment; empty when there is none."""
         busy = [host for kind in ("down", "paused", "disk", "source") for host in self._open[kind]]
@@ -315,5 +340,7 @@ TRICKS: Final[dict[str, Callable[[_Plan], None]]] = {
     "full-disk": _Plan._full_disk,
     "burst": _Plan._burst,
     "source": _Plan._source,
+    "member": _Plan._member,
+    "hand-over": _Plan._hand_over,
 }
 """Everything that a nemesis can do, by name."""

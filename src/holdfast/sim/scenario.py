@@ -12,10 +12,13 @@
     at 9s break * n1,n2<->n3 blackout as split
     at 10s heal all
     at 10s start *
+    at 11s group book remove n2
+    at 12s group book add n2
 
 Hosts can `start`, `stop`, `crash`, `crash-in-turn`, `power-off`, `pause` and `resume`; several are `n1,n2`, all are
 `*`, and `@leader` is whoever leads the first group at that moment. `heal` takes the name of a fault, a place
-(`red n1->n2`: all faults of exactly that place) or `all`. The words after `break` are in `faults`.
+(`red n1->n2`: all faults of exactly that place) or `all`. The words after `break` are in `faults`. Of a group an
+operator can ask to `add` and `remove` a host, to `hand-over` to one, and to `refound` it when its memory is lost.
 """
 
 from __future__ import annotations
@@ -111,7 +114,21 @@ class Burst(msgspec.Struct, frozen=True, tag=True):
         return f"burst {self.host} {self.count}"
 
 
-Action = Break | Heal | Do | SetDisk | SetApplication | Burst
+class Ask(msgspec.Struct, frozen=True, tag=True):
+    """An operator asks something of a group."""
+
+    group: str
+    verb: str
+    host: str = ""
+
+    def text(self) -> str:
+        return f"group {self.group} {self.verb} {self.host}".rstrip()
+
+
+ASKED: Final = ("add", "remove", "hand-over", "refound")
+"""What an operator can ask of a group; only `refound` names no host."""
+
+Action = Break | Heal | Do | SetDisk | SetApplication | Burst | Ask
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -175,6 +192,9 @@ class _Player:
                 assert world.burst is not None, "checked before anything happened"
                 for one in world.named(host):
                     world.burst(one.name, count)
+            case Ask(group, verb, host):
+                assert world.ask is not None, "checked before anything happened"
+                world.ask(group, verb, host)
 
     def _heal(self, heal: Heal) -> None:
         for number, broken in list(self._faults.items()):
@@ -208,6 +228,12 @@ def _check_names(world: World, step: Step) -> None:
                 world.host(name)
         if isinstance(action, Burst) and world.burst is None:
             raise MisuseError(f"{step.text()!r}: nobody in this world sends bursts")
+        return
+    if isinstance(action, Ask):
+        if world.ask is None:
+            raise MisuseError(f"{step.text()!r}: there are no groups in this world")
+        if action.host:
+            world.host(action.host)
         return
     where = action.fault.where if isinstance(action, Break) else action.where
     if where is None:
@@ -249,7 +275,7 @@ def _parse_step(words: Words) -> Step:
 
 
 def _parse_action(words: Words) -> Action:
-    verb = words.next("break, heal, disk, application, burst or what happens to a host")
+    verb = words.next("break, heal, disk, application, burst, group or what happens to a host")
     if verb == "break":
         fault = parse_fault(words)
         return Break(fault, words.next("a name") if words.take("as") else "")
@@ -261,9 +287,11 @@ def _parse_action(words: Words) -> Action:
         return _parse_application(words)
     if verb == "burst":
         return Burst(words.next("a host"), parse_count(words.next("a number of messages")))
+    if verb == "group":
+        return _parse_ask(words)
     if verb in VERBS:
         return Do(verb, words.next("a host"))
-    known = ", ".join(("break", "heal", "disk", "application", "burst", *VERBS))
+    known = ", ".join(("break", "heal", "disk", "application", "burst", "group", *VERBS))
     raise MisuseError(f"{verb!r} is not understood: {known}")
 
 
@@ -297,6 +325,13 @@ def _parse_application(words: Words) -> SetApplication:
             return SetApplication(host)
         case other:
             raise MisuseError(f"{other!r} is not a state of an application: slow TIME or ok")
+
+
+def _parse_ask(words: Words) -> Ask:
+    group, verb = words.next("a group"), words.next(", ".join(ASKED))
+    if verb not in ASKED:
+        raise MisuseError(f"{verb!r} cannot be asked of a group: {', '.join(ASKED)}")
+    return Ask(group, verb, "" if verb == "refound" else words.next("a host"))
 
 
 def scenario_names() -> list[str]:

@@ -59,6 +59,8 @@ class World:
         """Hosts by what they are at the moment (`@leader`), for scenarios."""
         self.burst: Callable[[str, int], None] | None = None
         """Makes a host send many messages at once; set by whoever has senders."""
+        self.ask: Callable[[str, str, str], None] | None = None
+        """Asks something (group, what, host) of a group, as an operator would; set by whoever has groups."""
 
     # -- building ------------------------------------------------------------------------------------------------
 

@@ -155,6 +155,16 @@ class GroupChecks(Checker):
             return False
         return not any(sight.leading for sight in self._sights(group, world))
 
+    def best_survivor(self, group: str, world: World) -> str:
+        """Of a group that has lost its memory: the host whose replica remembers most; empty when it has not, or when
+        nobody remembers anything."""
+        memory = self._groups[group].memory
+        if not memory.lost:
+            return ""
+        sights = [s for s in self._sights(group, world) if s.history == memory.history]
+        best = max(sights, key=lambda s: (s.log.tail.term, s.log.last), default=None)
+        return best.host if best is not None else ""
+
     # -- the end -------------------------------------------------------------------------------------------------
 
     def watch_calm(self, world: World) -> None:
