@@ -38,7 +38,7 @@ class Core:
         acknowledged nothing in this life, and knows of no group."""
         self.log = Log()
         self.streams = Streams(2 * config.window_bytes, config.streams)
-        self.waiting = Waiting(self.log, self.streams)
+        self.waiting = Waiting(self.log, self.streams, binding=config.mode == "majority")
         self.delivery = Delivery(config, self.log, self.streams)
         self.recovery = Recovery(config, node, incarnation, self.log, self.streams, self.peers)
         self.ignored: dict[str, int] = {}

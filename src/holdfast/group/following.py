@@ -38,7 +38,12 @@ class Following:
             core.ignore("old term")
             match = core.waiting.match
             stale = Appended(
-                core.config.name, leadership.term, match, False, core.log.commit, history=core.history
+                core.config.name,
+                leadership.term,
+                match,
+                False,
+                core.log.commit,
+                history=core.history,
             )
             post(out, [peer.node], stale)
             return False

@@ -59,7 +59,9 @@ class Founding:
 
     def answer(self) -> Standing:
         core = self._core
-        return Standing(core.config.name, core.history, core.leadership.term, core.leadership.leader)
+        return Standing(
+            core.config.name, core.history, core.leadership.term, core.leadership.leader
+        )
 
     def heard(self, peer: Peer, frame: Standing) -> None:
         """Somebody says what it is."""
@@ -98,7 +100,9 @@ class Founding:
         tail = self._core.log.tail
         data = encode_data(view)
         self._core.log.append(
-            Entry(term, tail.index + 1, tail.position, tail.log_ns, Kind.VIEW.value, None, 0, 0, data)
+            Entry(
+                term, tail.index + 1, tail.position, tail.log_ns, Kind.VIEW.value, None, 0, 0, data
+            )
         )
 
     def refound(self, now: Nanos, out: Outbox) -> bool:

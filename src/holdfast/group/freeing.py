@@ -110,14 +110,19 @@ class Tally:
 
     def _applied_by_all(self, progress: dict[str, Progress]) -> int:
         """By every member of the decided view that is not suspended (DESIGN, Groups, rule 6)."""
-        applied = self._delivery.applied
+        applied = min(self._delivery.applied, self._log.commit)
         view = self._log.committed_view
+        # A side that goes on alone cannot suspend the other one. It keeps what the other lacks while there is room, so
+        # that it can be ordered again if the other side wins.
+        waits = self._config.mode == "majority" or not self._is_tight()
         for member in view.members if view is not None else ():
             if member.suspended or member.name == self._core.name:
                 continue
             other = progress.get(member.name)
             if other is None:
                 continue  # A change that is not decided takes it out; it may still come back.
+            if not waits and not self._peers.is_here(member):
+                continue
             applied = min(applied, other.applied)
         return applied
 

@@ -1,7 +1,7 @@
 """A replica that needs a state: it fell too far behind, its application failed, or it has nothing yet.
 
-It pulls a state from the leader, or from another replica when that gives none, puts it into the application, and goes on
-from there. What its log has above the state stays: it was acknowledged.
+It pulls a state from the leader, or from another replica when that gives none, puts it into the application, and goes
+on from there. What its log has above the state stays: it was acknowledged.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from typing import Final
 from holdfast.group.config import replica_unit
 from holdfast.group.core import Core
 from holdfast.group.following import Following
+from holdfast.group.log import Cursor
 from holdfast.group.peers import Peer
 from holdfast.group.ports import Restored, RestoreState
 from holdfast.group.transfer import Image, StateIn, encode_image
 from holdfast.machine import Outbox
 from holdfast.types import NEVER, Nanos
-from holdfast.wire.frames import StateChunk
+from holdfast.wire.frames import StateChunk, StreamId
 
 FAILURES_MAX: Final = 6
 """Each failure of the application doubles the time to the next try, so often."""
@@ -37,6 +38,8 @@ class Joining:
         self._givers_tried = 0
         self._failures = 0
         self._rejoin_ns: Nanos = NEVER
+        self._lost: dict[StreamId, int] = {}
+        """How far the application had come in each stream, with messages that the order does not have."""
 
     def begin_with(self, image: Image) -> None:
         """The state that this replica's own store has."""
@@ -50,12 +53,19 @@ class Joining:
     def peer_down(self, peer: Peer) -> None:
         if self._state_in.peer == peer:
             self._state_in.stop()
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """No state is on its way: a suspended replica goes on through the order, so that it holds nothing."""
+        if not self.is_restoring:
+            self._core.delivery.paused = False
 
     def wake(self, now: Nanos, out: Outbox) -> None:
         if self._own is not None:
             image, self._own = self._own, None
             self._put_in(image, out)
         self._state_in.wake(now, out)
+        self._go_on()
         if now >= self._rejoin_ns:
             self._rejoin_ns = now + self._core.config.rejoin_ns
             self._fetch(now, out)
@@ -74,6 +84,28 @@ class Joining:
         self._rejoin_ns = now + (self._core.config.rejoin_ns << self._failures)
         self._failures = min(self._failures + 1, FAILURES_MAX)
 
+    def undone(self, now: Nanos, delivered: dict[StreamId, int]) -> None:
+        """What was delivered here is not in the order: a state is needed at once, whatever was under way."""
+        self._image = None
+        self._state_in.stop()
+        self._core.delivery.paused = False
+        self._lost = delivered
+        self._rejoin_ns = now
+
+    def _report_lost(self, cursor: Cursor, now: Nanos, out: Outbox) -> None:
+        """Say what this replica had delivered that the state does not have."""
+        delivered, self._lost = self._lost or self._core.delivery.at.next, {}
+        parts = []
+        for stream, number in delivered.items():
+            first = cursor.next.get(stream, 1)
+            if number > first and not cursor.is_over(stream):
+                label = f"{stream.source.hex()}/{stream.incarnation}/{stream.stream}"
+                parts.append(f"{label} {first} to {number - 1}")
+        if parts:
+            self._core.fact(
+                "lost", "delivered here, not (yet) in the order: " + "; ".join(parts), now, out
+            )
+
     def _fetch(self, now: Nanos, out: Outbox) -> None:
         """Take a state from the leader, or from another replica when the leader has not given one."""
         core = self._core
@@ -83,6 +115,8 @@ class Joining:
         leader = peers.named(core.leadership.leader)
         others = [peer for peer in peers.replicas if peer is not leader]
         givers = [leader, *others] if leader is not None else others
+        # What comes after the state must not be gone when it arrives.
+        core.delivery.paused = bool(core.delivery.suspended)
         self._state_in.begin(givers[self._givers_tried % len(givers)], now, out)
         self._givers_tried += 1
 
@@ -97,11 +131,12 @@ class Joining:
         image = self._state_in.chunk(peer, frame, now, out)
         if image is None or self._image is not None:
             return
-        self._rejoin_ns = NEVER
-        needed = core.delivery.suspended or image.index > core.log.last
+        needed = bool(core.delivery.suspended) or image.index > core.log.last
         if image.history != core.history or image.index < core.delivery.at.index or not needed:
             # What was delivered after it would be delivered again, or is there anyway.
             core.ignore("old state")
+            self._go_on()
+            self._rejoin_ns = self._rejoin_ns if needed else NEVER
             return
         self._image = image
         core.delivery.paused = True
@@ -118,6 +153,7 @@ class Joining:
         if image is None or image.index != item.index:
             return
         cursor = image.cursor()
+        self._report_lost(cursor, now, out)
         core.delivery.restart(cursor, image.digest)
         if core.journal is not None and image.index == core.journal.state_index:
             core.fact("restored", f"own state at position {cursor.position}", now, out)

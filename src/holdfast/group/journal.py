@@ -168,7 +168,9 @@ class Journal:
             self._streams[stream] = None
             head = _BLOCK.pack(frame.count, frame.created_ns)
             out.write(
-                Put(self._message_table, _stream_key(stream, frame.first), head + bytes(frame.block))
+                Put(
+                    self._message_table, _stream_key(stream, frame.first), head + bytes(frame.block)
+                )
             )
         self._taken.clear()
 

@@ -227,6 +227,21 @@ class Log:
         while self._views and self._views[0][0] <= upto:
             del self._views[0]
 
+    def restart_empty(self) -> None:
+        """Nothing of this log is worth keeping."""
+        self._entries.clear()
+        self._views.clear()
+        self.ground, self.tail = Cursor(), Cursor()
+        self.commit = 0
+        self.cut_at = 1
+
+    def cursor_at(self, index: int) -> Cursor:
+        """What the entries up to `index` add up to."""
+        cursor = self.ground.copy()
+        for entry in self._entries[: index - self.ground.index]:
+            cursor.advance(entry)
+        return cursor
+
     def restart(self, ground: Cursor) -> bool:
         """Go on from a state that came from another replica; True when nothing of this log is left.
 

@@ -40,7 +40,14 @@ class Order:
         self._append(Kind.TERM, None, 0, 0, "", now, out)
 
     def append(
-        self, kind: Kind, stream: StreamId | None, first: int, last: int, data: bytes, now: Nanos, out: Outbox
+        self,
+        kind: Kind,
+        stream: StreamId | None,
+        first: int,
+        last: int,
+        data: bytes,
+        now: Nanos,
+        out: Outbox,
     ) -> None:
         """An entry that is not the plain order of messages: a view, or a decision about what is lost."""
         label = f"{stream.source.hex()}/{stream.incarnation}/{stream.stream}" if stream else ""

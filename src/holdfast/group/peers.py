@@ -108,7 +108,11 @@ def post(out: Outbox, to: Iterable[NodeId], frame: Frame) -> None:
 
 
 def post_bytes(
-    out: Outbox, to: Iterable[NodeId], frames: list[bytes], kind: type[Frame], immediate: bool = False
+    out: Outbox,
+    to: Iterable[NodeId],
+    frames: list[bytes],
+    kind: type[Frame],
+    immediate: bool = False,
 ) -> None:
     """Send frames of one kind that are encoded already; the same bytes to everybody."""
     item = SendChannel(CHANNELS.get(kind, SYNC), frames)

@@ -80,7 +80,10 @@ class Appends:
             if member.name == self._core.name:
                 continue
             known = before.get(member.name)
-            same = known is not None and (known.member.node, known.member.life) == (member.node, member.life)
+            same = known is not None and (known.member.node, known.member.life) == (
+                member.node,
+                member.life,
+            )
             if known is None or not same:
                 known = Progress(member, self._log.last, now)
             known.member = member
@@ -102,7 +105,10 @@ class Appends:
     def of(self, peer: Peer) -> Progress | None:
         """What is known of a peer, if the view names this very life of it."""
         progress = self.progress.get(peer.name)
-        if progress is None or (progress.member.node, progress.member.life) != (peer.node, peer.life):
+        if progress is None or (progress.member.node, progress.member.life) != (
+            peer.node,
+            peer.life,
+        ):
             return None
         return progress
 
@@ -123,8 +129,10 @@ class Appends:
         progress.informed = progress.informed or frame.all_marks
         progress.failed, progress.why = frame.failed, frame.why
         last = self._log.last
-        if progress.applied < frame.applied <= self._log.commit:
-            progress.applied = frame.applied
+        # In `fast` groups it may have applied what is not in our log.
+        applied = min(frame.applied, frame.match, self._log.commit)
+        if progress.applied < applied:
+            progress.applied = applied
             progress.moved_ns = now
         if frame.ok:
             if progress.match < frame.match <= last:

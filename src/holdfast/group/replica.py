@@ -167,6 +167,8 @@ class ReplicaMachine(Machine):
 
     def _settle(self, now: Nanos, out: Outbox) -> None:
         core = self._core
+        if core.waiting.diverged or core.log.cut_at:
+            self._look_at_cuts(now, out)
         if core.is_blank and self._founding.found(now, out):
             core.follow_view()
             if self._election.campaign(now, out):
@@ -182,6 +184,7 @@ class ReplicaMachine(Machine):
             for stream in core.streams.changed:
                 core.recovery.look(core.streams.streams[stream], now, out)
             core.streams.changed.clear()
+        self._state_out.settle(now, out)
         self._say_stuck(now, out)
         if core.journal is not None:
             if core.journal.wants_state:
@@ -194,6 +197,28 @@ class ReplicaMachine(Machine):
             self._founding.deadline(),
             self._election.deadline(),
         )
+
+    def _look_at_cuts(self, now: Nanos, out: Outbox) -> None:
+        """Entries were cut off. If they had been delivered (`fast`), or decided by a side of a cut that has lost
+        (`availability`), the application has to begin again from a state of those who know better (rule 11)."""
+        core, log = self._core, self._core.log
+        if core.waiting.diverged:
+            core.waiting.diverged = False
+            why = "another side of a cut has won: what was decided here is given up"
+            log.restart_empty()
+            core.waiting.restart()
+            core.waiting.hint = 0
+        elif log.cut_at <= core.delivery.at.index:
+            why = f"entries from {log.cut_at} on were delivered and are decided otherwise"
+        else:
+            log.cut_at = log.cut_at if core.journal is not None else 0
+            return
+        if core.journal is None:
+            log.cut_at = 0
+        core.fact("undone", why, now, out)
+        delivered = core.delivery.undo(why, log.cursor_at(log.commit))
+        self._state_out.stop()
+        self._joining.undone(now, delivered)
 
     def _say_stuck(self, now: Nanos, out: Outbox) -> None:
         stuck = self._founding.stuck
@@ -252,7 +277,9 @@ class ReplicaMachine(Machine):
         if self._core.leadership.leading:
             self._leading.membership.add(item.name, item.voter)
         else:
-            self._ask_leader(Seek(self._core.config.name, self._core.history, 1, item.name, item.voter), out)
+            self._ask_leader(
+                Seek(self._core.config.name, self._core.history, 1, item.name, item.voter), out
+            )
 
     def _remove_replica(self, _now: Nanos, item: RemoveReplica, out: Outbox) -> None:
         if self._core.leadership.leading:
@@ -373,10 +400,9 @@ class ReplicaMachine(Machine):
             core.ignore("stranger")
         elif not 0 < frame.term < NUMBER_MAX or not 0 < frame.history < NUMBER_MAX << 1:
             core.ignore("append")
-        elif self._is_our_history(peer, frame, now, out) and self._following.append(
-            peer, frame, now, out
-        ):
-            if 0 <= frame.contact_ns < core.config.election_ns:
+        elif self._is_our_history(peer, frame, now, out):
+            leads = self._following.append(peer, frame, now, out)
+            if leads and 0 <= frame.contact_ns < core.config.election_ns:
                 self._election.heard(now)
 
     def _is_our_history(self, peer: Peer, frame: Append, now: Nanos, out: Outbox) -> bool:
@@ -441,7 +467,7 @@ class ReplicaMachine(Machine):
             return "halted" if self._leading.halted else "leading"
         if self._joining.is_restoring:
             return "restoring"
-        if self._founding.removed:
+        if self._founding.removed and core.me is None:
             return "removed"
         if core.is_blank:
             return "starting"

@@ -126,6 +126,8 @@ class StateOut:
         self._taking: tuple[Cursor, int] | None = None
         """Where the order was when the application was asked for its state, and the digest there."""
         self._for_store = False
+        self._unsure: tuple[Cursor, int, bytes] | None = None
+        """A state that was taken at a place that is not decided yet."""
 
     def asked(self, peer: Peer, frame: StateRequest, out: Outbox) -> None:
         transfer, part = divmod(frame.request, PARTS_MAX)
@@ -134,7 +136,7 @@ class StateOut:
             if part:
                 return
             self._giving[peer.name] = _Giving(transfer, peer)
-            if self._taking is None:
+            if self._taking is None and self._unsure is None:
                 self._take(out)
             return
         if giving.image is None or not giving.acked <= part <= giving.parts:
@@ -158,19 +160,28 @@ class StateOut:
     def for_store(self, out: Outbox) -> None:
         """This replica wants a state for its own store: the next one that is taken is kept."""
         self._for_store = True
-        if self._taking is None:
+        if self._taking is None and self._unsure is None:
             self._take(out)
 
     def taken(self, item: SnapshotTaken, now: Nanos, out: Outbox) -> None:
-        """The application's state is here: everybody who waits gets it."""
+        """The application's state is here: everybody who waits gets it, once it is decided."""
         if self._taking is None or item.request != self._request:
             return
         at, digest = self._taking
         self._taking = None
-        waiting = [giving for giving in self._giving.values() if giving.image is None]
-        if self._delivery.suspended or not (waiting or self._for_store):
+        if not self._delivery.suspended:
+            self._unsure = (at, digest, item.data)
+            self.settle(now, out)
+
+    def settle(self, now: Nanos, out: Outbox) -> None:
+        """In `fast` groups a state may be ahead of what is decided: nobody is given it before."""
+        if self._unsure is None or self._unsure[0].index > self._log.commit:
             return
-        image = encode_image(make_image(self._core.history, at, digest, item.data))
+        (at, digest, data), self._unsure = self._unsure, None
+        waiting = [giving for giving in self._giving.values() if giving.image is None]
+        if not (waiting or self._for_store):
+            return
+        image = encode_image(make_image(self._core.history, at, digest, data))
         if self._for_store and self._core.journal is not None:
             self._for_store = False
             self._core.journal.keep_state(at, image)
@@ -202,7 +213,7 @@ class StateOut:
     def stop(self) -> None:
         """The state here is of no use to anybody (any more)."""
         self._giving.clear()
-        self._taking = None
+        self._taking = self._unsure = None
         self._for_store = False
 
 

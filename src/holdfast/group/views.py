@@ -1,8 +1,8 @@
 """Who is in the group: the leader's part. One change at a time, each an entry of the log.
 
-A change takes one step: a voter more, a voter less, or none of both. So any majority before it and any majority after it
-have a voter in common, and no joint configurations are needed; nothing that people do in one go (replacing a replica)
-is worse off with two entries. Majorities are those of the view in the log, decided or not; what is kept for whom, and
+A change takes one step: a voter more, a voter less, or none of both. So any majority before it and any after it
+have a voter in common, and no joint configurations are needed; what people do in one go (replacing a replica) is not
+worse off with two entries. Majorities are those of the view in the log, decided or not; what is kept for whom, and
 who is asked, follows the decided one. No change before the leader's term has decided something and a majority has said
 what it holds (DESIGN, Groups, rule 6): a change of an earlier term that is still under way is settled by then.
 
@@ -63,7 +63,11 @@ class Membership:
         member = view.named(peer.name)
         if member is not None and (member.node, member.life) == (peer.node, peer.life):
             return True
-        known = member is not None or peer.name in self._added or peer.name in self._core.config.replicas
+        known = (
+            member is not None
+            or peer.name in self._added
+            or peer.name in self._core.config.replicas
+        )
         if known and len(self._requests) < REQUESTS_MAX:
             self._requests[peer.name] = _Request(peer)
         return True
@@ -82,7 +86,10 @@ class Membership:
 
     @property
     def may_change(self) -> bool:
-        log = self._core.log
+        log, view = self._core.log, self._core.log.tail.view
+        alone = view is not None and len(self._core.voters_here()) + 1 < view.majority
+        if alone and self._core.config.mode == "availability":
+            return False  # Two sides of a cut go on, but they must stay one group.
         return (
             log.commit >= self._term_index and log.view_index <= log.commit and self._appends.is_informed()
         )  # fmt: skip
@@ -118,9 +125,13 @@ class Membership:
             changed = msgspec.structs.replace(
                 member, voter=member.voter and request.voter, promote=request.voter and not member.voter
             )  # fmt: skip
-            return (view.with_member(changed), f"{name} changes its part") if changed != member else None
+            return (
+                (view.with_member(changed), f"{name} changes its part")
+                if changed != member
+                else None
+            )
         peer = request.peer
-        if peer is None or not self._core.peers.named(name) == peer or len(view.members) >= NAMES_MAX:
+        if peer is None or self._core.peers.named(name) != peer or len(view.members) >= NAMES_MAX:
             return None
         votes = self._votes(name, member)
         may_lead = name not in self._core.config.never_lead if member is None else member.may_lead
@@ -131,7 +142,7 @@ class Membership:
     def _votes(self, name: str, member: Member | None) -> bool:
         if member is not None:
             return member.voter or member.promote
-        return self._added[name] if name in self._added else name in self._core.config.voters
+        return self._added.get(name, name in self._core.config.voters)
 
     def _removed(self, view: View, name: str) -> tuple[View, str] | None:
         member = view.named(name)
@@ -139,14 +150,23 @@ class Membership:
             return None
         return view.without(name), f"{name} is removed"
 
-    def _step(self, view: View, name: str, progress: Progress, now: Nanos) -> tuple[View, str] | None:
+    def _step(
+        self, view: View, name: str, progress: Progress, now: Nanos
+    ) -> tuple[View, str] | None:
         """What one replica's progress asks for: to vote, to be suspended, to take part again."""
         log, member = self._core.log, progress.member
         here = self._core.peers.is_here(member)
         current = here and progress.match > 0 and progress.match + BEHIND_MAX >= log.last
-        progress.caught_up = progress.caught_up or (current and progress.applied >= log.ground.index)
+        progress.caught_up = progress.caught_up or (
+            current and progress.applied >= log.ground.index
+        )
         if member.suspended:
-            back = current and not progress.failed and not progress.why and progress.applied >= log.ground.index
+            back = (
+                current
+                and not progress.failed
+                and not progress.why
+                and progress.applied >= log.ground.index
+            )
             if back and now >= progress.out_until_ns:
                 changed = msgspec.structs.replace(member, suspended=False)
                 return view.with_member(changed), f"{name} takes part again"
@@ -179,6 +199,8 @@ class Membership:
                 continue
             append(view.with_member(msgspec.structs.replace(member, suspended=True)))
             self._appends.progress[name].out_until_ns = now + self._core.config.patience_ns
-            self._core.fact("left behind", f"{name} is suspended: {why}; it will be given a state", now, out)
+            self._core.fact(
+                "left behind", f"{name} is suspended: {why}; it will be given a state", now, out
+            )
             return True
         return False

@@ -23,7 +23,6 @@ from holdfast.links.config import LinkTiming
 from holdfast.links.handshake import ADAPTERS_MAX, NAME_MAX
 from holdfast.wire.frames import AdapterInfo
 
-
 WAN_SLOWER = 8
 """Leaders are heard, and missed, so much more slowly in the WAN preset."""
 

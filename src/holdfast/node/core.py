@@ -145,7 +145,9 @@ class NodeCore:
         if kind == "replica":
             if self.turns.machine(unit) is not None:
                 # The others count on what it acknowledged, and that was in the memory that it just lost.
-                raise MisuseError(f"a replica cannot be rebuilt while its node runs: restart node {me.name}")
+                raise MisuseError(
+                    f"a replica cannot be rebuilt while its node runs: restart node {me.name}"
+                )
             return ReplicaMachine(
                 config=self.groups[name],
                 node=me.node,

@@ -144,7 +144,10 @@ class Host:
         self.turns.add(source_unit(GROUP), self.source)
         self.replica: ReplicaMachine | None = None
         if name in config.replicas:
-            stored = {table: MemoryStore(world.disks[name]).load(table) for table in journal_tables(config)}
+            stored = {
+                table: MemoryStore(world.disks[name]).load(table)
+                for table in journal_tables(config)
+            }
             self.replica = ReplicaMachine(
                 config=config, node=self.id, name=name, incarnation=incarnation, rng=Random(seed + "r"),
                 stored=stored,
@@ -381,11 +384,11 @@ class World:
 
     def _save(self, host: Host, count: int) -> int:
         """Write the turns that have waited longest; the number of the last one."""
-        turn = 0
-        for turn, writes in host.unwritten[:count]:
-            MemoryStore(self.disks[host.name]).commit(writes)
+        done = host.unwritten[:count]
         del host.unwritten[:count]
-        return turn
+        for _, writes in done:
+            MemoryStore(self.disks[host.name]).commit(writes)
+        return done[-1][0] if done else 0
 
     def _set_alarm(self, host: Host) -> None:
         deadline = host.turns.next_deadline()

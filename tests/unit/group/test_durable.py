@@ -1,4 +1,4 @@
-"""Durable groups: what was acknowledged is there after any crash, of anybody and of all at once (DESIGN, Groups, rule 2)."""
+"""Durable groups: what was acknowledged is there after any crash, of all at once too (DESIGN, Groups, rule 2)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ def test_nothing_is_acknowledged_before_it_is_on_disk() -> None:
     world.send("n1", [b"precious"])
     world.run(100 * MILLISECOND)
     assert world.hosts["n1"].messages == []
-    assert world.hosts["n2"].status["last"] > world.hosts["n2"].status["commit"], "it has it, though"
+    assert world.hosts["n2"].status["last"] > world.hosts["n2"].status["commit"], (
+        "it has it, though"
+    )
 
 
 def test_the_leader_counts_itself_only_after_its_own_write() -> None:
@@ -174,7 +176,9 @@ def test_a_replica_that_was_given_a_state_remembers_it() -> None:
     world.restart("n3")
     world.send("n1", [b"on"])
     settle(world, sent + 1)
-    assert [fact.detail.split()[0] for name, fact in world.events("restored") if name == "n3"] == ["own"]
+    assert [fact.detail.split()[0] for name, fact in world.events("restored") if name == "n3"] == [
+        "own"
+    ]
     assert not world.events("state_sent")
 
 

@@ -88,7 +88,9 @@ def test_a_leader_that_sends_but_does_not_receive_is_replaced() -> None:
 def test_a_leader_whose_order_does_not_get_through_hands_over() -> None:
     """Rule 5. Small heartbeats pass, and are answered; frames with entries do not."""
     world = started(1)
-    world.drop = lambda sender, _, frame: sender == "n1" and isinstance(frame, Append) and bool(frame.entries)
+    world.drop = lambda sender, _, frame: (
+        sender == "n1" and isinstance(frame, Append) and bool(frame.entries)
+    )
     world.send("n2", [b"large"])
     world.run_until(lambda: world.hosts["n3"].messages == [b"large"], SECOND)
     assert leader(world) in ("n2", "n3")
@@ -340,6 +342,11 @@ def test_what_waits_for_its_messages_is_discarded_when_the_term_changes() -> Non
 
 def test_answers_of_an_older_term_count_for_nothing() -> None:
     world = started(1)
-    world.inject("n1", Received(node_id("n2"), [Appended("book", 1, 99, True, history=history_of(world))], world.now))
+    world.inject(
+        "n1",
+        Received(
+            node_id("n2"), [Appended("book", 1, 99, True, history=history_of(world))], world.now
+        ),
+    )
     assert world.hosts["n1"].status["commit"] <= world.hosts["n1"].status["last"]
     settle(world, talk(world, ("n1",)))

@@ -15,7 +15,6 @@ from holdfast.wire.blocks import pack_block
 from holdfast.wire.frames import (
     Append,
     Entry,
-    Freed,
     Nack,
     Payload,
     StateChunk,

@@ -110,7 +110,16 @@ class Forger:
         if kind == 4:
             ok = rng.random() < 0.5
             return Appended(
-                group, number(), number(), ok, number(), self.marks(), number(), self.history(), ok, number()
+                group,
+                number(),
+                number(),
+                ok,
+                number(),
+                self.marks(),
+                number(),
+                self.history(),
+                ok,
+                number(),
             )
         if kind == 5:
             return StateRequest(group, number())
@@ -122,12 +131,20 @@ class Forger:
             return Freed(group, self.marks(), number(), ("n1", "n2", "n3"))
         if kind == 8:
             return Ballot(
-                group, self.history(), rng.randint(-1, 3), number(), number(), number(), rng.randbytes(9)
+                group,
+                self.history(),
+                rng.randint(-1, 3),
+                number(),
+                number(),
+                number(),
+                rng.randbytes(9),
             )
         if kind == 9:
             return Vote(group, self.history(), rng.randint(-1, 2), number(), rng.random() < 0.5)
         if kind == 10:
-            return Seek(group, self.history(), rng.choice((-1, 0, 0, 1, 3)), rng.choice(("n2", "", "zz")))
+            return Seek(
+                group, self.history(), rng.choice((-1, 0, 0, 1, 3)), rng.choice(("n2", "", "zz"))
+            )
         if kind == 11:
             return Standing(group, self.history(), number(), "n2", rng.random() < 0.1)
         return Basic(number(), number(), number())

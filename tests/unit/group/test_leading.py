@@ -23,7 +23,9 @@ from holdfast.wire.frames import Appended, Entry, MemberInfo, Payload, StreamId
 
 
 def members(*names: str, voters: int = 3) -> View:
-    return View(1, tuple(Member(name, node_id(name), 1, at < voters) for at, name in enumerate(names)))
+    return View(
+        1, tuple(Member(name, node_id(name), 1, at < voters) for at, name in enumerate(names))
+    )
 
 
 def leads(core: Core, term: int) -> None:
@@ -91,7 +93,9 @@ def test_answers_that_cannot_be_commit_nothing(more: dict[str, Any]) -> None:
     assert bench.core.log.commit == 0
 
 
-@pytest.mark.parametrize("peer", [Peer(node_id("n2"), "n2", 2, 2), Peer(NodeId(b"z" * 16), "n2", 1, 1)])
+@pytest.mark.parametrize(
+    "peer", [Peer(node_id("n2"), "n2", 2, 2), Peer(NodeId(b"z" * 16), "n2", 1, 1)]
+)
 def test_another_life_of_a_voter_does_not_count_for_the_one_that_the_view_names(peer: Peer) -> None:
     """Rule 2: it has forgotten what the other acknowledged. Without lives n2's empty log would make a majority."""
     bench = Bench()

@@ -281,7 +281,10 @@ def test_a_node_needs_an_adapter() -> None:
             "at most 9",
         ),
         ({"rest": GROUP.replace('"n3"', '"n2"')}, "listed twice"),
-        ({"rest": GROUP.replace('leader = "n1"', 'leader = "n9"')}, "leader 'n9' is not one of its voters"),
+        (
+            {"rest": GROUP.replace('leader = "n1"', 'leader = "n9"')},
+            "leader 'n9' is not one of its voters",
+        ),
         ({"rest": GROUP + 'never_lead = ["n9"]'}, "'n9' is no replica"),
         ({"rest": GROUP + 'never_lead = ["n1"]'}, "nobody may lead"),
         ({"rest": GROUP + 'durability = "durable"'}, "durable, but this node keeps nothing"),
