@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from holdfast.group.config import GroupConfig
+from holdfast.group.entries import Member, View
 from holdfast.group.log import Cursor, Kind, Log
 from holdfast.group.ports import APPLY_MAX, Apply, Batch
 from holdfast.group.streams import Streams
@@ -18,7 +19,7 @@ from holdfast.sim.checkers.memory import Memory
 from holdfast.sim.checkers.sight import Sight, SourceSight, Violation
 from holdfast.wire.frames import Entry, Payload, StreamId
 
-CONFIG = GroupConfig("book", ("n1", "n2", "n3"), "n1")
+CONFIG = GroupConfig("book", ("n1", "n2", "n3"))
 RED, BLUE = StreamId(b"r" * 16, 1, 0), StreamId(b"b" * 16, 1, 0)
 NAMES = ("n1", "n2", "n3")
 
@@ -49,11 +50,20 @@ def log_of(*terms: int, commit: int = 0) -> Log:
     return log
 
 
+def view(number: int = 1, **members: dict[str, Any]) -> View:
+    """Three voters in their first lives, with changes by name."""
+    first = {name: Member(name, name.encode() * 8, 1, voter=True) for name in NAMES}
+    changed = [msgspec.structs.replace(m, **members.get(m.name, {})) for m in first.values()]
+    return View(number, tuple(changed))
+
+
 def sight(host: str, log: Log, term: int = 1, **changes: Any) -> Sight:
     values: dict[str, Any] = {
         "group": "book",
         "host": host,
         "boots": 1,
+        "incarnation": changes.get("boots", 1),
+        "history": 7,
         "term": term,
         "leading": False,
         "memory": "whole",
@@ -65,7 +75,7 @@ def sight(host: str, log: Log, term: int = 1, **changes: Any) -> Sight:
         "outstanding": 0,
         "waiting": 0,
         "leader": "n1",
-        "left_behind": (),
+        "view": view(),
         "streams": Streams(1 << 20, 16),
         "config": CONFIG,
     }
@@ -199,55 +209,74 @@ def test_a_delivery_before_its_entry_is_committed_is_caught() -> None:
 
 
 def memory(*, durable: bool = False) -> Memory:
-    book = Memory(NAMES, durable)
+    book = Memory(durable)
     for name in NAMES:
         book.see(sight(name, Log()))
     return book
 
 
 def test_a_minority_that_ends_takes_no_memory_along() -> None:
-    assert not memory().ended("n1", 1)
+    book = memory()
+    book.ended("n1", 1)
+    assert not book.lost
 
 
 def test_a_majority_that_ends_is_the_end_of_a_groups_memory() -> None:
     book = memory()
     book.ended("n1", 1)
-    assert book.ended("n2", 1)
-    assert (book.life, list(book.survivors)) == (2, [("n3", 1)])
+    book.ended("n2", 1)
+    assert (book.lost, book.losses) == (True, 1)
 
 
-def test_one_that_is_whole_again_can_remember() -> None:
+def test_one_that_was_let_in_again_can_remember() -> None:
     book = memory()
     book.ended("n1", 1)
-    book.see(sight("n1", Log(), boots=2, memory="learning"))
-    book.see(sight("n1", Log(), boots=2, memory="whole"))
-    assert not book.ended("n2", 1)
+    book.see(sight("n1", Log(), boots=2, view=view(2, n1={"life": 2})))
+    book.ended("n2", 1)
+    assert not book.lost
 
 
-def test_one_that_is_only_learning_can_not() -> None:
+def test_one_that_was_not_let_in_yet_can_not() -> None:
     book = memory()
     book.ended("n1", 1)
-    book.see(sight("n1", Log(), boots=2, memory="learning"))
-    assert book.ended("n2", 1)
+    book.see(sight("n1", Log(), boots=2, history=0, view=None))
+    book.ended("n2", 1)
+    assert book.lost
 
 
-def test_one_that_never_took_part_had_nothing_to_forget() -> None:
-    book = Memory(NAMES)
-    for name in NAMES:
-        book.see(sight(name, Log(), memory="blank"))
-        assert not book.ended(name, 1)
+def test_only_voters_of_the_last_view_count() -> None:
+    book = memory()
+    book.see(sight("n1", Log(), view=view(2, n3={"voter": False})))
+    book.see(sight("n2", Log()))
+    book.ended("n3", 1)
+    book.ended("n2", 1)
+    assert not book.lost, "one of two voters has it all"
+    book.ended("n1", 1)
+    assert book.lost
 
 
 def test_a_durable_group_always_remembers() -> None:
     book = memory(durable=True)
-    assert not any(book.ended(name, 1) for name in NAMES)
+    for name in NAMES:
+        book.ended(name, 1)
+    assert not book.lost
 
 
-def test_a_learner_that_ends_takes_no_memory_along() -> None:
+def test_a_group_that_remembers_and_is_founded_again_is_caught() -> None:
     book = memory()
-    book.see(sight("n4", Log()))
     book.ended("n1", 1)
-    assert not book.ended("n4", 1)
+    with caught("a group that remembers is not founded again.*n1 belongs to history 8"):
+        book.see(sight("n1", Log(), boots=2, history=8))
+
+
+def test_a_group_that_has_lost_its_memory_may_be_founded_again() -> None:
+    book = memory()
+    book.ended("n1", 1)
+    book.ended("n2", 1)
+    book.see(sight("n1", Log(), boots=2, history=8))
+    assert (book.history, book.lost, book.losses) == (8, False, 1)
+    book.see(sight("n3", Log()))
+    assert book.history == 8, "one that is left over from the old history changes nothing"
 
 
 # -- buffers (4, 9) ----------------------------------------------------------------------------------------------
@@ -285,23 +314,32 @@ def test_one_that_will_be_given_a_state_is_not_waited_for(excuse: dict[str, str]
     book.see(sight("n1", trimmed(3, 1, 1, 1)))
 
 
-def test_one_that_was_left_behind_or_has_ended_is_not_waited_for() -> None:
-    for way in ("left behind", "ended"):
+def test_one_that_was_suspended_or_has_ended_is_not_waited_for() -> None:
+    for way in ("suspended", "ended"):
         book = Buffers()
         book.see(sight("n2", log_of(1)))
         book.see(sight("n1", log_of(1, 1, 1)))
         if way == "ended":
             book.ended("n2")
-        left = ("n2",) if way == "left behind" else ()
-        book.see(sight("n1", trimmed(3, 1, 1, 1), left_behind=left))
+        decided = view(2, n2={"suspended": True}) if way == "suspended" else view()
+        book.see(sight("n1", trimmed(3, 1, 1, 1), view=decided))
 
 
 def test_a_state_that_takes_the_place_of_a_log_is_no_letting_go() -> None:
     book = Buffers()
     book.see(sight("n2", log_of(1)))
     book.see(sight("n1", log_of(1, 1, 1)))
-    book.restored(("n1", 1))
+    book.restored(("n1", 1), 3)
     book.see(sight("n1", trimmed(3, 1, 1, 1)))
+
+
+def test_letting_go_of_more_than_a_state_brought_is_caught() -> None:
+    book = Buffers()
+    book.see(sight("n2", log_of(1)))
+    book.see(sight("n1", log_of(1, 1, 1)))
+    book.restored(("n1", 1), 2)
+    with caught("n1 has let go of entries up to 3, n2 has come to 1"):
+        book.see(sight("n1", trimmed(3, 1, 1, 1)))
 
 
 def source(**changes: Any) -> SourceSight:
@@ -388,6 +426,7 @@ def with_payload() -> Streams:
         ({"state": "starting"}, "n2 is starting"),
         ({"memory": "learning"}, "n2 has not become a member again"),
         ({"term": 2}, "n2 follows n1 in term 2; n1 leads 1"),
+        ({"history": 8}, "n2 is in another history than n1"),
         ({"leader": "n3"}, "n2 follows n3 in term 1; n1 leads 1"),
         ({"applied": 0}, "n2 has applied 0; n1 has 1 entries"),
         ({"waiting": 1}, "n2 has applied 1"),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from holdfast.errors import MisuseError
 from holdfast.sim.nemesis import TRICKS, Budget, plan
 from holdfast.sim.scenario import (
+    Ask,
     Break,
     Burst,
     Do,
@@ -100,7 +101,8 @@ def test_over_many_seeds_everything_happens() -> None:
     assert len(kinds) == 10
 
 
-GROUP_TRICKS = Budget(tricks=tuple(TRICKS), sources=("n4", "n5"))
+VOTERS = ("n1", "n2", "n3")
+GROUP_TRICKS = Budget(tricks=tuple(TRICKS), sources=("n4", "n5"), group="book", voters=VOTERS)
 
 
 def test_everything_that_groups_fear_happens_too() -> None:
@@ -119,7 +121,11 @@ def test_everything_that_groups_fear_happens_too() -> None:
                     kinds.add("slow application")
                 case Burst():
                     kinds.add("burst")
-    assert kinds == {"full", "slow application", "burst"}
+                case Ask(_, verb):
+                    kinds.add(verb)
+    assert kinds == {
+        "full", "slow application", "burst", "add", "remove", "hand-over", "refound",
+    }  # fmt: skip
     assert {"leader", "split", "pause @leader", "crash @leader", "crash *"} <= texts
 
 
@@ -129,6 +135,11 @@ def test_a_plan_with_everything_reads_back_the_same(seed: int) -> None:
     scenario = make(seed, GROUP_TRICKS)
     assert parse_scenario(scenario.text(), "nemesis") == scenario
     assert [step.at_ns for step in scenario.steps] == sorted(step.at_ns for step in scenario.steps)
+
+
+def test_who_was_taken_out_is_let_in_again_at_the_end() -> None:
+    last = [step.action for step in make(3, GROUP_TRICKS).steps[-4:]]
+    assert last == [Ask("book", "add", host) for host in VOTERS] + [Ask("book", "refound")]
 
 
 def test_only_sources_die_in_the_middle_of_sending() -> None:

@@ -25,7 +25,9 @@ from holdfast.sim.faults import (
 )
 from holdfast.sim.host import DOWN, PAUSED, UP
 from holdfast.sim.scenario import (
+    ASKED,
     VERBS,
+    Ask,
     Break,
     Burst,
     Do,
@@ -75,6 +77,8 @@ ACTIONS = st.one_of(
     st.builds(SetDisk, NAMES, full=st.just(True)),
     st.builds(SetApplication, NAMES, POSITIVE),
     st.builds(SetApplication, NAMES),
+    st.builds(Ask, st.just("book"), st.sampled_from(ASKED[:3]), NAMES),
+    st.just(Ask("book", "refound")),
     st.builds(Burst, NAMES, st.integers(0, 1 << 20)),
 )
 
@@ -139,6 +143,7 @@ def test_a_scenario_as_people_write_it() -> None:
         ("at 3s disk n1 wet", "'wet' is not a state of a disk"),
         ("at 3s application n1 wet", "'wet' is not a state of an application"),
         ("at 3s burst n1 many", "'many' is not a number"),
+        ("at 3s group book eat n1", "'eat' cannot be asked of a group: add, remove"),
     ],
 )
 def test_a_wrong_line_is_named_with_its_number(line: str, complaint: str) -> None:
@@ -281,3 +286,12 @@ def test_a_burst_is_refused_where_nobody_sends() -> None:
     world, _, _ = pair()
     with pytest.raises(MisuseError, match="nobody in this world sends bursts"):
         parse_scenario("at 1s burst n1 5").schedule(world)
+
+
+def test_what_is_asked_of_a_group_reaches_it() -> None:
+    world, _, _ = pair()
+    asked: list[tuple[str, str, str]] = []
+    world.ask = lambda *words: asked.append(words)
+    parse_scenario("at 1s group book remove n2\nat 1s group book refound").schedule(world)
+    world.run(SECOND)
+    assert asked == [("book", "remove", "n2"), ("book", "refound", "")]

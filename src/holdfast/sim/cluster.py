@@ -171,6 +171,13 @@ class Cluster:
                 survivor = self.groups.best_survivor(group, self.world)
                 if survivor:
                     self.world.hosts[survivor].give(unit, Refound())
+                self.world.at(self.world.now + SECOND, self._restart_leftovers, group)
+
+    def _restart_leftovers(self, group: str) -> None:
+        """Replicas that remember a history which is over stand aside until somebody restarts them."""
+        for name in self.groups.leftovers(group, self.world):
+            self.world.hosts[name].crash()
+            self.world.hosts[name].start_again()
 
     def _burst(self, host: str, count: int) -> None:
         for sender in self.senders:

@@ -165,6 +165,12 @@ class GroupChecks(Checker):
         best = max(sights, key=lambda s: (s.log.tail.term, s.log.last), default=None)
         return best.host if best is not None else ""
 
+    def leftovers(self, group: str, world: World) -> list[str]:
+        """Hosts whose replicas belong to an earlier history of the group."""
+        history = self._groups[group].memory.history
+        sights = self._sights(group, world)
+        return [sight.host for sight in sights if sight.history not in (0, history)]
+
     # -- the end -------------------------------------------------------------------------------------------------
 
     def watch_calm(self, world: World) -> None:
