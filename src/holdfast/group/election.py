@@ -25,6 +25,8 @@ from holdfast.wire.frames import Ballot, Vote
 PRE: Final = 0
 REAL: Final = 1
 NOW: Final = 2
+EXCUSES_MAX: Final = 3
+"""One that is always late is not excused for ever: then nobody would be elected on a machine that is too slow."""
 LEADERS: Final = 16
 """In `availability` groups a term says whose it is: two sides of a cut never elect in the same one."""
 
@@ -37,6 +39,7 @@ class Election:
         self._rng = rng
         self._votes: dict[str, None] = {}
         self._due_ns: Nanos = NEVER
+        self._excuses = 0
         self._shy_until_ns: Nanos = 0
         """It led and could not go on: others first."""
 
@@ -69,9 +72,10 @@ class Election:
         core = self._core
         if core.is_blank or core.leadership.leading or now < self._due_ns:
             return False
-        late_ns = now - self._due_ns
+        late = now - self._due_ns > core.config.append_period_ns
         self.wait(now)
-        if late_ns > core.config.append_period_ns or not self.may_lead:
+        self._excuses = self._excuses + 1 if late else 0
+        if (late and self._excuses <= EXCUSES_MAX) or not self.may_lead:
             # A process that did not run has missed heartbeats that were sent: what they said is on its way.
             return False
         return self._ask(now, out)

@@ -53,7 +53,8 @@ class Founding:
             return
         period_ns = core.config.query_period_ns
         self._seek_ns = now + (period_ns if core.is_blank else SEEK_SLOWER * period_ns)
-        if core.is_blank or not core.leadership.is_led(now, 2 * core.config.election_ns):
+        led = core.leadership.leading or core.leadership.is_led(now, 2 * core.config.election_ns)
+        if core.is_blank or not led:
             nodes = [peer.node for peer in core.peers.all]
             post(out, nodes, Seek(core.config.name, core.history))
 

@@ -84,8 +84,9 @@ class Tenure:
             self._core.fact("stalls", f"nothing was decided for {waits_ms} ms", now, out)
             self._stalls = min(self._stalls + 1, STALLS_MAX)
             self._moved_ns = now
-            self._core.leadership.hand_over()
-            self._must = True
+            if self._successor(now) is not None:
+                self._core.leadership.hand_over()
+                self._must = True
 
     @property
     def _stall_ns(self) -> Nanos:

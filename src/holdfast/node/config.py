@@ -21,6 +21,14 @@ from holdfast.links.config import LAN as LINK_LAN
 from holdfast.links.config import WAN as LINK_WAN
 from holdfast.links.config import LinkTiming
 from holdfast.links.handshake import ADAPTERS_MAX, NAME_MAX
+from holdfast.links.measuring import MEASURE
+from holdfast.node.diagnostics import (
+    DiagnosticsConfig,
+    TuneSection,
+    check_diagnostics,
+    check_tune,
+    health_config,
+)
 from holdfast.wire.frames import AdapterInfo
 
 WAN_SLOWER = 8
@@ -38,6 +46,11 @@ class AdapterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     transports: tuple[Literal["tcp", "udp"], ...] = ("tcp", "udp")
     mtu: int = 1500
     """The largest packet that this adapter is meant to carry; sizes are probed up to it."""
+    measure: tuple[Literal["alt", "frag", "mss"], ...] = MEASURE
+    """What is measured with flows of their own, where the peer's adapter says so too: other source ports, fragments,
+    segments of TCP."""
+    multicast: str = ""
+    """`239.255.x.y:port`, the same for all adapters of the subnet: multicast is measured as well."""
 
 
 class SecurityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -111,6 +124,8 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     web: WebConfig = WebConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
     group: tuple[GroupSection, ...] = ()
+    diagnostics: DiagnosticsConfig = DiagnosticsConfig()
+    tune: tuple[TuneSection, ...] = ()
     lab: LabConfig = LabConfig()
 
     @property
@@ -119,7 +134,8 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def health(self) -> HealthConfig:
-        return HEALTH_LAN if self.preset == "lan" else HEALTH_WAN
+        preset = HEALTH_LAN if self.preset == "lan" else HEALTH_WAN
+        return health_config(preset, self.diagnostics, self.tune)
 
     def adapters(self) -> tuple[AdapterInfo, ...]:
         infos = []
@@ -127,7 +143,14 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             host, port = split_address(adapter.address, f"adapter {adapter.name!r}")
             infos.append(
                 AdapterInfo(
-                    adapter.name, adapter.subnet or adapter.name, host, port, adapter.transports
+                    adapter.name,
+                    adapter.subnet or adapter.name,
+                    host,
+                    port,
+                    adapter.transports,
+                    adapter.multicast,
+                    adapter.mtu,
+                    adapter.measure,
                 )
             )
         return tuple(infos)
@@ -211,6 +234,10 @@ def check(config: NodeConfig, source: str) -> None:
     for group in config.group:
         _check_group(config, group, source)
     _check_twice([group.name for group in config.group], "groups are called", source)
+    check_diagnostics(config.diagnostics, source)
+    subnets = [adapter.subnet or adapter.name for adapter in config.adapter]
+    for tune in config.tune:
+        check_tune(tune, subnets, source)
     _check_telemetry(config.telemetry, source)
     if config.web.address:
         host, _ = split_address(config.web.address, f"{source}: [web] address")
@@ -235,6 +262,8 @@ def _check_adapters(config: NodeConfig, source: str) -> None:
         _check_adapter(adapter, config.security.mode, source)
     _check_twice([adapter.name for adapter in config.adapter], "adapters are called", source)
     _check_twice([adapter.address for adapter in config.adapter], "adapters have", source)
+    groups = [adapter.multicast for adapter in config.adapter if adapter.multicast]
+    _check_twice(groups, "adapters have the multicast group", source)
 
 
 def _check_adapter(adapter: AdapterConfig, mode: str, source: str) -> None:
@@ -251,10 +280,22 @@ def _check_adapter(adapter: AdapterConfig, mode: str, source: str) -> None:
         raise ConfigError(f"{where} has no transports")
     if not 576 <= adapter.mtu <= 65_535:
         raise ConfigError(f"{where}: mtu is from 576 to 65535")
+    if adapter.multicast:
+        _check_multicast(adapter, where)
     if mode == "plain" and not is_loopback(host):
         raise ConfigError(
             f"{where}: plain mode is for loopback only, {host} is not; "
             'make certificates with `holdfast ca` and set [security] mode = "tls"'
+        )
+
+
+def _check_multicast(adapter: AdapterConfig, where: str) -> None:
+    group, port = split_address(adapter.multicast, f"{where}: multicast")
+    address = _literal(group)
+    if not isinstance(address, IPv4Address) or not address.is_multicast or not port:
+        raise ConfigError(
+            f"{where}: multicast: {adapter.multicast!r} is not a group; write one of IPv4 with a port, "
+            "as 239.255.7.1:7401"
         )
 
 

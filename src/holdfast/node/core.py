@@ -4,6 +4,7 @@
     directory                    layer 3       who is in the domain
     health                       layer 2       what each path carries
     link/<peer> ...              layer 1       datagrams and channels
+    multicast/<adapter> ...      layer 1       what reaches everybody at once
     door                         layer 0       flows that belong to nobody yet
 
 A driver (sockets or simulator) feeds `turn` and does what the result says.
@@ -28,7 +29,19 @@ from holdfast.links.directory import DIRECTORY, MEMBERS, DirectoryMachine
 from holdfast.links.door import DoorMachine
 from holdfast.links.inlet import Route
 from holdfast.links.link import LinkMachine
-from holdfast.links.ports import DOOR, CloseFlow, FlowLost, Leave, PeerDown, Reannounce, link_unit
+from holdfast.links.multicast import MulticastMachine
+from holdfast.links.ports import (
+    DOOR,
+    MULTICAST,
+    Arrived,
+    CloseFlow,
+    FlowLost,
+    Leave,
+    PeerDown,
+    Reannounce,
+    link_unit,
+    multicast_unit,
+)
 from holdfast.links.sessions import Sessions
 from holdfast.machine import Machine, Result, Turns
 from holdfast.node.config import NodeConfig, split_address
@@ -36,6 +49,7 @@ from holdfast.telemetry.facts import NodeFact
 from holdfast.types import Nanos, NodeId
 from holdfast.wire import frames as f
 from holdfast.wire.frames import MemberInfo
+from holdfast.wire.seal import KEY
 
 LINKS_MAX = 2_000
 
@@ -48,6 +62,11 @@ _DIRECTORY = (DIRECTORY,)
 ROUTES: Mapping[type, Route] = {
     f.Basic: lambda _: _HEALTH,
     f.Probe: lambda _: _HEALTH,
+    f.Signature: lambda _: _HEALTH,
+    f.Heeded: lambda _: _HEALTH,
+    f.Notice: lambda _: _HEALTH,
+    f.Settled: lambda _: _HEALTH,
+    f.Confirm: lambda _: _HEALTH,
     f.PathRows: lambda _: _HEALTH,
     f.Members: lambda _: _DIRECTORY,
     **dict.fromkeys(GROUP_FRAMES, units_for),
@@ -86,6 +105,9 @@ class NodeCore:
         self._now = now
         self._listeners: list[str] = []
         self._orphans: list[LinkMachine] = []
+        multicasts = self.me.sealed and any(a.multicast for a in self.me.adapters)
+        self._multicast_key = entropy(KEY) if multicasts else b""
+        """With which this node seals what it multicasts; every peer gets it over TLS."""
         self._streams_begun: dict[str, int] = {}
         self.sessions = Sessions(self._rng("sessions"))
         self.turns = Turns(self._build)
@@ -106,6 +128,9 @@ class NodeCore:
     def _fixed_units(self) -> Iterable[str]:
         yield DOOR
         yield HEALTH
+        for adapter in self.me.adapters:
+            if adapter.multicast:
+                yield multicast_unit(adapter.name)
         yield DIRECTORY
         for group in self.groups.values():
             yield f"source/{group.name}"
@@ -156,6 +181,11 @@ class NodeCore:
                 rng=rng,
                 stored=self._stored,
             )
+        if unit.startswith(MULTICAST):
+            adapter = me.adapter(name)
+            assert adapter is not None
+            key = self._multicast_key
+            return MulticastMachine(me, adapter, key, ROUTES, self._listeners, self._now)
         if kind == "link":
             old = self.turns.machine(unit)
             assert isinstance(old, LinkMachine)
@@ -173,6 +203,7 @@ class NodeCore:
             self._rng(unit),
             self._entropy,
             self._now,
+            self._multicast_key,
         )
 
     def _spawn(self, now: Nanos, member: MemberInfo) -> bool:
@@ -197,7 +228,13 @@ class NodeCore:
 
     def turn(self, now: Nanos, inputs: Iterable[tuple[str, Any]]) -> Result:
         self._now = now
-        result = self.turns.run(now, inputs)
+        owners = self.sessions.owners
+        # What came in on a flow that a link has goes straight there: the door would only pass it on.
+        straight = [
+            (owners.get(item.flow, unit), item) if type(item) is Arrived else (unit, item)
+            for unit, item in inputs
+        ]
+        result = self.turns.run(now, straight)
         if result.failures:
             self._mend(now, result)
         return result
@@ -209,7 +246,7 @@ class NodeCore:
             result.facts.append(NodeFact(now, event, f"{failure.unit}: {failure.error!r}"))
             if failure.unit in self._listeners and not failure.stopped:
                 for unit in self.turns.units():
-                    if unit.startswith("link/"):
+                    if unit.startswith(("link/", MULTICAST)):
                         self.turns.post(unit, Reannounce(failure.unit))
         orphans, self._orphans = self._orphans, []
         for link in orphans:

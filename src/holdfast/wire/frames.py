@@ -33,6 +33,10 @@ class AdapterInfo(msgspec.Struct, frozen=True, gc=False, array_like=True):
     transports: tuple[str, ...]
     multicast: str = ""
     """`host:port` of the multicast group that the adapters of its subnet listen to; empty without multicast."""
+    mtu: int = 1500
+    """The largest packet that it is meant to carry."""
+    measure: tuple[str, ...] = ()
+    """What is measured with flows of their own, where both ends say so: `alt`, `frag`, `mss`."""
 
 
 class MemberInfo(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -126,7 +130,11 @@ class Bye(Frame, frozen=True, gc=False, array_like=True, tag=9):
 
 
 class Basic(Frame, frozen=True, gc=False, array_like=True, tag=20):
-    """A basic heartbeat: as small as can be. `next_ns` promises the latest time of its successor."""
+    """A basic heartbeat: as small as can be. `next_ns` promises the latest time of its successor.
+
+    Its packet names source and destination (by the session) and carries the checksum. `n` counts the basics of a
+    flow, so that a gap shows what was lost.
+    """
 
     n: int
     sent_ns: int
@@ -134,21 +142,95 @@ class Basic(Frame, frozen=True, gc=False, array_like=True, tag=20):
     echo_ns: int = 0
     """`sent_ns` of the last basic heard on the reverse path, and how long ago that was: gives the round trip."""
     echo_age_ns: int = 0
-    sizes: tuple[int, ...] = ()
-    """The sizes of the probes that are sent together with this basic, smallest first."""
+    grace: int = 0
+    """How many of its kind must be missing before that means anything."""
+    plan: int = 0
+    """The plan (see `Signature`) that numbers the probes, and the round that they belong to."""
+    pair: int = 0
+    sent: bytes = b""
+    """The probes that were sent together with this basic, one byte for each."""
 
 
 class Probe(Frame, frozen=True, gc=False, array_like=True, tag=21):
     """A diagnostic heartbeat that makes the packet `size` bytes long on the wire, headers of IP and UDP included.
 
-    `pair` is the number of the basic that it is paired with: small passed, large did not, is what shows a limit.
+    `code` is its combination of attributes in the sender's plan. `pair` is the round that it belongs to, and a basic
+    says what belongs to a round: small passed, large did not, is what shows a limit.
     """
 
-    n: int
+    code: int
     size: int
     pair: int
-    next_ns: int
+    plan: int
     fill: memoryview
+
+
+class TunablesInfo(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """The tunables of one signature, as in `health.config.Tunables`."""
+
+    signature: str
+    period_ns: int
+    grace: int
+    retry_ns: int
+
+
+class Signature(Frame, frozen=True, gc=False, array_like=True, tag=23):
+    """From a sender to one listener: what it sends on the way from `adapter` to `listener_adapter`.
+
+    Lanes, their sizes and the patterns number all combinations. `active` and `retry` are the numbers of those that
+    are sent because they pass, and of those that are tried again because they do not.
+    """
+
+    adapter: str
+    listener_adapter: str
+    n: int
+    plan: int
+    patterns: tuple[str, ...]
+    lanes: tuple[tuple[str, tuple[int, ...]], ...]
+    tunables: tuple[TunablesInfo, ...] = ()
+    active: bytes = b""
+    retry: bytes = b""
+
+
+class Heeded(Frame, frozen=True, gc=False, array_like=True, tag=24):
+    """From a listener: it has `Signature` number `n`, and holds silence against the periods in it."""
+
+    adapter: str
+    listener_adapter: str
+    n: int
+
+
+class Notice(Frame, frozen=True, gc=False, array_like=True, tag=25):
+    """From a listener to the sender: combinations that it misses, or that it hears although they did not pass."""
+
+    adapter: str
+    listener_adapter: str
+    plan: int
+    codes: bytes
+
+
+class Settled(Frame, frozen=True, gc=False, array_like=True, tag=26):
+    """From a listener: what passes now on one lane. `done`: nothing of it is in doubt any more."""
+
+    adapter: str
+    listener_adapter: str
+    lane: str
+    n: int
+    alive: bool
+    size: int
+    size_max: int
+    holes: tuple[int, ...] = ()
+    bad_patterns: tuple[str, ...] = ()
+    done: bool = True
+
+
+class Confirm(Frame, frozen=True, gc=False, array_like=True, tag=27):
+    """From the sender: it has taken `Settled` number `n` of a lane into its signatures. Now it can be published."""
+
+    adapter: str
+    listener_adapter: str
+    lane: str
+    n: int
 
 
 class PathRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -366,6 +448,11 @@ AnyFrame = (
     | Bye
     | Basic
     | Probe
+    | Signature
+    | Heeded
+    | Notice
+    | Settled
+    | Confirm
     | PathRows
     | Payload
     | Idle

@@ -207,3 +207,41 @@ def test_a_side_that_goes_on_alone_is_not_stopped_by_full_buffers() -> None:
             sent += 10
         world.run(2 * MILLISECOND)
     assert sent * 200 > 4 * 64_000
+
+
+# -- both, under faults ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("modes", [{"delivery": "fast"}, {"mode": "availability"}], ids=str)
+def test_in_the_end_all_replicas_have_the_same(modes: dict[str, Any], seed: int) -> None:
+    """Cuts of every kind while everybody sends: whatever had to be undone, one order is left."""
+    rng = Random(f"modes/{seed}")
+    world = started(seed, voters=5, durability=rng.choice(("memory", "durable")), **modes)
+    for step in range(40):
+        for name in world.names:
+            if rng.random() < 0.5 and world.hosts[name].source.held < 30_000:
+                world.send(name, [f"{name}/{step}".encode()])
+        if rng.random() < 0.15:
+            world.heal_all()
+        if rng.random() < 0.2:
+            split(world, tuple(rng.sample(world.names, rng.randint(1, 2))))
+        world.run(rng.randint(1, 80) * MILLISECOND)
+    world.heal_all()
+    ready(world, 30 * SECOND)
+    world.run(5 * SECOND)
+    assert len({tuple(host.messages) for host in world.hosts.values()}) == 1
+    assert all(
+        [item.position for item in host.app.got] == list(range(1, len(host.app.got) + 1))
+        for host in world.hosts.values()
+    )
+    undone.extend(name for kind in ("undone", "lost") for name, _ in world.events(kind))
+
+
+undone: list[str] = []
+
+
+def test_the_runs_above_had_something_to_undo() -> None:
+    if not undone:
+        pytest.skip("they were not run")
+    assert len(undone) > 3
