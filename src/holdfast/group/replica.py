@@ -538,7 +538,7 @@ class ReplicaMachine(Machine):
             return "halted" if self._leading.halted else "leading"
         if self._joining.is_restoring:
             return "restoring"
-        if self._founding.removed:
+        if self._founding.removed and core.me is None:
             return "removed"
         if core.is_blank:
             return "starting"

@@ -33,6 +33,7 @@ from holdfast.runtime.control import ControlServer, Handler
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.events import event_of
 from holdfast.runtime.handles import Channel, Datagrams, Group
+from holdfast.runtime.operating import ask_group
 from holdfast.runtime.outputs import OutputDesk
 from holdfast.runtime.parts import (
     load_application,
@@ -442,6 +443,7 @@ class Node:
             "status": lambda _: self.status(),
             "fault": self._add_fault,
             "heal": self._remove_faults,
+            "group": lambda request: ask_group(self._drive(), request),
         }
 
     def _add_fault(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -61,7 +61,8 @@ class Worker:
 
     def _begin(self) -> None:
         world = self._host.world
-        delay_ns = (self._delay_ns >> 1) + (self._draw(16) * self._delay_ns >> 16)
+        usual_ns = self._delay_ns + self._host.application_slow_ns
+        delay_ns = (usual_ns >> 1) + (self._draw(16) * usual_ns >> 16)
         world.at(world.now + delay_ns, self._done, self._boots)
 
     def resume(self) -> None:

@@ -418,6 +418,8 @@ class Freed(Frame, frozen=True, gc=False, array_like=True, tag=47):
     view: int = 0
     """The number of the view that is decided, and the names of the replicas in it: sources send to these."""
     replicas: tuple[str, ...] = ()
+    index: int = 0
+    """Every replica has the entries up to this one."""
 
 
 class Ballot(Frame, frozen=True, gc=False, array_like=True, tag=48):
