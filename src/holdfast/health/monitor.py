@@ -1,7 +1,7 @@
 """The unit `health`: sends heartbeats and probes on every flow, listens, publishes rows, tells links.
 
-All flows share one tick: a basic on each flow every `basic_ns`, every second one with probes of all sizes. Reports
-travel by channel: it uses any working path and repeats until confirmed.
+All flows share one tick: a basic on each flow every `basic_ns`, every second one with probes of all sizes. What it
+finds it puts into the table, and the keeper tells everybody; what listeners say of our own sending comes from there.
 """
 
 from __future__ import annotations
@@ -10,27 +10,26 @@ from typing import Any, ClassVar, Final
 
 from holdfast.health.config import HealthConfig
 from holdfast.health.listener import Listener
+from holdfast.health.neighbourhood import Neighbourhood
+from holdfast.health.ports import HEALTH, KEEPER, Fresh, RowsHeard
 from holdfast.health.table import PathTable
 from holdfast.links.config import Self
 from holdfast.links.ports import (
     FlowLost,
     FlowReady,
     FlowVerdict,
-    PeerDown,
     PeerUp,
     Received,
-    SendChannel,
     SendFrame,
     link_unit,
 )
 from holdfast.machine import Machine, Outbox
 from holdfast.telemetry.facts import PathFact
-from holdfast.types import MICROSECOND, MILLISECOND, NEVER, SECOND, SYNC, FlowId, Nanos, NodeId
-from holdfast.wire.codec import encode
-from holdfast.wire.frames import Basic, PathRow, PathRows, Probe
+from holdfast.types import MICROSECOND, MILLISECOND, NEVER, SECOND, SYNC, FlowId, Nanos
+from holdfast.wire.frames import Basic, PathRow, Probe
 
-HEALTH: Final = "health"
-ROWS_PER_FRAME: Final = 200
+__all__ = ["HEALTH", "HealthMachine"]
+
 _NO_FILL: Final = memoryview(b"")
 
 
@@ -70,17 +69,23 @@ class HealthMachine(Machine):
 
     layer: ClassVar[int] = 2
 
-    def __init__(self, me: Self, config: HealthConfig, mtus: dict[str, int]) -> None:
+    def __init__(
+        self,
+        me: Self,
+        config: HealthConfig,
+        mtus: dict[str, int],
+        table: PathTable | None = None,
+        neighbourhood: Neighbourhood | None = None,
+    ) -> None:
         self.me = me
         self.config = config
-        self.table = PathTable()
+        self.table = table or PathTable(me.node, me.incarnation)
+        self._neighbourhood = neighbourhood or Neighbourhood(me)
         self.names: dict[bytes, str] = {me.node: me.name}
         self._mtus = mtus
         self._flows: dict[FlowId, _Watched] = {}
-        self._peers: dict[NodeId, bool] = {}
         self._tick = 0
         self._version = 0
-        self._news: list[PathRow] = []
 
     # -- inputs --------------------------------------------------------------------------------------------------
 
@@ -88,20 +93,17 @@ class HealthMachine(Machine):
         for item in inputs:
             kind = type(item)
             if kind is Received:
-                if item.flow is None:
-                    self._rows(now, item, out)
-                else:
+                if item.flow is not None:
                     self._heard(now, item, out)
+            elif kind is RowsHeard:
+                for row in item.rows:
+                    self._told(row, out)
             elif kind is FlowReady:
                 self._watch(now, item, out)
             elif kind is FlowLost:
                 self._lost(now, item, out)
             elif kind is PeerUp:
-                self._peer_up(item, out)
-            elif kind is PeerDown:
-                self._peers.pop(item.peer, None)
-                if item.left:
-                    self.table.forget_node(item.peer)
+                self.names[item.peer] = item.member.name
         self._publish(out)
 
     def _watch(self, now: Nanos, ready: FlowReady, out: Outbox) -> None:
@@ -127,22 +129,6 @@ class HealthMachine(Machine):
             return  # another flow has taken its place, and speaks for the path
         watched.listener.alive = False
         self._state(now, watched, out)
-
-    def _peer_up(self, item: PeerUp, out: Outbox) -> None:
-        self._peers[item.peer] = True
-        self.names[item.peer] = item.member.name
-        self.table.forget(item.peer, item.member.incarnation)
-        if self.table.rows:
-            self._tell_all(item.peer, out)
-        else:
-            # This node, or this unit, has just begun, and knows nothing: no rows ask for all rows.
-            out.down(link_unit(item.peer), SendChannel(SYNC, [encode(PathRows(()))]))
-
-    def _tell_all(self, peer: NodeId, out: Outbox) -> None:
-        rows = list(self.table.rows.values())
-        for start in range(0, len(rows), ROWS_PER_FRAME):
-            frame = PathRows(tuple(rows[start : start + ROWS_PER_FRAME]))
-            out.down(link_unit(peer), SendChannel(SYNC, [encode(frame)]))
 
     # -- listening -----------------------------------------------------------------------------------------------
 
@@ -170,7 +156,6 @@ class HealthMachine(Machine):
         watched.row = self._row(now, watched)
         watched.row_at = now
         self.table.put(watched.row, now)
-        self._news.append(watched.row)
         self._fact(now, watched, "change", out)
 
     def _row(self, now: Nanos, watched: _Watched) -> PathRow:
@@ -228,10 +213,12 @@ class HealthMachine(Machine):
             self._tick + 1 if self._tick else now // config.basic_ns
         )  # grows when rebuilt, too
         probing = config.probe_every > 0 and self._tick % config.probe_every == 0
+        hood = self._neighbourhood
         for flow, watched in self._flows.items():
             if watched.listener.silence(now, config.grace):
                 self._state(now, watched, out)
-            self._send(now, flow, watched, probing, out)
+            probed = probing and hood.probes(watched.ready.subnet, watched.ready.peer)
+            self._send(now, flow, watched, probed, out)
             if now - watched.row_at >= config.rows_ns:
                 self._drift(now, watched)
             if now - watched.sampled_at >= config.sample_ns:
@@ -264,32 +251,12 @@ class HealthMachine(Machine):
                 return
         watched.row = self._row(now, watched)
         self.table.put(watched.row, now)
-        self._news.append(watched.row)
 
     def _publish(self, out: Outbox) -> None:
-        if not self._news:
-            return
-        news, self._news = self._news, []
-        for start in range(0, len(news), ROWS_PER_FRAME):
-            part = encode(PathRows(tuple(news[start : start + ROWS_PER_FRAME])))
-            for peer in self._peers:
-                out.down(link_unit(peer), SendChannel(SYNC, [part]))
+        if self.table.fresh:
+            out.up(KEEPER, Fresh())
 
     # -- what others say -----------------------------------------------------------------------------------------
-
-    def _rows(self, now: Nanos, item: Received, out: Outbox) -> None:
-        for frame in item.frames:
-            if not isinstance(frame, PathRows):
-                continue
-            if not frame.rows:
-                self._tell_all(item.peer, out)
-            for row in frame.rows[: 10 * ROWS_PER_FRAME]:
-                if (
-                    row.listener != self.me.node
-                    and self.table.put(row, now)
-                    and row.sender == self.me.node
-                ):
-                    self._told(row, out)
 
     def _told(self, row: PathRow, out: Outbox) -> None:
         """A listener tells us what arrives of what we send: the link must know."""

@@ -17,6 +17,7 @@ from holdfast.group.config import GroupConfig
 from holdfast.health.config import LAN as HEALTH_LAN
 from holdfast.health.config import WAN as HEALTH_WAN
 from holdfast.health.config import HealthConfig
+from holdfast.health.neighbourhood import ShapeName
 from holdfast.links.config import LAN as LINK_LAN
 from holdfast.links.config import WAN as LINK_WAN
 from holdfast.links.config import LinkTiming
@@ -35,6 +36,15 @@ class AdapterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     transports: tuple[Literal["tcp", "udp"], ...] = ("tcp", "udp")
     mtu: int = 1500
     """The largest packet that this adapter is meant to carry; sizes are probed up to it."""
+
+
+class SubnetConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the nodes of one subnet watch each other."""
+
+    name: str
+    neighbourhood: Literal["all", "ring", "hypercube"] = "all"
+    """With whom heartbeats are exchanged: everybody, the next in a ring, or the neighbours on a hypercube. The same
+    at every node of the domain."""
 
 
 class SecurityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,6 +105,7 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mesh: Literal["all", "join"] = "all"
     """Link to every member, or only to those joined (and who join us)."""
     adapter: tuple[AdapterConfig, ...] = ()
+    subnet: tuple[SubnetConfig, ...] = ()
     security: SecurityConfig = SecurityConfig()
     web: WebConfig = WebConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
@@ -108,6 +119,11 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def health(self) -> HealthConfig:
         return HEALTH_LAN if self.preset == "lan" else HEALTH_WAN
+
+    @property
+    def shapes(self) -> dict[str, ShapeName]:
+        """The neighbourhood of each subnet that is named."""
+        return {subnet.name: subnet.neighbourhood for subnet in self.subnet}
 
     def adapters(self) -> tuple[AdapterInfo, ...]:
         infos = []
@@ -211,6 +227,13 @@ def _check_adapters(config: NodeConfig, source: str) -> None:
         _check_adapter(adapter, config.security.mode, source)
     _check_twice([adapter.name for adapter in config.adapter], "adapters are called", source)
     _check_twice([adapter.address for adapter in config.adapter], "adapters have", source)
+    _check_twice([subnet.name for subnet in config.subnet], "subnets are called", source)
+    known = [adapter.subnet or adapter.name for adapter in config.adapter]
+    for subnet in config.subnet:
+        if subnet.name not in known:
+            raise ConfigError(
+                f"{source}: no adapter is on subnet {subnet.name!r}; there are {', '.join(known)}"
+            )
 
 
 def _check_adapter(adapter: AdapterConfig, mode: str, source: str) -> None:

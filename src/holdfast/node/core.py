@@ -1,6 +1,7 @@
 """The stack as a picture: which machines make a node, and what they may see of each other.
 
     source/<g>  replica/<g>      layers 5, 6   groups
+    keeper                       layer 4       everybody's verdicts, history, alarms, clients
     directory                    layer 3       who is in the domain
     health                       layer 2       what each path carries
     link/<peer> ...              layer 1       datagrams and channels
@@ -21,7 +22,12 @@ from holdfast.group.config import GROUP_FRAMES, units_for
 from holdfast.group.replica import ReplicaMachine
 from holdfast.group.source import SourceMachine
 from holdfast.health.config import HealthConfig
+from holdfast.health.history import PATH_HISTORY, History
+from holdfast.health.keeper import KeeperMachine
 from holdfast.health.monitor import HEALTH, HealthMachine
+from holdfast.health.neighbourhood import Neighbourhood
+from holdfast.health.ports import KEEPER
+from holdfast.health.table import PathTable
 from holdfast.links.config import Self
 from holdfast.links.directory import DIRECTORY, MEMBERS, DirectoryMachine
 from holdfast.links.door import DoorMachine
@@ -42,12 +48,15 @@ Rows = list[tuple[bytes, bytes]]
 
 
 _HEALTH = (HEALTH,)
+_KEEPER = (KEEPER,)
 _DIRECTORY = (DIRECTORY,)
 
 ROUTES: Mapping[type, Route] = {
     f.Basic: lambda _: _HEALTH,
     f.Probe: lambda _: _HEALTH,
-    f.PathRows: lambda _: _HEALTH,
+    f.PathRows: lambda _: _KEEPER,
+    f.TableDigest: lambda _: _KEEPER,
+    f.AskRows: lambda _: _KEEPER,
     f.Members: lambda _: _DIRECTORY,
     **dict.fromkeys(GROUP_FRAMES, units_for),
 }
@@ -66,8 +75,9 @@ class NodeCore:
         stored: Mapping[str, Rows] | None = None,
         now: Nanos = 0,
         health: HealthConfig | None = None,
+        wall_offset_ns: Nanos = 0,
     ) -> None:
-        """`health` replaces the tunables of the preset."""
+        """`health` replaces the tunables of the preset; `wall_offset_ns` added to `now` is the time of day."""
         self.config = config
         self._health = health or config.health
         self.me = Self(
@@ -87,6 +97,11 @@ class NodeCore:
         self._orphans: list[LinkMachine] = []
         self._streams_begun: dict[str, int] = {}
         self.sessions = Sessions(self._rng("sessions"))
+        # These outlive the units that use them: one that is rebuilt goes on where it was.
+        self.table = PathTable(node, incarnation)
+        self.neighbourhood = Neighbourhood(self.me, config.shapes)
+        self.history = History(self._stored.get(PATH_HISTORY, []))
+        self._wall_offset_ns = wall_offset_ns
         self.turns = Turns(self._build)
         self.groups = {group.name: group for group in config.groups()}
         for unit in self._fixed_units():
@@ -99,12 +114,13 @@ class NodeCore:
     @staticmethod
     def tables(_: NodeConfig) -> list[str]:
         """The tables of the store that must be loaded before a core can be made."""
-        return [MEMBERS]
+        return [MEMBERS, PATH_HISTORY]
 
     def _fixed_units(self) -> Iterable[str]:
         yield DOOR
         yield HEALTH
         yield DIRECTORY
+        yield KEEPER
         for group in self.groups.values():
             yield f"source/{group.name}"
             if self.config.name in (*group.voters, *group.learners):
@@ -124,10 +140,18 @@ class NodeCore:
             return DoorMachine(me, join, self.sessions, self._spawn, rng, self._now)
         if kind == HEALTH:
             mtus = {adapter.name: adapter.mtu for adapter in self.config.adapter}
-            return HealthMachine(me, self._health, mtus)
+            return HealthMachine(me, self._health, mtus, self.table, self.neighbourhood)
         if kind == DIRECTORY:
-            spawn = self._spawn if self.config.mesh == "all" else _spawn_nothing
-            return DirectoryMachine(me, spawn, self._stored.get(MEMBERS, []), self._now)
+            return self._directory()
+        if kind == KEEPER:
+            return KeeperMachine(
+                self.table,
+                self.neighbourhood,
+                self,
+                self.history,
+                self._health.rows_ns,
+                self._wall_offset_ns,
+            )
         if kind == "source":
             # One that failed begins another stream: its numbers start again at 1.
             stream = self._streams_begun.get(name, 0)
@@ -158,6 +182,17 @@ class NodeCore:
             return self._link(unit, old.member)
         return None
 
+    def _directory(self) -> DirectoryMachine:
+        return DirectoryMachine(
+            self.me,
+            self._spawn if self.config.mesh == "all" else _spawn_nothing,
+            self._stored.get(MEMBERS, []),
+            self._now,
+            self.neighbourhood,
+            tuple(dict.fromkeys(n for g in self.groups.values() for n in (*g.voters, *g.learners))),
+            self._drop,
+        )
+
     def _link(self, unit: str, member: MemberInfo) -> LinkMachine:
         return LinkMachine(
             self.me,
@@ -180,6 +215,12 @@ class NodeCore:
         self._now = now
         self.turns.add(unit, self._link(unit, member))
         return True
+
+    def _drop(self, peer: NodeId) -> None:
+        """The link to a peer rests: nobody needs it."""
+        unit = link_unit(peer)
+        self.turns.drop(unit)
+        self.sessions.close(unit)
 
     # -- the driver's side ---------------------------------------------------------------------------------------
 
@@ -241,6 +282,23 @@ class NodeCore:
         machine = self.turns.machine(HEALTH)
         assert isinstance(machine, HealthMachine)
         return machine
+
+    @property
+    def keeper(self) -> KeeperMachine:
+        machine = self.turns.machine(KEEPER)
+        assert isinstance(machine, KeeperMachine)
+        return machine
+
+    def name_of(self, node: bytes) -> str:
+        """The name of a member, for people."""
+        machine = self.turns.machine(DIRECTORY)
+        return machine.name_of(node) if isinstance(machine, DirectoryMachine) else node[:4].hex()
+
+    def subnet_of(self, node: bytes, adapter: str) -> str:
+        machine = self.turns.machine(DIRECTORY)
+        if isinstance(machine, DirectoryMachine):
+            return machine.subnet_of(node, adapter)
+        return adapter
 
     def link(self, peer: bytes) -> LinkMachine | None:
         machine = self.turns.machine(link_unit(peer))
