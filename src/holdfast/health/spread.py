@@ -58,13 +58,12 @@ class Spreader:
     def publish(self, rows: list[PathRow]) -> None:
         """Our own rows have changed (or, without rows, some are gone)."""
         self._rows += [(row, None) for row in rows]
-        mine = self.table.listeners.get(self.table.me)
-        if mine is not None:
-            pending = self._editions.get(self.table.me)
-            some_gone = not rows or (pending is not None and pending[0].kept is not None)
-            edition = self.table.kept(self.table.me) if some_gone else mine.edition
-            assert edition is not None, "our own rows are always whole"
-            self._editions[self.table.me] = (edition, None)
+        me = self.table.me
+        pending = self._editions.get(me)
+        some_gone = not rows or (pending is not None and pending[0].kept is not None)
+        edition = self.table.kept(me) if some_gone else self.table.listeners[me].edition
+        assert edition is not None, "our own rows are always whole"
+        self._editions[me] = (edition, None)
 
     def announce(self, edition: Edition) -> None:
         """Tell everybody of an edition that we issue for another: it left."""
@@ -212,14 +211,14 @@ class Spreader:
         """Somebody asks for rows; we answer where we hold all of them."""
         for node, incarnation, since in frame.wanted[:ASKED_MAX]:
             listener = self.table.listeners.get(node)
-            if listener is None or not listener.whole or not listener.edition.n:
+            if listener is None or not listener.whole:
                 continue
             same_life = listener.edition.incarnation == incarnation
             self._repair(peer, node, since if same_life else 0, out)
 
     def _repair(self, peer: NodeId, node: bytes, since: int, out: Outbox) -> None:
         edition = self.table.kept(node)
-        if edition is not None and edition.n:
+        if edition is not None:
             for frame in _split(self.table.rows_since(node, since), [edition], repair=True):
                 self._send(peer, frame, BULK, out)
 

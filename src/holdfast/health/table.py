@@ -100,6 +100,8 @@ class PathTable:
         """Changes (before, after) that the keeper has not seen yet."""
         self.digest = 0
         """Of all editions: two nodes with the same hold the same table, if both are whole."""
+        if me:
+            self._listener(me, incarnation)
 
     # -- rows ----------------------------------------------------------------------------------------------------
 
@@ -117,6 +119,8 @@ class PathTable:
         if known is None and len(self.rows) >= ROWS_MAX:
             return False
         own = row.listener == self.me
+        if not own and row.n <= listener.base:
+            return False  # of the past: all that was left of it at that edition was here
         if own and row.n <= listener.edition.n:
             row = msgspec.structs.replace(row, n=listener.edition.n + 1)
         self._set(listener, key, row, now)
@@ -146,13 +150,15 @@ class PathTable:
             return listener if listener.edition.incarnation == incarnation else None
         if listener is None and len(self.listeners) >= LISTENERS_MAX:
             return None
-        if listener is not None:
-            for key in list(listener.rows):
-                self._remove(listener, key)
-        listener = listener or Listener(Edition(node, incarnation, 0, 0))
-        self.listeners[node] = listener
+        edition = Edition(node, incarnation, 0, 0)
+        if listener is None:
+            self.listeners[node] = listener = Listener(edition)
+            self.digest ^= _share(edition)
+            return listener
+        for key in list(listener.rows):
+            self._remove(listener, key)
         listener.base = 0
-        self._adopt(listener, Edition(node, incarnation, 0, 0))
+        self._adopt(listener, edition)
         return listener
 
     # -- our own rows --------------------------------------------------------------------------------------------
@@ -160,9 +166,9 @@ class PathTable:
     def withdraw(self, sender: bytes, now: Nanos) -> bool:
         """We have nothing to say any more of the paths from `sender`: it left, or nobody measures them. False when
         we had nothing to say before."""
-        mine = self.listeners.get(self.me)
-        gone = [key for key in mine.rows if key[0] == sender] if mine else []
-        if mine is None or not gone:
+        mine = self.listeners[self.me]
+        gone = [key for key in mine.rows if key[0] == sender]
+        if not gone:
             return False
         for key in gone:
             self._remove(mine, key)
@@ -172,8 +178,7 @@ class PathTable:
     def outgrow(self, edition: Edition) -> bool:
         """Somebody claims to know a later edition of ours than we do (we were rebuilt, or are said to have left):
         issue one that is later still. True when there was reason to."""
-        mine = self._listener(self.me, self.incarnation)
-        assert mine is not None
+        mine = self.listeners[self.me]
         if edition.incarnation != self.incarnation or (edition.n, edition.digest) == (
             mine.edition.n,
             mine.edition.digest,
@@ -281,9 +286,7 @@ class PathTable:
 
 
 def _share(edition: Edition) -> int:
-    """What one edition adds to the digest of the table; nothing while nothing was issued."""
-    if edition.n == 0:
-        return 0
+    """What one edition adds to the digest of the table."""
     text = b"%b%d/%d/%d/%d" % (
         edition.listener,
         edition.incarnation,
