@@ -22,6 +22,7 @@ ALARMS_MAX: Final = 10_000
 """Paths with alarms; beyond it more of them are not told apart."""
 _FLAPS: Final = (FLAPPING, "")
 
+
 class Alarm(msgspec.Struct, frozen=True, gc=False):
     """An error that a path has now."""
 

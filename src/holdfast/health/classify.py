@@ -121,7 +121,9 @@ def cause_of(error: SoftError) -> str:
     """The most likely cause."""
     cause = _CAUSES[error.error_class](error)
     if error.one_way and error.error_class in (SIZE, PATTERN, LOSS):
-        return f"{cause}; the fault is on the way there only, so look at what sends in that direction"
+        return (
+            f"{cause}; the fault is on the way there only, so look at what sends in that direction"
+        )
     return cause
 
 
@@ -132,7 +134,9 @@ def _kind(error: SoftError) -> str:
 
 def _size_symptom(error: SoftError) -> str:
     if error.values:
-        return f"{_kind(error)}packets of {' and '.join(error.values)} bytes vanish, larger ones pass,"
+        return (
+            f"{_kind(error)}packets of {' and '.join(error.values)} bytes vanish, larger ones pass,"
+        )
     payload = f" ({error.value - _IP_UDP} of payload)" if error.kind in ("udp", "multicast") else ""
     return f"{_kind(error)}packets over {error.value} bytes{payload} vanish"
 
@@ -143,7 +147,9 @@ _SYMPTOMS: Final[Mapping[str, Callable[[SoftError], str]]] = {
     PROTOCOL: lambda e: f"{_kind(e)}packets do not pass although others do,",
     MULTICAST: lambda _: "multicast packets do not pass although others do,",
     PATTERN: lambda e: f"{_kind(e)}packets filled with {', '.join(e.values)} (hexadecimal) vanish",
-    FLOWS: lambda e: f"{e.value} of {e.values[0]} {_kind(e)}connections fail where the others pass,",
+    FLOWS: lambda e: (
+        f"{e.value} of {e.values[0]} {_kind(e)}connections fail where the others pass,"
+    ),
     LOSS: lambda e: f"{e.value / 10_000:.1f} % of {_kind(e)}packets are lost",
     FLAPPING: lambda _: "the path changes its state again and again",
 }
@@ -151,7 +157,9 @@ _SYMPTOMS: Final[Mapping[str, Callable[[SoftError], str]]] = {
 
 def _size_cause(error: SoftError) -> str:
     if error.kind == "frag":
-        return "a firewall or an address translator drops fragments, or a buffer for them is too small"
+        return (
+            "a firewall or an address translator drops fragments, or a buffer for them is too small"
+        )
     if error.values:
         return "a network card or driver mishandles packets of one size; try without its offloads"
     if error.value <= _SMALL:
@@ -176,7 +184,9 @@ _CAUSES: Final[Mapping[str, Callable[[SoftError], str]]] = {
     PROTOCOL: lambda e: (
         f"a firewall rule or an access list blocks {_kind(e).strip() or e.kind} on these ports"
     ),
-    MULTICAST: lambda _: "a switch with IGMP snooping but no querier, or multicast switched off on a port",
+    MULTICAST: lambda _: (
+        "a switch with IGMP snooping but no querier, or multicast switched off on a port"
+    ),
     PATTERN: lambda _: (
         "a line, a network card or an inspecting firewall damages or drops packets with such contents; a bad "
         "cable or transceiver is the usual one"
@@ -185,5 +195,7 @@ _CAUSES: Final[Mapping[str, Callable[[SoftError], str]]] = {
         "one member of a bundle of links, or one of several equal routes, is bad: it takes only some connections"
     ),
     LOSS: lambda _: "a damaged line, a duplex mismatch or an overloaded port",
-    FLAPPING: lambda _: "a loose contact, a port that is renegotiating, or a route that changes to and fro",
+    FLAPPING: lambda _: (
+        "a loose contact, a port that is renegotiating, or a route that changes to and fro"
+    ),
 }

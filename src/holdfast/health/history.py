@@ -146,6 +146,15 @@ class History:
             return None
         return max(now_ns, mark.at_ns) if mark.lasting else mark.at_ns
 
+    def paths(self) -> list[PathKey]:
+        """Paths of which anything is remembered."""
+        return list(dict.fromkeys([*self._changes, *(path for path, _ in self._marks)]))
+
+    def errors_of(self, path: PathKey, now_ns: Nanos) -> dict[str, Nanos]:
+        """The classes of error that a path ever had, and when last."""
+        found = {name: self.last_error_ns(path, name, now_ns) for name in CLASSES}
+        return {name: at for name, at in found.items() if at is not None}
+
     def changes(
         self,
         path: PathKey | None = None,

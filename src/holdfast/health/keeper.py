@@ -192,7 +192,9 @@ class KeeperMachine(Machine):
         if after is not None:
             self.alarms.turned(now, path, sound)
         self._alarm(now, path, out)
-        self._alarm(now, reverse_of(path), out)  # the direction of what is wrong there may be known now
+        self._alarm(
+            now, reverse_of(path), out
+        )  # the direction of what is wrong there may be known now
         if after is not None and self.table.me in (row.sender, row.listener):
             classes = _classes(self.errors(path, self.alarms.flapping(now, path)))
             self.history.note(now + self.wall_offset_ns, path, after, classes, out)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Final
 
-from holdfast.health.config import HealthConfig
+from holdfast.health.config import HealthConfig, Signatures, Tunables
 from holdfast.health.listener import Listener
 from holdfast.health.neighbourhood import Neighbourhood
 from holdfast.health.ports import HEALTH, KEEPER, Fresh, RowsHeard
@@ -25,7 +25,7 @@ from holdfast.links.ports import (
 )
 from holdfast.machine import Machine, Outbox
 from holdfast.telemetry.facts import PathFact
-from holdfast.types import MICROSECOND, MILLISECOND, NEVER, SECOND, SYNC, FlowId, Nanos
+from holdfast.types import MICROSECOND, MILLISECOND, NEVER, SYNC, FlowId, Nanos
 from holdfast.wire.frames import Basic, PathRow, Probe
 
 __all__ = ["HEALTH", "HealthMachine"]
@@ -282,22 +282,9 @@ class HealthMachine(Machine):
             watched.verdict = verdict
             out.down(watched.unit, verdict)
 
-    def status(self, now: Nanos, subnets: dict[tuple[bytes, str], str]) -> list[dict[str, Any]]:
-        """The table as the page shows it."""
-        return [
-            {
-                "sender": self.names.get(row.sender, row.sender[:4].hex()),
-                "sender_adapter": row.sender_adapter,
-                "listener": self.names.get(row.listener, row.listener[:4].hex()),
-                "listener_adapter": row.listener_adapter,
-                "subnet": subnets.get((row.listener, row.listener_adapter), row.listener_adapter),
-                "transport": row.transport,
-                "alive": row.alive,
-                "size": row.size,
-                "size_max": row.size_max,
-                "loss_ppm": row.loss_ppm,
-                "rtt_us": row.rtt_us,
-                "since_s": round((now - self.table.since[key]) / SECOND, 1),
-            }
-            for key, row in sorted(self.table.rows.items())
-        ]
+    def signatures(self, subnet: str) -> Signatures:
+        """What is sent on a subnet, and how often."""
+        config = self.config
+        diag_ns = config.basic_ns * max(1, config.probe_every)
+        basic, diag = Tunables(config.basic_ns, config.grace), Tunables(diag_ns)
+        return Signatures(basic, basic, diag, diag)

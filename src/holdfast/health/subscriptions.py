@@ -175,7 +175,11 @@ class Subscriptions:
         """Whether a row is what a client wants to hear of."""
         if wanted.kinds and row.transport not in wanted.kinds:
             return False
-        if wanted.members and row.sender not in wanted.members and row.listener not in wanted.members:
+        if (
+            wanted.members
+            and row.sender not in wanted.members
+            and row.listener not in wanted.members
+        ):
             return False
         if wanted.subnets:
             subnet = self._subnet_of(row.listener, row.listener_adapter)

@@ -52,6 +52,11 @@ def _decode(value: bytes) -> MemberInfo | None:
         return None  # of a version that we do not read: it will be told to us again
 
 
+def _members_of(item: Received) -> list[MemberInfo]:
+    frames = [frame for frame in item.frames if isinstance(frame, Members)]
+    return [member for frame in frames for member in frame.members[:MEMBERS_MAX]]
+
+
 class Mesh(Protocol):
     """Says who the neighbours of this node are."""
 
@@ -129,10 +134,8 @@ class DirectoryMachine(Machine):
                 case PeerDown():
                     self._peer_down(now, item)
                 case Received():
-                    for frame in item.frames:
-                        if isinstance(frame, Members):
-                            for member in frame.members[:MEMBERS_MAX]:
-                                self._learn(now, member, news, out)
+                    for member in _members_of(item):
+                        self._learn(now, member, news, out)
                 case NeedLink():
                     self._need(item.peer)
                 case MemberLeft():
@@ -199,7 +202,7 @@ class DirectoryMachine(Machine):
                 if node not in self._linked:
                     self._linked[node] = self._spawn(now, member)
             return
-        wanted = {node: True for node in (*mesh.everybody(), *self.needed)}
+        wanted = dict.fromkeys((*mesh.everybody(), *self.needed), True)
         for node, member in self.members.items():
             if member.name in self._needed_names:
                 wanted[node] = True

@@ -17,7 +17,9 @@ from random import Random
 from typing import Any
 from zlib import crc32
 
-from holdfast.errors import MisuseError
+import msgspec
+
+from holdfast.errors import MisuseError, PeerUnknown
 from holdfast.group.config import GROUP_FRAMES, units_for
 from holdfast.group.replica import ReplicaMachine
 from holdfast.group.source import SourceMachine
@@ -27,6 +29,7 @@ from holdfast.health.keeper import KeeperMachine
 from holdfast.health.monitor import HEALTH, HealthMachine
 from holdfast.health.neighbourhood import Neighbourhood
 from holdfast.health.ports import KEEPER
+from holdfast.health.queries import incidents, states
 from holdfast.health.table import PathTable
 from holdfast.links.config import Self
 from holdfast.links.directory import DIRECTORY, MEMBERS, DirectoryMachine
@@ -289,6 +292,28 @@ class NodeCore:
         assert isinstance(machine, KeeperMachine)
         return machine
 
+    def members(self) -> list[MemberInfo]:
+        """Everybody, this node included."""
+        return [self.me.member, *self.directory.members.values()]
+
+    def member_id(self, name: str) -> NodeId:
+        """The id of the member called `name`; raises `PeerUnknown`."""
+        names = {member.name: member.node for member in self.members()}
+        if name not in names:
+            known = ", ".join(sorted(names))
+            raise PeerUnknown(
+                f"no member of domain {self.me.domain!r} is called {name!r}; there are {known}"
+            )
+        return NodeId(names[name])
+
+    def member(self, node: bytes) -> MemberInfo:
+        return next(member for member in self.members() if member.node == node)
+
+    def subnets(self) -> list[str]:
+        """The subnets that any member is on."""
+        subnets = {adapter.subnet: True for member in self.members() for adapter in member.adapters}
+        return sorted(subnets)
+
     def name_of(self, node: bytes) -> str:
         """The name of a member, for people."""
         machine = self.turns.machine(DIRECTORY)
@@ -309,23 +334,29 @@ class NodeCore:
         links = [
             m for m in map(self.turns.machine, self.turns.units()) if isinstance(m, LinkMachine)
         ]
-        subnets = {
-            (member.node, adapter.name): adapter.subnet
-            for member in (self.me.member, *self.directory.members.values())
-            for adapter in member.adapters
-        }
         groups = []
         for name in self.groups:
             replica = self.turns.machine(f"replica/{name}")
             if isinstance(replica, ReplicaMachine):
                 groups.append(_group_status(name, replica.status()))
         return {
-            "members": self.directory.status(now),
-            "paths": self.health.status(now, subnets),
+            "members": self._members(now),
+            "paths": msgspec.to_builtins(states(self.keeper, now)),
+            "incidents": msgspec.to_builtins(incidents(self.keeper, now)),
             "links": [link.status() for link in links],
             "groups": groups,
             "stopped_units": list(self.turns.stopped),
         }
+
+    def _members(self, now: Nanos) -> list[dict[str, Any]]:
+        """The directory, with what the table knows of members that this node has no link to."""
+        members = self.directory.status(now)
+        if self.neighbourhood.sparse:
+            alive = self.table.living()
+            for member in members:
+                if member["state"] in ("joining", "known"):
+                    member["state"] = "up" if bytes.fromhex(member["id"]) in alive else "known"
+        return members
 
 
 def _spawn_nothing(_now: Nanos, _member: MemberInfo) -> bool:

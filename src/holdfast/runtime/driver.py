@@ -7,7 +7,7 @@ asks for. It knows no protocol.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any, Final
 
@@ -77,7 +77,7 @@ class Driver:
         self._held_back = False
         self.before_turn: Callable[[], None] | None = None
         """Called before each turn: the API hands over what applications have sent since the last one."""
-        self._effects: Mapping[type, Callable[[Any], None]] = {
+        self._effects: dict[type, Callable[[Any], None]] = {
             Transmit: self._transmit,
             PortReady: deliver,
             PortRoom: room,
@@ -89,6 +89,10 @@ class Driver:
             TakeSnapshot: self._apply,
             RestoreState: self._apply,
         }
+
+    def handle(self, kind: type, call: Callable[[Any], None]) -> None:
+        """Do one more kind of effect."""
+        self._effects[kind] = call
 
     # -- life ----------------------------------------------------------------------------------------------------
 

@@ -122,7 +122,10 @@ def test_a_live_node_that_is_said_to_have_left_speaks_up() -> None:
     loss=st.sampled_from([0.0, 0.1, 0.5]),
     mess=st.sampled_from([0.0, 0.3]),
     deeds=st.lists(
-        st.tuples(st.sampled_from(["change", "drift", "restart", "withdraw", "reconnect"]), st.integers(0, 99)),
+        st.tuples(
+            st.sampled_from(["change", "drift", "restart", "withdraw", "reconnect"]),
+            st.integers(0, 99),
+        ),
         max_size=15,
     ),
 )

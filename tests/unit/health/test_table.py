@@ -141,9 +141,13 @@ def test_every_change_of_our_own_rows_makes_a_new_edition() -> None:
     table.withdraw(C, 0)
     seen.append(table.listeners[B].edition)
     assert [edition.n for edition in seen] == [5, 6, 7, 8]
-    assert len({edition.digest for edition in seen}) == 3, "without what was withdrawn it is as it was before"
+    assert len({edition.digest for edition in seen}) == 3, (
+        "without what was withdrawn it is as it was before"
+    )
     assert seen[1].digest == seen[3].digest
-    assert table.put(row(8, alive=True)), "a row whose version the withdrawal has used gets the next one"
+    assert table.put(row(8, alive=True)), (
+        "a row whose version the withdrawal has used gets the next one"
+    )
     assert table.rows[key_of(row())].n == 9
 
 
