@@ -182,44 +182,58 @@ class Spreader:
     def _compare_editions(self, peer: NodeId, frame: TableDigest, out: Outbox) -> None:
         table = self.table
         wanted: list[tuple[bytes, int, int]] = []
+        lacking: list[tuple[bytes, int]] = []
         shown: dict[bytes, bool] = {}
         for edition, base in list(zip(frame.editions, frame.bases, strict=False))[:ASKED_MAX]:
-            shown[edition.listener] = True
-            if edition.listener == table.me and table.outgrow(edition):
+            node = edition.listener
+            shown[node] = True
+            if node == table.me and table.outgrow(edition):
                 self.publish([])
-            mine = table.listeners.get(edition.listener)
+            mine = table.listeners.get(node)
             held = (mine.edition.incarnation, mine.base) if mine else (-1, 0)
+            same_life = held[0] == edition.incarnation
             theirs = (edition.incarnation, base)
             if edition.left:
-                if table.claim(edition):
-                    self.departed.append(edition)
-                    self._editions[edition.listener] = (edition, peer)
-            elif base == edition.n and theirs > held and edition.listener != table.me:
-                since = held[1] if held[0] == edition.incarnation else 0
-                wanted.append((edition.listener, edition.incarnation, since))
+                self._departed(peer, edition)
+            elif base == edition.n and theirs > held and node != table.me:
+                wanted.append((node, edition.incarnation, held[1] if same_life else 0))
             elif mine is not None and mine.whole and theirs < (held[0], mine.edition.n):
-                since = base if held[0] == edition.incarnation else 0
-                self._repair(peer, edition.listener, since, out)
-        for node, listener in table.listeners.items():
-            inside = frame.first <= node < frame.stop
-            if inside and node not in shown and listener.whole:
-                self._repair(peer, node, 0, out)
+                lacking.append((node, base if same_life else 0))
+        lacking += [
+            (node, 0)
+            for node, listener in table.listeners.items()
+            if frame.first <= node < frame.stop and node not in shown and listener.whole
+        ]
+        self._repair(peer, lacking, out)
         if wanted:
             self._send(peer, AskRows(tuple(wanted)), SYNC, out)
 
+    def _departed(self, peer: NodeId, edition: Edition) -> None:
+        if self.table.claim(edition):
+            self.departed.append(edition)
+            self._editions[edition.listener] = (edition, peer)
+
     def answer(self, peer: NodeId, frame: AskRows, out: Outbox) -> None:
         """Somebody asks for rows; we answer where we hold all of them."""
+        lacking: list[tuple[bytes, int]] = []
         for node, incarnation, since in frame.wanted[:ASKED_MAX]:
             listener = self.table.listeners.get(node)
-            if listener is None or not listener.whole:
-                continue
-            same_life = listener.edition.incarnation == incarnation
-            self._repair(peer, node, since if same_life else 0, out)
+            if listener is not None:
+                same_life = listener.edition.incarnation == incarnation
+                lacking.append((node, since if same_life else 0))
+        self._repair(peer, lacking, out)
 
-    def _repair(self, peer: NodeId, node: bytes, since: int, out: Outbox) -> None:
-        edition = self.table.kept(node)
-        if edition is not None:
-            for frame in _split(self.table.rows_since(node, since), [edition], repair=True):
+    def _repair(self, peer: NodeId, lacking: list[tuple[bytes, int]], out: Outbox) -> None:
+        """Send what is newer than what the peer has of some listeners, where we hold all of it."""
+        rows: list[PathRow] = []
+        editions: list[Edition] = []
+        for node, since in lacking:
+            edition = self.table.kept(node)
+            if edition is not None:
+                rows += self.table.rows_since(node, since)
+                editions.append(edition)
+        if editions:
+            for frame in _split(rows, editions, repair=True):
                 self._send(peer, frame, BULK, out)
 
     def _send(self, peer: NodeId, frame: AnyFrame, channel: int, out: Outbox) -> None:

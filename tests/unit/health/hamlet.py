@@ -53,7 +53,13 @@ class Hamlet:
     """`count` villagers; who are neighbours have sessions."""
 
     def __init__(
-        self, count: int, shape: ShapeName = "all", seed: int = 1, loss: float = 0, mess: float = 0
+        self,
+        count: int,
+        shape: ShapeName = "all",
+        seed: int = 1,
+        loss: float = 0,
+        mess: float = 0,
+        meet: bool = True,
     ) -> None:
         self.shapes: Mapping[str, ShapeName] = {"red": shape}
         self.rng = Random(seed)
@@ -65,13 +71,19 @@ class Hamlet:
         self._heap: list[tuple[Nanos, int, Callable[[], None]]] = []
         self._order = 0
         self._armed: dict[NodeId, Nanos] = {}
+        self._arrived: dict[NodeId, list[Any]] = {}
         self.by_id: dict[NodeId, Villager] = {}
         for number in range(count):
             villager = Villager(self, number, 1)
             self.by_id[villager.id] = villager
         for villager in self.by_id.values():
             self._introduce(villager)
-        for villager in list(self.by_id.values()):
+        if meet:
+            self.meet()
+
+    def meet(self) -> None:
+        """Sessions between all neighbours begin."""
+        for villager in self.villagers:
             for peer in villager.hood.everybody():
                 self.give(villager, PeerUp(peer, self.by_id[peer].me.member))
 
@@ -174,9 +186,18 @@ class Hamlet:
             self._at(self.now + late, lambda: self._arrive(villager.id, peer, message))
 
     def _arrive(self, sender: NodeId, peer: NodeId, message: bytes) -> None:
+        """What comes at one moment is taken in one turn."""
         if peer in self.by_id:
             frame: Any = decode_frame(message)
-            self.give(self.by_id[peer], Received(sender, [frame], self.now))
+            items = self._arrived.setdefault(peer, [])
+            items.append(Received(sender, [frame], self.now))
+            if len(items) == 1:
+                self._at(self.now, lambda: self._take(peer))
+
+    def _take(self, peer: NodeId) -> None:
+        items = self._arrived.pop(peer)
+        if peer in self.by_id:
+            self.give(self.by_id[peer], *items)
 
     def _at(self, when: Nanos, call: Callable[[], None]) -> None:
         self._order += 1

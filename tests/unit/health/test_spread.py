@@ -170,9 +170,8 @@ def test_frames_are_bounded_whatever_the_table_holds() -> None:
         one.version += 1
         one.table.put(type(row)(**{**values, "sender_adapter": villager_adapter, "n": one.version}))
         assert len(one.table.rows) > row_before
-    sizes = []
-    for frame in spread._split(list(one.table.rows.values()), [], repair=True):
-        sizes.append(len(frame.rows))
+    frames = spread._split(list(one.table.rows.values()), [], repair=True)
+    sizes = [len(frame.rows) for frame in frames]
     assert sizes == [200, 200, 101]
     hamlet.run(10)
     assert len(three.table.rows) == 501
@@ -205,21 +204,29 @@ def test_what_nobody_would_send_never_raises_and_does_not_stay(frame: object) ->
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_with_a_thousand_nodes_each_sends_to_few_and_all_hold_the_whole_table() -> None:
     """H19: cost per node is logarithmic. The keepers run as they are; links are left out."""
-    hamlet = Hamlet(1000, "hypercube")
-    hamlet.run(0.01)
+    hamlet = Hamlet(1000, "hypercube", meet=False)
     for villager in hamlet.villagers:
-        hamlet.listen(villager, hamlet.by_id[villager.hood.everybody()[0]])
-    hamlet.run(0.1)
+        hamlet.measure(villager, hamlet.by_id[villager.hood.everybody()[0]])
+        villager.table.fresh.clear()  # long ago: only digests can bring it to the others
+    hamlet.meet()
+    for _ in range(40):
+        hamlet.run(5)
+        if not differing(hamlet):
+            break
     assert differing(hamlet) == []
     degrees = [len(villager.hood.everybody()) for villager in hamlet.villagers]
     assert max(degrees) <= 10
     assert max(len(villager.sent_to) for villager in hamlet.villagers) <= 10
     before = hamlet.frames
     first = hamlet.villagers[0]
-    hamlet.listen(first, hamlet.by_id[first.hood.everybody()[0]], alive=False)
+    peer = first.hood.everybody()[0]
+    hamlet.listen(first, hamlet.by_id[peer], alive=False)
     hamlet.run(0.1)
-    key = (first.hood.everybody()[0], "red", first.id, "red", "udp")
+    key = (peer, "red", first.id, "red", "udp")
     assert all(not villager.table.rows[key].alive for villager in hamlet.villagers)
-    assert hamlet.frames - before <= 2 * sum(degrees) // 2 + 1000
+    assert hamlet.frames - before <= sum(degrees) + 1000, (
+        "each edge at most twice, and some digests"
+    )
