@@ -114,15 +114,16 @@ class PathTable:
             return False
         key = key_of(row)
         known = self.rows.get(key)
-        if known is not None and (row.incarnation, row.n) <= (known.incarnation, known.n):
-            return False
         if known is None and len(self.rows) >= ROWS_MAX:
             return False
         own = row.listener == self.me
-        if not own and row.n <= listener.base:
+        if own:
+            # The listener's word is always the newest; what it took back may have used up the version.
+            row = msgspec.structs.replace(row, n=max(row.n, listener.edition.n + 1))
+        elif known is not None and (row.incarnation, row.n) <= (known.incarnation, known.n):
+            return False
+        elif row.n <= listener.base:
             return False  # of the past: all that was left of it at that edition was here
-        if own and row.n <= listener.edition.n:
-            row = msgspec.structs.replace(row, n=listener.edition.n + 1)
         self._set(listener, key, row, now)
         if own:
             self._issue(listener, row.n)
