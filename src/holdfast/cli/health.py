@@ -43,7 +43,10 @@ def table(where: Where, as_json: AsJson = False) -> None:
 
 
 def _paths(paths: list[dict[str, Any]]) -> Table:
-    drawn = Table("path", "subnet", "kind", "state", "size", "patterns", "loss", "round trip")
+    drawn = Table()
+    drawn.add_column("path", no_wrap=True)  # the one thing that must not be cut into pieces
+    for title in ("subnet", "kind", "state", "size", "patterns", "loss", "round trip"):
+        drawn.add_column(title)
     for path in paths:
         state, style = _state(path)
         bad = path["bad_patterns"]

@@ -243,11 +243,11 @@ class Health:
         keeper = self._keeper()
         wall = monotonic_ns() + keeper.wall_offset_ns
         since_ns = wall - int(since.total_seconds() * SECOND) if since is not None else 0
-        ends = [self._end(end) for end in (sender, listener) if end]
+        ends = [(at, self._end(end)) for at, end in ((0, sender), (2, listener)) if end]
         found = [
             change
             for change in keeper.history.changes(None, error_class, since_ns)
-            if all(_is_end(change.path, end) for end in ends)
+            if all(_is_at(change.path, at, end) for at, end in ends)
         ]
         return [self._entry(change) for change in found[-limit:]]
 
@@ -264,10 +264,7 @@ class Health:
         paths = [
             path
             for path in known
-            if me in (path[0], path[2])
-            and (path[0], path[2]) == (one[0], two[0])
-            and _is_end(path, one)
-            and _is_end(path, two)
+            if me in (path[0], path[2]) and _is_at(path, 0, one) and _is_at(path, 2, two)
         ]
         if not paths:
             raise MisuseError(
@@ -406,9 +403,14 @@ class Health:
         return self._driver
 
 
-def _is_end(path: PathKey, end: tuple[NodeId, str]) -> bool:
+def _is_at(path: PathKey, at: int, end: tuple[NodeId, str]) -> bool:
+    """Whether a path begins (0) or ends (2) at a member, or at one adapter of it."""
     node, adapter = end
-    return any(path[at] == node and adapter in ("", path[at + 1]) for at in (0, 2))
+    return path[at] == node and adapter in ("", path[at + 1])
+
+
+def _is_end(path: PathKey, end: tuple[NodeId, str]) -> bool:
+    return _is_at(path, 0, end) or _is_at(path, 2, end)
 
 
 def _one_of(value: str, known: tuple[str, ...], what: str) -> str:
