@@ -214,7 +214,7 @@ def test_a_row_about_others_is_taken_only_if_it_is_newer_and_never_about_ourselv
 
     told(about_others, about_others.n - 1)
     assert alive(world, "n1", "n2", "n3")
-    told(about_others, about_others.n + 1)
+    told(about_others, n1.table.listeners[about_others.listener].edition.n + 1)
     assert not alive(world, "n1", "n2", "n3")
     told(about_us, about_us.n + 1_000_000)
     assert n1.table.rows[(peer, "red", world.nodes["n1"].id, "red", "udp")].alive
