@@ -5,6 +5,7 @@
     directory                    layer 3       who is in the domain
     health                       layer 2       what each path carries
     link/<peer> ...              layer 1       datagrams and channels
+    multicast/<adapter> ...      layer 1       what reaches everybody at once
     door                         layer 0       flows that belong to nobody yet
 
 A driver (sockets or simulator) feeds `turn` and does what the result says.
@@ -21,6 +22,7 @@ import msgspec
 
 from holdfast.errors import MisuseError, PeerUnknown
 from holdfast.group.config import GROUP_FRAMES, units_for
+from holdfast.group.journal import journal_tables
 from holdfast.group.replica import ReplicaMachine
 from holdfast.group.source import SourceMachine
 from holdfast.health.config import HealthConfig
@@ -36,7 +38,19 @@ from holdfast.links.directory import DIRECTORY, MEMBERS, DirectoryMachine
 from holdfast.links.door import DoorMachine
 from holdfast.links.inlet import Route
 from holdfast.links.link import LinkMachine
-from holdfast.links.ports import DOOR, CloseFlow, FlowLost, Leave, PeerDown, Reannounce, link_unit
+from holdfast.links.multicast import MulticastMachine
+from holdfast.links.ports import (
+    DOOR,
+    MULTICAST,
+    Arrived,
+    CloseFlow,
+    FlowLost,
+    Leave,
+    PeerDown,
+    Reannounce,
+    link_unit,
+    multicast_unit,
+)
 from holdfast.links.sessions import Sessions
 from holdfast.machine import Machine, Result, Turns
 from holdfast.node.config import NodeConfig, split_address
@@ -44,6 +58,7 @@ from holdfast.telemetry.facts import NodeFact
 from holdfast.types import Nanos, NodeId
 from holdfast.wire import frames as f
 from holdfast.wire.frames import MemberInfo
+from holdfast.wire.seal import KEY
 
 LINKS_MAX = 2_000
 
@@ -60,6 +75,11 @@ ROUTES: Mapping[type, Route] = {
     f.PathRows: lambda _: _KEEPER,
     f.TableDigest: lambda _: _KEEPER,
     f.AskRows: lambda _: _KEEPER,
+    f.Signature: lambda _: _HEALTH,
+    f.Heeded: lambda _: _HEALTH,
+    f.Notice: lambda _: _HEALTH,
+    f.Settled: lambda _: _HEALTH,
+    f.Confirm: lambda _: _HEALTH,
     f.Members: lambda _: _DIRECTORY,
     **dict.fromkeys(GROUP_FRAMES, units_for),
 }
@@ -98,6 +118,9 @@ class NodeCore:
         self._now = now
         self._listeners: list[str] = []
         self._orphans: list[LinkMachine] = []
+        multicasts = self.me.sealed and any(a.multicast for a in self.me.adapters)
+        self._multicast_key = entropy(KEY) if multicasts else b""
+        """With which this node seals what it multicasts; every peer gets it over TLS."""
         self._streams_begun: dict[str, int] = {}
         self.sessions = Sessions(self._rng("sessions"))
         # These outlive the units that use them: one that is rebuilt goes on where it was.
@@ -115,18 +138,23 @@ class NodeCore:
         self._listeners.remove(DOOR)
 
     @staticmethod
-    def tables(_: NodeConfig) -> list[str]:
+    def tables(config: NodeConfig) -> list[str]:
         """The tables of the store that must be loaded before a core can be made."""
-        return [MEMBERS, PATH_HISTORY]
+        replicas = [group for group in config.groups() if config.name in group.replicas]
+        journals = [table for group in replicas for table in journal_tables(group)]
+        return [MEMBERS, PATH_HISTORY, *journals]
 
     def _fixed_units(self) -> Iterable[str]:
         yield DOOR
         yield HEALTH
+        for adapter in self.me.adapters:
+            if adapter.multicast:
+                yield multicast_unit(adapter.name)
         yield DIRECTORY
         yield KEEPER
         for group in self.groups.values():
             yield f"source/{group.name}"
-            if self.config.name in (*group.voters, *group.learners):
+            if self.config.name in group.replicas:
                 yield f"replica/{group.name}"
 
     def _rng(self, unit: str) -> Random:
@@ -170,14 +198,22 @@ class NodeCore:
         if kind == "replica":
             if self.turns.machine(unit) is not None:
                 # The others count on what it acknowledged, and that was in the memory that it just lost.
-                raise MisuseError(f"a replica in memory cannot be rebuilt: restart node {me.name}")
+                raise MisuseError(
+                    f"a replica cannot be rebuilt while its node runs: restart node {me.name}"
+                )
             return ReplicaMachine(
                 config=self.groups[name],
                 node=me.node,
                 name=me.name,
                 incarnation=me.incarnation,
                 rng=rng,
+                stored=self._stored,
             )
+        if unit.startswith(MULTICAST):
+            adapter = me.adapter(name)
+            assert adapter is not None
+            key = self._multicast_key
+            return MulticastMachine(me, adapter, key, ROUTES, self._listeners, self._now)
         if kind == "link":
             old = self.turns.machine(unit)
             assert isinstance(old, LinkMachine)
@@ -206,6 +242,7 @@ class NodeCore:
             self._rng(unit),
             self._entropy,
             self._now,
+            self._multicast_key,
         )
 
     def _spawn(self, now: Nanos, member: MemberInfo) -> bool:
@@ -236,7 +273,13 @@ class NodeCore:
 
     def turn(self, now: Nanos, inputs: Iterable[tuple[str, Any]]) -> Result:
         self._now = now
-        result = self.turns.run(now, inputs)
+        owners = self.sessions.owners
+        # What came in on a flow that a link has goes straight there: the door would only pass it on.
+        straight = [
+            (owners.get(item.flow, unit), item) if type(item) is Arrived else (unit, item)
+            for unit, item in inputs
+        ]
+        result = self.turns.run(now, straight)
         if result.failures:
             self._mend(now, result)
         return result
@@ -248,7 +291,7 @@ class NodeCore:
             result.facts.append(NodeFact(now, event, f"{failure.unit}: {failure.error!r}"))
             if failure.unit in self._listeners and not failure.stopped:
                 for unit in self.turns.units():
-                    if unit.startswith("link/"):
+                    if unit.startswith(("link/", MULTICAST)):
                         self.turns.post(unit, Reannounce(failure.unit))
         orphans, self._orphans = self._orphans, []
         for link in orphans:
