@@ -80,11 +80,18 @@ def test_a_subscriber_hears_of_a_peer_that_stops_and_is_told_when_the_node_does(
             async with asyncio.timeout(PATIENCE_S):
                 first = await anext(subscription)
                 assert isinstance(first, PathSnapshot)
-                assert len(first.paths) == 4
+                assert {path.transport for path in first.paths} >= {"udp", "tcp"}
                 assert first.history
                 await ben.stop()
-                gone = [await anext(subscription) for _ in range(4)]
-            assert all(isinstance(item, PathChanged) and item.after is None for item in gone)
+                known = {(path.sender, path.transport): path for path in first.paths}
+                while known:
+                    item = await anext(subscription)
+                    assert isinstance(item, PathChanged)
+                    path = item.after or item.before
+                    assert path is not None
+                    known[path.sender, path.transport] = path
+                    if item.after is None:
+                        del known[path.sender, path.transport]
             await ann.stop()
             with pytest.raises(NodeStopped):
                 await anext(subscription)
@@ -129,7 +136,7 @@ def test_the_command_asks_a_running_node(tmp_path: Path) -> None:
                 return await asyncio.to_thread(command, *words)
 
             assert "ben/lo -> ann" in (await do("table")).replace("\n", " ")
-            assert len(await do("table", "--json")) == 4
+            assert len(await do("table", "--json")) >= 4
             assert "ann/lo <-> ben/lo (lo)" in await do("find", "--size", "1500")
             assert "no two adapters can" in await do("find", "--pattern", "abcd")
             assert (await do("values", "lo", "--json"))["subnet"] == "lo"
@@ -165,9 +172,8 @@ def test_watching_goes_on_where_it_was(tmp_path: Path) -> None:
             assert [news["kind"] for news in first["news"]] == ["snapshot"]
             await ben.stop()
             seen: list[Any] = []
-            while len(seen) < 4:
+            while sum(news["after"] is None for news in seen) < len(first["news"][0]["paths"]):
                 seen += (await watch(watcher=first["watcher"]))["news"]
-            assert [news["after"] for news in seen] == [None] * 4
             assert (await watch(watcher=first["watcher"], wait_s=0.01))["news"] == []
             with pytest.raises(MisuseError, match="begin again"):
                 await watch(watcher=99)
