@@ -7,7 +7,7 @@ import sys
 import typer
 
 from holdfast import __version__
-from holdfast.cli import bench, ca, demo, groups, node, sim
+from holdfast.cli import bench, ca, demo, groups, health, node, sim
 from holdfast.errors import HoldfastError, MisuseError, SetupError
 from holdfast.pipeline import command as pipeline
 
@@ -24,6 +24,7 @@ app.command("fault")(node.fault)
 app.command("heal")(node.heal)
 app.command("demo")(demo.demo)
 app.add_typer(bench.app, name="bench")
+app.add_typer(health.app, name="health")
 app.add_typer(sim.app, name="sim")
 app.add_typer(groups.app, name="groups")
 app.add_typer(pipeline.app, name="pipeline")

@@ -233,6 +233,12 @@ class Leave(msgspec.Struct, frozen=True, gc=False):
     """Say goodbye to the peer: this node is about to stop."""
 
 
+class Rest(msgspec.Struct, frozen=True, gc=False):
+    """To a link that nobody here needs: ask the peer whether it may rest, or, when `agreed`, end it."""
+
+    agreed: bool = False
+
+
 class Reannounce(msgspec.Struct, frozen=True, gc=False):
     """A unit above was rebuilt: tell it again about the session and its flows."""
 
@@ -265,6 +271,31 @@ class PeerDown(msgspec.Struct, frozen=True, gc=False):
     reason: str
     left: bool = False
     """It said goodbye."""
+    resting: bool = False
+    """Neither end needs the link; the peer stays a member, and nothing is wrong with it."""
+
+
+class RestAsked(msgspec.Struct, frozen=True, gc=False):
+    """The peer does not need this link any more."""
+
+    peer: NodeId
+
+
+class MemberLeft(msgspec.Struct, frozen=True, gc=False):
+    """To the directory: a member that this node need not have a link to has left the domain."""
+
+    node: NodeId
+    incarnation: int
+
+
+class NeighboursChanged(msgspec.Struct, frozen=True, gc=False):
+    """Somebody else may be a neighbour now: look whom this node must have links to."""
+
+
+class NeedLink(msgspec.Struct, frozen=True, gc=False):
+    """To the directory: an application talks to a member, so there must be a link to it, neighbour or not."""
+
+    peer: NodeId
 
 
 class FlowReady(msgspec.Struct, frozen=True, gc=False):

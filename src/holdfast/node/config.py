@@ -19,6 +19,7 @@ from holdfast.health.config import LAN as HEALTH_LAN
 from holdfast.health.config import WAN as HEALTH_WAN
 from holdfast.health.config import HealthConfig
 from holdfast.health.needs import SetNeeds
+from holdfast.health.neighbourhood import ShapeName
 from holdfast.links.config import LAN as LINK_LAN
 from holdfast.links.config import WAN as LINK_WAN
 from holdfast.links.config import LinkTiming
@@ -55,6 +56,15 @@ class AdapterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     segments of TCP."""
     multicast: str = ""
     """`239.255.x.y:port`, the same for all adapters of the subnet: multicast is measured as well."""
+
+
+class SubnetConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the nodes of one subnet watch each other."""
+
+    name: str
+    neighbourhood: Literal["all", "ring", "hypercube"] = "all"
+    """With whom heartbeats are exchanged: everybody, the next in a ring, or the neighbours on a hypercube. The same
+    at every node of the domain."""
 
 
 class SecurityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -139,6 +149,7 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mesh: Literal["all", "join"] = "all"
     """Link to every member, or only to those joined (and who join us)."""
     adapter: tuple[AdapterConfig, ...] = ()
+    subnet: tuple[SubnetConfig, ...] = ()
     security: SecurityConfig = SecurityConfig()
     web: WebConfig = WebConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
@@ -156,6 +167,11 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def health(self) -> HealthConfig:
         preset = HEALTH_LAN if self.preset == "lan" else HEALTH_WAN
         return health_config(preset, self.diagnostics, self.tune)
+
+    @property
+    def shapes(self) -> dict[str, ShapeName]:
+        """The neighbourhood of each subnet that is named."""
+        return {subnet.name: subnet.neighbourhood for subnet in self.subnet}
 
     def adapters(self) -> tuple[AdapterInfo, ...]:
         infos = []
@@ -297,6 +313,13 @@ def _check_adapters(config: NodeConfig, source: str) -> None:
         _check_adapter(adapter, config.security.mode, source)
     _check_twice([adapter.name for adapter in config.adapter], "adapters are called", source)
     _check_twice([adapter.address for adapter in config.adapter], "adapters have", source)
+    _check_twice([subnet.name for subnet in config.subnet], "subnets are called", source)
+    known = [adapter.subnet or adapter.name for adapter in config.adapter]
+    for subnet in config.subnet:
+        if subnet.name not in known:
+            raise ConfigError(
+                f"{source}: no adapter is on subnet {subnet.name!r}; there are {', '.join(known)}"
+            )
     groups = [adapter.multicast for adapter in config.adapter if adapter.multicast]
     _check_twice(groups, "adapters have the multicast group", source)
 

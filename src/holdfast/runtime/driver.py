@@ -7,7 +7,7 @@ asks for. It knows no protocol.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from time import monotonic_ns
 from typing import Any, Final
@@ -95,7 +95,7 @@ class Driver:
         self._in_turn = False
         self.before_turn: Callable[[], None] | None = None
         """Called before each turn: the API hands over what applications have sent since the last one."""
-        self._effects: Mapping[type, Callable[[Any], None]] = {
+        self._effects: dict[type, Callable[[Any], None]] = {
             Transmit: self._transmit,
             PortReady: deliver,
             PortRoom: room,
@@ -114,6 +114,10 @@ class Driver:
             OutputsReady: outputs,
             SendOutputs: outputs,
         }
+
+    def handle(self, kind: type, call: Callable[[Any], None]) -> None:
+        """Do one more kind of effect."""
+        self._effects[kind] = call
 
     # -- life ----------------------------------------------------------------------------------------------------
 

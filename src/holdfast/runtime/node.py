@@ -24,8 +24,16 @@ from holdfast.errors import (
 )
 from holdfast.group.ports import Output, OutputsSent, Replica, SourceRoom
 from holdfast.health.needs import Needs
+from holdfast.links.directory import DIRECTORY
 from holdfast.links.inlet import CHANNELS_MAX
-from holdfast.links.ports import PORT_MIN, PortReady, PortRefused, PortRoom, SessionEnded
+from holdfast.links.ports import (
+    PORT_MIN,
+    NeedLink,
+    PortReady,
+    PortRefused,
+    PortRoom,
+    SessionEnded,
+)
 from holdfast.machine import Failure
 from holdfast.node.config import NodeConfig
 from holdfast.node.core import NodeCore
@@ -33,6 +41,8 @@ from holdfast.runtime.control import ControlServer, Handler
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.events import event_of
 from holdfast.runtime.handles import Channel, Datagrams, Group
+from holdfast.runtime.health import Health
+from holdfast.runtime.health_control import HealthControl
 from holdfast.runtime.operating import ask_group
 from holdfast.runtime.outputs import OutputDesk
 from holdfast.runtime.parts import (
@@ -92,6 +102,8 @@ class Node:
         self._link_changed = asyncio.Event()
         self._started_ns = 0
         self._wall_offset_ns = 0
+        self.health = Health()
+        """What is known of every path of the domain."""
 
     # -- life ----------------------------------------------------------------------------------------------------
 
@@ -127,6 +139,7 @@ class Node:
             os.urandom,
             stored,
             self._started_ns,
+            wall_offset_ns=self._wall_offset_ns,
         )
         self._segments = open_segments(
             config, identity.node.hex(), identity.incarnation, self._wall_offset_ns
@@ -144,6 +157,7 @@ class Node:
         self._writer = StoreWriter(self._store, driver.written, driver.write_failed)
         driver.use_writer(self._writer)
         driver.before_turn = self._hand_over
+        self.health.attach(self._core, driver, self._wall_offset_ns)
         for group in self._core.groups.values():
             if config.name in (*group.voters, *group.learners):
                 unit = f"replica/{group.name}"
@@ -172,6 +186,7 @@ class Node:
         if self._control is not None:
             await self._control.close()
             self._control = None
+        self.health.detach()
         if self._driver is not None:
             driver, self._driver = self._driver, None
             await driver.stop()
@@ -312,15 +327,28 @@ class Node:
     async def until_up(self, *names: str, timeout_s: float = 10.0) -> None:
         """Wait until there is a session with each of these members; raises `NotAccepted` when it takes too long."""
         missing: list[str] = []
+        asked: dict[str, bool] = {}
         try:
             async with asyncio.timeout(timeout_s):
                 while missing := [name for name in names if not self._is_up(name)]:
+                    self._ask_for_links(missing, asked)
                     self._link_changed.clear()
                     await self._link_changed.wait()
         except TimeoutError:
             raise NotAccepted(
                 f"no session with {', '.join(missing)} within {timeout_s:g} s"
             ) from None
+
+    def _ask_for_links(self, names: list[str], asked: dict[str, bool]) -> None:
+        """In a large domain there are links to neighbours only, until somebody wants one."""
+        for node, member in self._running().directory.members.items():
+            if member.name in names and member.name not in asked:
+                asked[member.name] = True
+                self._need(node)
+
+    def _need(self, node: NodeId) -> None:
+        if self._running().neighbourhood.sparse:
+            self._drive().offer(DIRECTORY, NeedLink(node))
 
     def _is_up(self, name: str) -> bool:
         core = self._running()
@@ -346,6 +374,7 @@ class Node:
         if port < PORT_MIN:
             raise MisuseError(f"ports below {PORT_MIN} are Holdfast's own")
         node = self.peer(peer) if isinstance(peer, str) else peer
+        self._need(node)
         link = self._running().link(node)
         if link is None or link.up_since is None:
             raise NotAccepted(
@@ -368,6 +397,7 @@ class Node:
     ) -> Datagrams:
         """Messages to a port of `peer` that may be lost, on a path that gives what they need."""
         node = self.peer(peer) if isinstance(peer, str) else peer
+        self._need(node)
         datagrams = Datagrams(self._drive(), node, port, needs)
         self._handles.append(datagrams)
         return datagrams
@@ -444,6 +474,7 @@ class Node:
             "fault": self._add_fault,
             "heal": self._remove_faults,
             "group": lambda request: ask_group(self._drive(), request),
+            "health": HealthControl(self.health).answer,
         }
 
     def _add_fault(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -125,6 +125,9 @@ class RawBatch(Frame, frozen=True, gc=False, array_like=True, tag=8):
 class Bye(Frame, frozen=True, gc=False, array_like=True, tag=9):
     """The sender leaves on purpose: it is not dead, and nothing is wrong with its paths."""
 
+    rest: bool = False
+    """Only this link is given up, because nobody uses it; the sender stays in the domain."""
+
 
 # -- health ------------------------------------------------------------------------------------------------------
 
@@ -263,10 +266,48 @@ class PathRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     flows_bad: int = 0
 
 
+class Edition(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """The state of one listener's rows, as the listener itself issues it: with every change `n` grows.
+
+    `n` is also the version of the row that changed, so no two rows of a listener share one.
+    """
+
+    listener: bytes
+    incarnation: int
+    n: int
+    digest: int
+    """Of all its rows together, in whatever order."""
+    left: bool = False
+    """The listener left the domain on purpose: it has no rows any more."""
+    kept: tuple[int, ...] | None = None
+    """The versions of all its rows, where an answer says so: what is not among them is gone."""
+
+
 class PathRows(Frame, frozen=True, gc=False, array_like=True, tag=22):
-    """Rows of the path table: a listener tells everybody what it hears. Without rows: please tell all you know."""
+    """Rows of the path table, and the editions that they belong to: a listener tells everybody what it hears."""
 
     rows: tuple[PathRow, ...]
+    editions: tuple[Edition, ...] = ()
+    repair: bool = False
+    """They were asked for: no news that would have to be handed on."""
+
+
+class TableDigest(Frame, frozen=True, gc=False, array_like=True, tag=30):
+    """Do we hold the same table? `digest` is of all editions; an answer to one that differs has the editions of
+    the listeners in `[first, stop)` (an empty `stop`: to the end), and `bases`: how far the sender's rows of each
+    are whole."""
+
+    digest: int
+    first: bytes = b""
+    stop: bytes = b""
+    editions: tuple[Edition, ...] = ()
+    bases: tuple[int, ...] = ()
+
+
+class AskRows(Frame, frozen=True, gc=False, array_like=True, tag=31):
+    """Please send the rows of these listeners that are newer than the version held: (listener, incarnation, n)."""
+
+    wanted: tuple[tuple[bytes, int, int], ...]
 
 
 # -- groups ------------------------------------------------------------------------------------------------------
@@ -529,6 +570,8 @@ AnyFrame = (
     | Settled
     | Confirm
     | PathRows
+    | TableDigest
+    | AskRows
     | Payload
     | Idle
     | Nack
