@@ -8,6 +8,7 @@ import typer
 
 from holdfast import __version__
 from holdfast.cli import bench, ca, demo, node, sim
+from holdfast.cli.lab import commands as lab
 from holdfast.errors import HoldfastError, MisuseError, SetupError
 from holdfast.pipeline import command as pipeline
 
@@ -25,6 +26,7 @@ app.command("heal")(node.heal)
 app.command("demo")(demo.demo)
 app.add_typer(bench.app, name="bench")
 app.add_typer(sim.app, name="sim")
+app.add_typer(lab.app, name="lab")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(ca.app, name="ca")
 
