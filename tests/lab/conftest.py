@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.lab.wire import Wire
 
 from holdfast.cli.lab.lab import Lab
-from tests.lab.wire import Wire
 
 WHY_NOT = "a lab needs root and the programs ip, nft and ethtool"
 

@@ -15,7 +15,7 @@ from holdfast.cli.lab.lab import Lab
 IP_UDP = 28
 MULTICAST = "239.255.70.9"
 _PORT = 6000
-_QUIET_S = 0.2
+_QUIET_S = 0.12
 IP_MTU_DISCOVER, IP_PMTUDISC_DONT, IP_PMTUDISC_PROBE = 10, 0, 3
 IP_MULTICAST_ALL = 49
 
@@ -89,9 +89,7 @@ class Wire:
         port = self.next_port()
         listeners = {}
         for host in self.lab.plan.hosts:
-            here = self.lab.socket(
-                host, socket.AF_INET, socket.SOCK_DGRAM, bind=(MULTICAST, port)
-            )
+            here = self.lab.socket(host, socket.AF_INET, socket.SOCK_DGRAM, bind=(MULTICAST, port))
             self._stack.enter_context(here)
             here.setsockopt(socket.IPPROTO_IP, IP_MULTICAST_ALL, 0)
             member = socket.inet_aton(MULTICAST) + socket.inet_aton(self.address(host, subnet))
@@ -99,7 +97,9 @@ class Wire:
             listeners[here] = host
         there = self.udp(sender, subnet)
         there.setsockopt(
-            socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(self.address(sender, subnet))
+            socket.IPPROTO_IP,
+            socket.IP_MULTICAST_IF,
+            socket.inet_aton(self.address(sender, subnet)),
         )
         there.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 0)
         there.sendto(payload, (MULTICAST, port))
@@ -111,12 +111,20 @@ class Wire:
             came += [listeners[one] for one in ready if one.recv(65535)]
 
     def tcp(
-        self, data: bytes = b"x", sender: str = "n1", listener: str = "n2", subnet: str = "red", mss: int = 0
+        self,
+        data: bytes = b"x",
+        sender: str = "n1",
+        listener: str = "n2",
+        subnet: str = "red",
+        mss: int = 0,
     ) -> bytes:
         """What a listener reads of `data` on a new connection, within a second; empty when none comes about."""
         port = self.next_port()
         door = self.lab.socket(
-            listener, socket.AF_INET, socket.SOCK_STREAM, bind=(self.address(listener, subnet), port)
+            listener,
+            socket.AF_INET,
+            socket.SOCK_STREAM,
+            bind=(self.address(listener, subnet), port),
         )
         self._stack.enter_context(door)
         door.listen(1)

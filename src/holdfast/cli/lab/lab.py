@@ -151,12 +151,16 @@ class Lab:
                 run(["ip", "-n", self.plan.switch, "link", "set", port, "mtu", str(width)])
         if running(forwarder):
             ask(self.directory / SOCKET, {"do": "faults", "faults": texts})
+        else:
+            # One that was killed left paths that nobody forwards on.
+            run_in(self.plan.switch, ["nft", "-f", "-"], rules.serve(self.plan, {}))
 
     def _faults(self, texts: dict[str, str]) -> dict[str, LabFault]:
         hosts, subnets = self.plan.hosts, self.plan.subnets
         return {name: parse_lab_fault(text, hosts, subnets) for name, text in texts.items()}
 
     def _start_forwarder(self) -> Process:
+        (self.directory / SOCKET).unlink(missing_ok=True)
         log = (self.directory / "forwarder.log").open("ab")
         process = self._popen(
             self.plan.switch,

@@ -14,7 +14,7 @@ from typing import Final
 from holdfast.cli.lab.plan import Plan
 from holdfast.cli.lab.words import Every, LabFault, LabWhat, Mtu, Packets, PatternAt
 from holdfast.sim.amounts import MILLION
-from holdfast.sim.faults import Blackout, Filter, Loss, Over
+from holdfast.sim.faults import ANY, Blackout, Filter, Loss, Over
 
 TABLE: Final = "netdev holdfast"
 SERVED: Final = "bridge holdfast"
@@ -27,6 +27,9 @@ KIND: Final = {
     "frag": "ip frag-off & 0x3fff != 0",
 }
 """Packets of one kind. A fragment has an offset, or says that more follow; 'do not fragment' is another bit."""
+
+VLAN_TAG: Final = 4
+"""A port lets packets pass that are longer than its MTU by this: they might have a tag."""
 
 _FLOW: Final = "jhash ip saddr . ip daddr . @th,0,32 mod 1000000 seed 0x486f6c64"
 """One number for each flow, from its addresses and ports."""
@@ -132,12 +135,17 @@ def mtus(plan: Plan, faults: Faults) -> dict[str, int]:
     """How wide each port of the switch is."""
     widths = {}
     for subnet in plan.subnets:
-        for listener in plan.hosts:
-            sender = next(host for host in plan.hosts if host != listener)
+        for host in plan.hosts:
             limits = [
-                fault.what.size
+                fault.what.size - VLAN_TAG
                 for fault in faults.values()
-                if isinstance(fault.what, Mtu) and fault.covers(subnet, sender, listener)
+                if isinstance(fault.what, Mtu) and _is_at(fault, subnet, host)
             ]
-            widths[plan.port(listener, subnet)] = min([plan.mtu, *limits])
+            widths[plan.port(host, subnet)] = min([plan.mtu, *limits])
     return widths
+
+
+def _is_at(fault: LabFault, subnet: str, host: str) -> bool:
+    """Whether a fault of ports is at the port of this host."""
+    where = fault.spared.where
+    return where.subnet in (ANY, subnet) and where.listener in (ANY, host, f"{host}/{subnet}")

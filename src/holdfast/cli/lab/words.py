@@ -4,8 +4,8 @@
     blue *->n2 filter multicast
     red n1<->n2 loss 20% only udp share 25% flap 200ms/1s
 
-Only here: `every 4` (each fourth packet), `packets 50` (more in a second than that), `mtu 800` (the switch's port to a
-listener is narrower than everybody thinks) and `pattern 5555 at 100` (bytes at one place of the IP packet).
+Only here: `every 4` (each fourth packet), `packets 50` (more in a second than that), `mtu 800` (the switch's port
+of a host is narrower than everybody thinks) and `pattern 5555 at 100` (bytes at one place of the IP packet).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Packets(msgspec.Struct, frozen=True, tag=True):
 
 
 class Mtu(msgspec.Struct, frozen=True, tag=True):
-    """The switch's port towards the listener carries no larger packets, whoever sends them."""
+    """The switch's port of a host carries no larger packets, either way, whoever sends them."""
 
     size: int
 
@@ -137,8 +137,8 @@ def _lab_what(found: re.Match[str]) -> LabWhat:
         case "packets":
             return Packets(number)
         case _:
-            if not 68 <= number <= 65_535:
-                raise MisuseError(f"mtu {number}: IP needs from 68 to 65535")
+            if not 72 <= number <= 65_535:
+                raise MisuseError(f"mtu {number}: it is from 72 to 65535")
             return Mtu(number)
 
 
@@ -162,9 +162,9 @@ def _check_names(fault: LabFault, hosts: tuple[str, ...], subnets: tuple[str, ..
         whole = (
             fault.only == "" and fault.spared.off_ns == 0 and fault.spared.share_ppm == 1_000_000
         )
-        if where.sender != ANY or where.both or not whole:
+        if where.sender != ANY or not where.both or not whole:
             raise MisuseError(
-                f"the width of a port concerns all who send to it: write {where.subnet} *->{where.listener} mtu N"
+                f"the width of a port concerns all, both ways: write {where.subnet} *<->{where.listener} mtu N"
             )
     if isinstance(fault.what, Pattern) and len(fault.what.octets) > 1000:
         raise MisuseError("a pattern has at most 1000 bytes")
