@@ -142,6 +142,17 @@ def test_a_share_of_the_flows_suffers_always_and_the_others_never(lab: Lab, wire
     unharmed(wire)
 
 
+def test_the_four_quarters_are_all_flows(lab: Lab, wire: Wire) -> None:
+    lab.break_(*(f"red n1->n2 blackout only udp share 25% from {p}%" for p in (0, 25, 50, 75)))
+    port = wire.next_port()
+    here = wire.udp("n2", port=port)
+    for _ in range(100):
+        wire.udp("n1").sendto(NOTHING, (wire.address("n2"), port))
+    assert wire.heard(here) == []
+    assert min(fault["packets"] for fault in lab.status()["faults"]) > 0
+    unharmed(wire)
+
+
 def test_more_packets_in_a_second_than_allowed_are_lost(lab: Lab, wire: Wire) -> None:
     lab.break_("red n1->n2 packets 50 only udp")
     assert 1 <= len(wire.arrive([NOTHING] * 500)) <= 60

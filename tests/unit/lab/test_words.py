@@ -17,6 +17,7 @@ TEXTS = [
     "blue *->n3 filter multicast",
     "red n1->n2 filter frag",
     "red n1->n2 blackout share 25% flap 200ms/1s",
+    "red n1->n2 blackout share 25% from 50%",
     "red n1->n2 pattern 55555555",
     "red n1->n2 pattern 5555 at 100 only tcp",
     "red n1->n2 every 4",
@@ -48,6 +49,7 @@ def test_a_fault_is_the_same_after_its_text_was_read_again(text: str) -> None:
         ("red *<->n2 mtu 800 only udp", "concerns all"),
         ("red n1->n2 pattern xy", "not bytes in hex"),
         ("red n1->n2 pattern 55 at 300", "255 at most"),
+        ("red n1->n2 blackout share 50% from 60%", "beyond the last"),
         ("red n1->n2 over 1000 now", "'now' is not understood"),
     ],
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from random import Random
 from typing import Final
+from zlib import crc32
 
 from holdfast.cli.lab.words import Every, LabFault, Packets, PatternAt
 from holdfast.sim.amounts import MILLION
@@ -100,9 +101,10 @@ class _Active:
             return False
         if not fault.spared.active(now - self.since_ns):
             return False
-        return fault.spared.share_ppm >= MILLION or (
-            packet.ip and fault.spared.picks(packet.flow_key())
-        )
+        if fault.spared.share_ppm >= MILLION:
+            return True
+        place = crc32(packet.flow_key()) % MILLION - fault.from_ppm
+        return packet.ip and 0 <= place < fault.spared.share_ppm
 
     def exceeds(self, per_s: int, now: Nanos) -> bool:
         """A bucket that fills with time and holds what one second allows."""

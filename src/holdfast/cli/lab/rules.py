@@ -87,7 +87,9 @@ def _rules(plan: Plan, faults: Faults) -> Iterable[str]:
 def match(fault: LabFault) -> str:
     """Which packets it takes. Whatever counts packets comes last, so that it counts only those that are meant."""
     spared = fault.spared
-    flows = "" if spared.share_ppm >= MILLION else f"{_FLOW} < {spared.share_ppm}"
+    flows = ""
+    if spared.share_ppm < MILLION:
+        flows = f"{_FLOW} {fault.from_ppm}-{fault.from_ppm + spared.share_ppm - 1}"
     return f"{KIND[fault.only]} {flows} {_what(fault.what)}"
 
 

@@ -5,7 +5,8 @@
     red n1<->n2 loss 20% only udp share 25% flap 200ms/1s
 
 Only here: `every 4` (each fourth packet), `packets 50` (more in a second than that), `mtu 800` (the switch's port
-of a host is narrower than everybody thinks) and `pattern 5555 at 100` (bytes at one place of the IP packet).
+of a host is narrower than everybody thinks), `pattern 5555 at 100` (bytes at one place of the IP packet) and `share
+25% from 50%` (the third quarter of the flows, where `share 25%` is the first).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Final
 import msgspec
 
 from holdfast.errors import MisuseError
-from holdfast.sim.amounts import parse_count
+from holdfast.sim.amounts import MILLION, parse_count, parse_share, share_text
 from holdfast.sim.fault_text import Words, parse_fault, parse_octets
 from holdfast.sim.faults import ANY, Blackout, Fault, Filter, Pattern, What, what_text
 
@@ -62,6 +63,8 @@ class LabFault(msgspec.Struct, frozen=True):
     """Where, and whom it spares; its own `what` is not looked at."""
     what: LabWhat
     only: str = ""
+    from_ppm: int = 0
+    """Where the share of the flows begins."""
 
     def covers(self, subnet: str, sender: str, listener: str) -> bool:
         """Whether the path lies within. In a lab adapters are called as their subnet is."""
@@ -70,7 +73,10 @@ class LabFault(msgspec.Struct, frozen=True):
     def text(self) -> str:
         placeholder = msgspec.structs.replace(self.spared, what=Blackout(), only="")
         only = f" only {self.only}" if self.only else ""
-        return placeholder.text().replace(" blackout", f" {lab_text(self.what)}{only}", 1)
+        text = placeholder.text().replace(" blackout", f" {lab_text(self.what)}{only}", 1)
+        share = f" share {share_text(self.spared.share_ppm)}"
+        begins = f"{share} from {share_text(self.from_ppm)}" if self.from_ppm else share
+        return text.replace(share, begins, 1)
 
 
 def lab_text(what: LabWhat) -> str:
@@ -99,6 +105,7 @@ def parse_lab_fault(text: str, hosts: tuple[str, ...], subnets: tuple[str, ...])
 
 
 _ONLY: Final = re.compile(rf"\bonly ({'|'.join(KINDS)})\b")
+_FROM: Final = re.compile(r"(?<=\bshare )(\S+) from (\S+)")
 _FILTER: Final = re.compile(rf"\bfilter ({'|'.join(KINDS)})\b")
 _LAB: Final = re.compile(r"\b(?:(every|packets|mtu) (\S+)|pattern (\S+) at (\S+))")
 
@@ -109,6 +116,9 @@ def _parse(text: str) -> LabFault:
     only = _ONLY.search(text)
     if only:
         text = " ".join((text[: only.start()] + text[only.end() :]).split())
+    begins = _FROM.search(text)
+    if begins:
+        text = text[: begins.start()] + begins[1] + text[begins.end() :]
     what: LabWhat | None = None
     filtered, own = _FILTER.search(text), _LAB.search(text)
     found = filtered or own
@@ -121,7 +131,10 @@ def _parse(text: str) -> LabFault:
     words = Words(text)
     fault = parse_fault(words)
     words.end()
-    return LabFault(fault, what or fault.what, only[1] if only else fault.only)
+    from_ppm = parse_share(begins[2]) if begins else 0
+    if from_ppm + fault.share_ppm > MILLION:
+        raise MisuseError("the share of the flows ends beyond the last one")
+    return LabFault(fault, what or fault.what, only[1] if only else fault.only, from_ppm)
 
 
 def _lab_what(found: re.Match[str]) -> LabWhat:
