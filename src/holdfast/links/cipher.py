@@ -11,13 +11,15 @@ from typing import Final
 
 from holdfast.links.flow import TAG_SHIFT, FlowState
 from holdfast.machine import ReplayWindow
-from holdfast.wire.codec import Part, Rejected
+from holdfast.wire.codec import Part, Rejected, RoomyPart
 from holdfast.wire.frames import AnyFrame, Key
 from holdfast.wire.packet import (
     SEALED,
+    AnyPacket,
     read_head,
     read_plain,
     read_sealed,
+    write_in_place,
     write_plain,
     write_sealed,
 )
@@ -100,10 +102,12 @@ class Cipher:
             return Rejected("replay")
         return frames
 
-    def write(self, flow: FlowState, parts: Sequence[Part], clear: bool = False) -> bytes:
+    def write(self, flow: FlowState, parts: Sequence[Part], clear: bool = False) -> AnyPacket:
         """A packet for this flow; the caller has asked `usable`."""
         if flow.stream or not self.sealed:
             session = self.peer_session if flow.ready else 0
+            if len(parts) == 1 and isinstance(part := parts[0], RoomyPart):
+                return write_in_place(session, flow.number(), part, flow.authenticated)
             return write_plain(session, flow.number(), parts, flow.authenticated)
         assert self._closer is not None
         return write_sealed(self.peer_session, flow.number(), parts, self._closer, clear)

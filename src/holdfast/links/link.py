@@ -171,7 +171,7 @@ class LinkMachine(Machine):
                 self.member = item.member
                 self._wanted.update(item.member, now)
         if self._touched and self.up_since is not None:
-            acks, unheard = self._inlet.acks()
+            acks, unheard = self._inlet.acks(now)
             self._outlet.flush(now, acks, unheard, out)
         self._touched = False
         for flow in self.flows.values():
@@ -179,6 +179,7 @@ class LinkMachine(Machine):
                 self._outlet.transmit(flow, out)
         self._wake_at(self._outlet.deadline)
         self._wake_at(self._wanted.deadline)
+        self._wake_at(self._inlet.deadline)
 
     def wake(self, now: Nanos, out: Outbox) -> None:
         late, self.deadline = now - self.deadline, NEVER

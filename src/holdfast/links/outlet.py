@@ -17,8 +17,9 @@ from holdfast.links.ports import PORT_MIN, PortRoom, SendRaw, Transmit
 from holdfast.machine import Outbox
 from holdfast.types import DATA, NEVER, FlowId, Nanos, NodeId
 from holdfast.wire.blocks import pack_block
-from holdfast.wire.codec import Part, encode, part_size, probe_part
+from holdfast.wire.codec import Part, RoomyPart, encode, part_size, probe_part
 from holdfast.wire.frames import ChunkAck, Probe, RawBatch
+from holdfast.wire.packet import AnyPacket
 
 TURN_BYTES: Final = 1 << 20
 """What one turn gives to the flow of a channel at most."""
@@ -267,11 +268,12 @@ class Outlet:
             out.effect(Transmit(flow.flow, [self._cipher.write(flow, parts)]))
             return
         room_max = flow.body_max
-        packets: list[bytes] = []
+        packets: list[AnyPacket] = []
         batch: list[Part] = []
         room = room_max
         for part in parts:
-            size = part_size(part)
+            # What can go without a copy goes alone.
+            size = room_max if type(part) is RoomyPart else part_size(part)
             room -= size
             if (room < 0 or len(batch) == FRAMES_MAX) and batch:
                 packets.append(self._cipher.write(flow, batch))

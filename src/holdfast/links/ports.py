@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.types import DATA, FlowId, Nanos, NodeId
 from holdfast.wire.frames import AnyFrame, MemberInfo
+from holdfast.wire.packet import AnyPacket
 
 DOOR = "door"
 """The unit that all driver inputs about flows go to."""
@@ -103,7 +104,7 @@ class Transmit(msgspec.Struct, frozen=True, gc=False):
     """Send packets on a flow. A stream transport puts a length in front of each."""
 
     flow: FlowId
-    packets: list[bytes]
+    packets: list[AnyPacket]
 
 
 class CloseFlow(msgspec.Struct, frozen=True, gc=False):

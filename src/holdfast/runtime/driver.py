@@ -36,6 +36,8 @@ from holdfast.types import DATA, NEVER, SYNC, FlowId, Nanos
 
 BATCH_BYTES: Final = 1 << 20
 """What one turn takes from the network at most."""
+AT_ONCE_BYTES: Final = 64 << 10
+"""What comes in one piece of at least this size is not kept waiting for more."""
 ITEM_BYTES: Final = 64
 """What an input counts for that carries no payload."""
 
@@ -75,6 +77,7 @@ class Driver:
         self._last_flow = 0
         self._stopped = False
         self._held_back = False
+        self._in_turn = False
         self.before_turn: Callable[[], None] | None = None
         """Called before each turn: the API hands over what applications have sent since the last one."""
         self._effects: Mapping[type, Callable[[Any], None]] = {
@@ -182,6 +185,8 @@ class Driver:
         if self.intake.room(DATA) == 0 and flow in self._flows:
             self._paused[flow] = self._flows[flow]
             self._flows[flow].pause(flow)
+        if size >= AT_ONCE_BYTES and not self._in_turn and not self._stopped:
+            self._run()  # enough for a turn of its own: saves one look at all sockets
 
     def credit(self, flow: FlowId, is_open: bool) -> None:
         self._offer_always(Credit(flow, is_open))
@@ -195,7 +200,7 @@ class Driver:
 
     def _run(self) -> None:
         self._scheduled = False
-        if self._stopped:
+        if self._stopped or self._in_turn:
             return
         if self._writer is not None and self._writer.full:
             # The disk does not keep up: no turn that could write more, until it has written something.
@@ -208,8 +213,12 @@ class Driver:
             for flow, transport in self._paused.items():
                 transport.resume(flow)
             self._paused.clear()
-        result = self.core.turn(monotonic_ns(), batch)
-        self._do(result)
+        self._in_turn = True
+        try:
+            result = self.core.turn(monotonic_ns(), batch)
+            self._do(result)
+        finally:
+            self._in_turn = False
         if result.more or self.intake.waiting:
             self.wake()
         else:

@@ -28,20 +28,36 @@ class _Handle:
         self._bound = bound
         self._messages: list[bytes] = []
         self._bytes = 0
+        """What the messages count for: four bytes more than they have, so that an empty one counts as well."""
         self._queued = 0
+        self._room = -1
+        """How far `_bytes` may grow without a further look; below zero before the first message of a turn."""
         self._waiters: list[asyncio.Future[None]] = []
         self._ended: HoldfastError | None = None
 
     def try_send(self, message: bytes) -> bool:
         """Queue a message; False when the queue is full, and then nothing was sent."""
-        size = len(message)
-        waiting = self._bytes + self._queued
-        if not self._bytes or size > MESSAGE_MAX:
-            self._check(size)
-        if waiting and waiting + size > self._bound:
+        total = self._bytes + len(message) + 4
+        if total > self._room and not self._admit(len(message)):
             return False
         self._messages.append(message)
-        self._bytes += size + 4  # what its length takes: an empty message counts as well
+        self._bytes = total
+        return True
+
+    def _admit(self, size: int) -> bool:
+        """The first message of a turn, or one that does not fit: alone in an empty queue, any size fits."""
+        if self._ended is not None:
+            raise self._ended
+        if size > MESSAGE_MAX:
+            raise MisuseError(
+                f"a message has at most {MESSAGE_MAX} bytes, this one {size}; nothing was sent"
+            )
+        waiting = self._bytes + self._queued
+        if waiting and waiting + size > self._bound:
+            return False
+        if not self._bytes:
+            self._driver.wake()
+        self._room = min(self._bound - self._queued, MESSAGE_MAX)
         return True
 
     async def send(self, message: bytes) -> None:
@@ -61,6 +77,7 @@ class _Handle:
     def queued(self, size: int) -> None:
         """The node says how many bytes it still holds."""
         self._queued = size
+        self._room = -1
         if self._waiters and self._bytes + size < self._bound // 2:
             waiters, self._waiters = self._waiters, []
             for waiter in waiters:
@@ -70,6 +87,7 @@ class _Handle:
     def end(self, error: HoldfastError) -> None:
         """The node has stopped: whoever waits is told."""
         self._ended = error
+        self._room = -1
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -80,18 +98,9 @@ class _Handle:
         if self._messages:
             messages, self._messages = self._messages, []
             size, self._bytes = self._bytes, 0
+            self._room = -1
             self._queued += size
             self._driver.intake.force(DATA, self._unit, self._request(messages), size)
-
-    def _check(self, size: int) -> None:
-        """Before the first message of a turn, and for one that is too large."""
-        if self._ended is not None:
-            raise self._ended
-        if size > MESSAGE_MAX:
-            raise MisuseError(
-                f"a message has at most {MESSAGE_MAX} bytes, this one {size}; nothing was sent"
-            )
-        self._driver.wake()
 
     def _request(self, messages: list[bytes]) -> object:
         raise AssertionError("a handle is one of the kinds below")

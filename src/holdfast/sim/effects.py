@@ -71,7 +71,7 @@ def _traced(host: Host, handler: Handler, effect: Transmit) -> None:
     assert host.world.trace is not None
     digest = 0
     for packet in effect.packets:
-        digest = crc32(packet, digest)
+        digest = crc32(bytes(packet), digest)
     line = f"transmit {effect.flow} {len(effect.packets)} {digest:08x}"
     host.world.trace.line(host.world.now, host.name, line)
     handler(effect)
@@ -80,7 +80,7 @@ def _traced(host: Host, handler: Handler, effect: Transmit) -> None:
 def _transmit(host: Host, effect: Transmit) -> None:
     end = host.flows.get(effect.flow)
     if end is not None:  # Else it was closed meanwhile; the core hears of that in its next turn.
-        end.send(effect.packets)
+        end.send(list(map(bytes, effect.packets)))
 
 
 def _close(host: Host, effect: CloseFlow) -> None:

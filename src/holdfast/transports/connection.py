@@ -26,7 +26,7 @@ from holdfast.transports.secure import Pipe
 from holdfast.transports.sockets import why
 from holdfast.transports.tls import identity_of, why_tls
 from holdfast.types import SECOND, FlowId, Nanos
-from holdfast.wire.packet import PACKET_MAX
+from holdfast.wire.packet import PACKET_MAX, AnyPacket
 
 
 class TcpLimits(msgspec.Struct, frozen=True):
@@ -178,7 +178,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- from the transport --------------------------------------------------------------------------------------
 
-    def transmit(self, packets: list[bytes]) -> None:
+    def transmit(self, packets: list[AnyPacket]) -> None:
         if self.stage is not Stage.OPEN or self._transport is None or not packets:
             return
         largest = max(map(len, packets))
@@ -303,7 +303,7 @@ class Connection(asyncio.BufferedProtocol):
             self._trouble = self._why_lost(broken)
         return packets
 
-    def _seal(self, data: bytes) -> bytes:
+    def _seal(self, data: bytes | memoryview) -> bytes:
         assert self._pipe is not None
         try:
             return self._pipe.seal(data)
@@ -311,7 +311,7 @@ class Connection(asyncio.BufferedProtocol):
             self.end(why_tls(error))
             return b""
 
-    def _put(self, data: bytes) -> None:
+    def _put(self, data: bytes | memoryview) -> None:
         if not data or self._transport is None:
             return
         if self._line is None:

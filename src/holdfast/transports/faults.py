@@ -155,7 +155,7 @@ class FaultyStream:
         adapter: str,
         host: str,
         port: int,
-        write: Callable[[bytes], None],
+        write: Callable[[bytes | memoryview], None],
         released: Callable[[], None],
     ) -> None:
         self._faults = faults
@@ -165,11 +165,11 @@ class FaultyStream:
         self._write = write
         self._released = released
         """Called after held bytes were sent."""
-        self._held: deque[bytes] = deque()
+        self._held: deque[bytes | memoryview] = deque()
         self._retry: asyncio.TimerHandle | None = None
         self.held_bytes = 0
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         if self._held or (self._faults.rules and self._is_hit(data)):
             self._held.append(data)
             self.held_bytes += len(data)
@@ -194,7 +194,7 @@ class FaultyStream:
             self._retry.cancel()
             self._retry = None
 
-    def _is_hit(self, data: bytes) -> bool:
+    def _is_hit(self, data: bytes | memoryview) -> bool:
         rule = self._faults.hit(self._adapter, "tcp", self._host, self._port, len(data))
         if rule is not None and rule.kind == LOSS and self._retry is None:
             self._retry = asyncio.get_running_loop().call_later(RETRY_S, self._again)

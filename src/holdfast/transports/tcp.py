@@ -21,6 +21,7 @@ from holdfast.transports.secure import Pipe
 from holdfast.transports.sockets import bind, resolve, why
 from holdfast.transports.tls import Tls
 from holdfast.types import SECOND, FlowId
+from holdfast.wire.packet import AnyPacket
 
 BACKLOG: Final = 128
 ACCEPTS_MAX: Final = 16
@@ -100,7 +101,7 @@ class TcpTransport:
         self._connections[connection] = None
         self._run(self._make(connection))
 
-    def transmit(self, flow: FlowId, packets: list[bytes]) -> None:
+    def transmit(self, flow: FlowId, packets: list[AnyPacket]) -> None:
         connection = self._flows.get(flow)
         if connection is not None:
             connection.transmit(packets)

@@ -25,6 +25,7 @@ from holdfast.transports.faults import Faults
 from holdfast.transports.port import Counters, Events, NextFlow
 from holdfast.transports.sockets import SockAddr, bind, resolve, why
 from holdfast.types import SECOND, FlowId, Nanos
+from holdfast.wire.packet import AnyPacket
 
 DATAGRAM_MAX: Final = 65536
 DRAIN_MAX: Final = 256
@@ -137,7 +138,7 @@ class UdpTransport:
         else:
             self._announce(request, found[0][4])
 
-    def transmit(self, flow: FlowId, packets: list[bytes]) -> None:
+    def transmit(self, flow: FlowId, packets: list[AnyPacket]) -> None:
         target = self._flows.get(flow)
         if target is None or self._socket is None:
             return
@@ -151,7 +152,7 @@ class UdpTransport:
                 self._wait(target, packets[at:])
                 return
             try:
-                sendto(packet, address)
+                sendto(packet, address)  # type: ignore[arg-type]  # whole blocks only go on streams
             except (BlockingIOError, InterruptedError):
                 self._wait(target, packets[at:])
                 return
@@ -274,7 +275,9 @@ class UdpTransport:
 
     # -- sending -------------------------------------------------------------------------------------------------
 
-    def _what_passes(self, faults: Faults, flow: _Flow, packets: list[bytes]) -> list[bytes]:
+    def _what_passes(
+        self, faults: Faults, flow: _Flow, packets: list[AnyPacket]
+    ) -> list[AnyPacket]:
         host, port = str(flow.address[0]), flow.port
         return [
             packet
@@ -282,7 +285,7 @@ class UdpTransport:
             if faults.hit(self.adapter, self.kind, host, port, len(packet)) is None
         ]
 
-    def _wait(self, flow: _Flow, packets: list[bytes]) -> None:
+    def _wait(self, flow: _Flow, packets: list[AnyPacket]) -> None:
         """The socket takes no more for now."""
         if not self._queue and self._socket is not None:
             asyncio.get_running_loop().add_writer(self._socket, self._go_on)
@@ -291,7 +294,7 @@ class UdpTransport:
             if self._queue_bytes + size > self.limits.queue_max_bytes:
                 self.counters.dropped += 1
                 continue
-            self._queue.append((flow, packet))
+            self._queue.append((flow, bytes(packet)))
             self._queue_bytes += size
         if not flow.blocked:
             flow.blocked = True

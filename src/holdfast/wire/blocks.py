@@ -27,6 +27,13 @@ def pack_block(messages: Sequence[Buffer]) -> bytes:
     return b"".join((pack(f"<II{count}I", size, count, *lengths), *messages))
 
 
+def roomy_block(messages: Sequence[Buffer], lengths: Sequence[int], room: int) -> bytearray:
+    """The same with `room` unused bytes before it; `lengths` are those of the messages."""
+    count = len(messages)
+    head = pack(f"<{room}xII{count}I", 4 + 4 * count + sum(lengths), count, *lengths)
+    return bytearray().join((head, *messages))
+
+
 def block_size(data: Buffer, start: int = 0) -> int:
     """The length of the block that begins at `start`, head included; 0 when its head is not complete."""
     if len(data) - start < HEAD:

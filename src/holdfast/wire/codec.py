@@ -26,23 +26,46 @@ _EMPTY: Final = memoryview(b"")
 encode = _encoder.encode
 
 
-Part = bytes | tuple[bytes, memoryview]
+ROOM: Final = 64
+"""Bytes that a buffer with room has before its bulk: more than the head of a packet and of a chunk take."""
+
+
+class RoomyPart(msgspec.Struct, frozen=True, gc=False):
+    """A frame whose bulk fills a buffer from `ROOM` on: a packet can be made around it without a copy, once."""
+
+    head: bytes
+    buffer: bytearray
+
+
+Part = bytes | tuple[bytes, memoryview] | RoomyPart
 """A frame as it goes into a packet: encoded, or what stands before its bulk and the bulk, which is not copied."""
 
 
 def part_size(part: Part) -> int:
-    return len(part) if isinstance(part, bytes) else len(part[0]) + len(part[1])
+    if isinstance(part, bytes):
+        return len(part)
+    if isinstance(part, tuple):
+        return len(part[0]) + len(part[1])
+    return len(part.head) + len(part.buffer) - ROOM
 
 
 def chunk_part(channel: int, offset: int, piece: memoryview) -> Part:
     """A `Chunk` without a copy of its bytes."""
+    return _chunk_head(channel, offset, len(piece)), piece
+
+
+def roomy_chunk(channel: int, offset: int, buffer: bytearray) -> Part:
+    """A `Chunk` whose bytes are all of the buffer but its room."""
+    return RoomyPart(_chunk_head(channel, offset, len(buffer) - ROOM), buffer)
+
+
+def _chunk_head(channel: int, offset: int, size: int) -> bytes:
     head = encode(Chunk(channel, offset, _EMPTY))[:-2]
-    size = len(piece)
     if size < 1 << 8:
-        return head + b"\xc4" + size.to_bytes(1, "big"), piece
+        return head + b"\xc4" + size.to_bytes(1, "big")
     if size < 1 << 16:
-        return head + b"\xc5" + size.to_bytes(2, "big"), piece
-    return head + b"\xc6" + size.to_bytes(4, "big"), piece
+        return head + b"\xc5" + size.to_bytes(2, "big")
+    return head + b"\xc6" + size.to_bytes(4, "big")
 
 
 def probe_part(probe: Probe, fill: memoryview) -> Part:
@@ -58,8 +81,10 @@ def body_buffers(parts: Sequence[Part]) -> list[bytes | memoryview]:
     for part in parts:
         if isinstance(part, bytes):
             buffers.append(part)
-        else:
+        elif isinstance(part, tuple):
             buffers.extend(part)
+        else:
+            buffers += (part.head, memoryview(part.buffer)[ROOM:])
     return buffers
 
 

@@ -18,7 +18,15 @@ from typing import Final
 import msgspec
 from xxhash import xxh3_64, xxh3_64_intdigest
 
-from holdfast.wire.codec import Part, Rejected, body_buffers, decode_body
+from holdfast.wire.codec import (
+    ROOM,
+    Part,
+    Rejected,
+    RoomyPart,
+    array_header,
+    body_buffers,
+    decode_body,
+)
 from holdfast.wire.frames import AnyFrame
 from holdfast.wire.seal import TAG, Seal
 
@@ -28,6 +36,8 @@ CLEAR: Final = 2
 UNCHECKED: Final = 4
 """No checksum, because the stream below is authenticated; accepted only there."""
 
+LENGTH: Final = Struct("<I")
+"""What a stream puts before each packet."""
 _HEAD: Final = Struct("<BBIQ")
 _CHECK: Final = Struct("<Q")
 _NO_CHECK: Final = bytes(8)
@@ -43,6 +53,31 @@ class Packet(msgspec.Struct, frozen=True, gc=False):
     session: int
     number: int
     data: memoryview
+
+
+class RoomyPacket:
+    """A packet at the end of a buffer, with room for its length before it: a stream sends it without a copy."""
+
+    __slots__ = ("_buffer", "_start")
+
+    def __init__(self, buffer: bytearray, start: int) -> None:
+        self._buffer = buffer
+        self._start = start
+
+    def __len__(self) -> int:
+        return len(self._buffer) - self._start
+
+    def __bytes__(self) -> bytes:
+        return bytes(memoryview(self._buffer)[self._start :])
+
+    def framed(self) -> memoryview:
+        """The packet after its length, as streams carry it."""
+        start = self._start - LENGTH.size
+        LENGTH.pack_into(self._buffer, start, len(self))
+        return memoryview(self._buffer)[start:]
+
+
+AnyPacket = bytes | RoomyPacket
 
 
 def read_head(data: bytes | memoryview) -> Packet | Rejected:
@@ -96,6 +131,22 @@ def write_plain(
             digest.update(buffer)
         check = digest.intdigest()
     return b"".join((head, _CHECK.pack(check), *buffers))
+
+
+def write_in_place(
+    session: int, number: int, part: RoomyPart, authenticated: bool = False
+) -> RoomyPacket:
+    """The same for one frame whose bulk is a whole buffer: everything before it goes into the room at its front."""
+    body = array_header(1) + part.head
+    buffer, begin = part.buffer, ROOM - len(body)
+    start = begin - HEAD
+    head = _HEAD.pack(FORMAT, UNCHECKED if authenticated else 0, session, number)
+    buffer[begin:ROOM] = body
+    check = 0
+    if not authenticated:
+        check = xxh3_64_intdigest(memoryview(buffer)[begin:], xxh3_64_intdigest(head))
+    buffer[start:begin] = head + _CHECK.pack(check)
+    return RoomyPacket(buffer, start)
 
 
 def write_sealed(
