@@ -288,6 +288,12 @@ def test_faults_heal_one_by_one_and_count_what_they_took(lab: Lab, wire: Wire) -
     assert wire.arrive([bytes(4000)], df=False) == [0]
 
 
+def test_watching_counts_and_harms_nothing(lab: Lab, wire: Wire) -> None:
+    lab.break_("red n1->n2 watch 1000 only udp")
+    assert wire.arrive([bytes(900)] * 5 + [bytes(1200)] * 3) == list(range(8))
+    assert [fault["packets"] for fault in lab.status()["faults"]] == [3]
+
+
 def test_what_is_sent_on_a_path_is_counted_in_bytes_on_the_wire(lab: Lab, wire: Wire) -> None:
     assert wire.passes(100)
     before = lab.traffic()[("red", "n1", "n2")]

@@ -21,6 +21,7 @@ TEXTS = [
     "red n1->n2 pattern 55555555",
     "red n1->n2 pattern 5555 at 100 only tcp",
     "red n1->n2 every 4",
+    "red n1->n2 watch 1000 only tcp share 25%",
     "red n1->n2 packets 50 only multicast",
     "red *<->n2 mtu 800",
     "red n1->n2 slow 5ms jitter 2ms",

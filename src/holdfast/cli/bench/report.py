@@ -36,6 +36,10 @@ class Report(msgspec.Struct):
         """An aim that is met when the value is at least the target."""
         self.aims[name] = Aim(value, target, value >= target)
 
+    def limit(self, name: str, value: float, target: float) -> None:
+        """An aim that is met when the value is at most the target."""
+        self.aims[name] = Aim(value, target, value <= target)
+
 
 def new_report(name: str) -> Report:
     versions = {"holdfast": __version__}

@@ -136,8 +136,7 @@ class Lab:
     def _apply(self, state: State, texts: dict[str, str], made: int) -> None:
         before, after = self._faults(state.faults), self._faults(texts)
         forwarder = state.forwarder
-        needed = bool(rules.served(self.plan, after))
-        if needed and not running(forwarder):
+        if rules.served(self.plan, after) and not running(forwarder):
             forwarder = self._start_forwarder()
         # First what is written down: a command that is interrupted here is made good by the next.
         save(
@@ -154,6 +153,14 @@ class Lab:
         else:
             # One that was killed left paths that nobody forwards on.
             run_in(self.plan.switch, ["nft", "-f", "-"], rules.serve(self.plan, {}))
+
+    def warm_up(self) -> None:
+        """Start the forwarder before a fault needs it, so that every fault begins at once."""
+        with locked(self.directory):
+            state = load(self.directory)
+            if not running(state.forwarder):
+                forwarder = self._start_forwarder()
+                save(self.directory, msgspec.structs.replace(state, forwarder=forwarder))
 
     def _faults(self, texts: dict[str, str]) -> dict[str, LabFault]:
         hosts, subnets = self.plan.hosts, self.plan.subnets

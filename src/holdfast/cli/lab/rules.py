@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from holdfast.cli.lab.plan import Plan
-from holdfast.cli.lab.words import Every, LabFault, LabWhat, Mtu, Packets, PatternAt
+from holdfast.cli.lab.words import Every, LabFault, LabWhat, Mtu, Packets, PatternAt, Watch
 from holdfast.sim.amounts import MILLION
 from holdfast.sim.faults import ANY, Blackout, Filter, Loss, Over
 
@@ -42,7 +42,8 @@ def in_kernel(fault: LabFault) -> bool:
     """Whether the packet filter can do it; else it is the forwarder's."""
     if fault.spared.off_ns:
         return False
-    return isinstance(fault.what, Blackout | Loss | Over | Filter | Every | Packets | PatternAt)
+    kinds = Blackout | Loss | Over | Filter | Every | Packets | PatternAt | Watch
+    return isinstance(fault.what, kinds)
 
 
 def path_counter(subnet: str, sender: str, listener: str) -> str:
@@ -81,7 +82,8 @@ def _rules(plan: Plan, faults: Faults) -> Iterable[str]:
         yield f"{start} counter name {path_counter(*path)}"
         for name, fault in faults.items():
             if in_kernel(fault) and fault.covers(*path):
-                yield " ".join(f"{start} {match(fault)} counter name {name} drop".split())
+                end = "" if isinstance(fault.what, Watch) else "drop"
+                yield " ".join(f"{start} {match(fault)} counter name {name} {end}".split())
 
 
 def match(fault: LabFault) -> str:
@@ -97,7 +99,7 @@ def _what(what: LabWhat) -> str:
     match what:
         case Loss(ppm):
             return f"numgen random mod {MILLION} < {ppm}"
-        case Over(size):
+        case Over(size) | Watch(size):
             return f"ip length > {size}"
         case Filter(kind):
             return KIND[kind]

@@ -6,7 +6,8 @@
 
 Only here: `every 4` (each fourth packet), `packets 50` (more in a second than that), `mtu 800` (the switch's port
 of a host is narrower than everybody thinks), `pattern 5555 at 100` (bytes at one place of the IP packet) and `share
-25% from 50%` (the third quarter of the flows, where `share 25%` is the first).
+25% from 50%` (the third quarter of the flows, where `share 25%` is the first). `watch 1000` harms nothing: it counts
+the packets that `over 1000` would take.
 """
 
 from __future__ import annotations
@@ -53,7 +54,13 @@ class PatternAt(msgspec.Struct, frozen=True, tag=True):
     at: int
 
 
-LabWhat = What | Every | Packets | Mtu | PatternAt
+class Watch(msgspec.Struct, frozen=True, tag=True):
+    """Nothing is wrong: packets of more than `size` bytes are counted."""
+
+    size: int
+
+
+LabWhat = What | Every | Packets | Mtu | PatternAt | Watch
 
 
 class LabFault(msgspec.Struct, frozen=True):
@@ -87,6 +94,8 @@ def lab_text(what: LabWhat) -> str:
             return f"packets {per_s}"
         case Mtu(size):
             return f"mtu {size}"
+        case Watch(size):
+            return f"watch {size}"
         case PatternAt(octets, at):
             return f"pattern {octets.hex()} at {at}"
         case _:
@@ -107,7 +116,7 @@ def parse_lab_fault(text: str, hosts: tuple[str, ...], subnets: tuple[str, ...])
 _ONLY: Final = re.compile(rf"\bonly ({'|'.join(KINDS)})\b")
 _FROM: Final = re.compile(r"(?<=\bshare )(\S+) from (\S+)")
 _FILTER: Final = re.compile(rf"\bfilter ({'|'.join(KINDS)})\b")
-_LAB: Final = re.compile(r"\b(?:(every|packets|mtu) (\S+)|pattern (\S+) at (\S+))")
+_LAB: Final = re.compile(r"\b(?:(every|packets|mtu|watch) (\S+)|pattern (\S+) at (\S+))")
 
 
 def _parse(text: str) -> LabFault:
@@ -149,6 +158,8 @@ def _lab_what(found: re.Match[str]) -> LabWhat:
             return Every(number)
         case "packets":
             return Packets(number)
+        case "watch":
+            return Watch(number)
         case _:
             if not 72 <= number <= 65_535:
                 raise MisuseError(f"mtu {number}: it is from 72 to 65535")
@@ -179,5 +190,7 @@ def _check_names(fault: LabFault, hosts: tuple[str, ...], subnets: tuple[str, ..
             raise MisuseError(
                 f"the width of a port concerns all, both ways: write {where.subnet} *<->{where.listener} mtu N"
             )
+    if isinstance(fault.what, Watch) and fault.spared.off_ns:
+        raise MisuseError("what harms nothing does not flap")
     if isinstance(fault.what, Pattern) and len(fault.what.octets) > 1000:
         raise MisuseError("a pattern has at most 1000 bytes")
