@@ -22,7 +22,7 @@ from holdfast.cli.bench.report import Report, new_report
 from holdfast.cli.lab.lab import Lab
 from holdfast.cli.lab.state import load
 from holdfast.cli.lab.tools import need_root
-from holdfast.cli.lab.trial import BOTH_WAYS, CLASSES, Outcome, Trial
+from holdfast.cli.lab.trial import CLASSES, WAYS, Outcome, Trial
 from holdfast.errors import HoldfastError, SetupError
 from holdfast.types import SECOND
 
@@ -84,13 +84,15 @@ def _trials(report: Report, say: Say, classes: tuple[str, ...], seconds: float) 
         undisturbed = trial.run("watch 65000", seconds=seconds)
         report.figures["lab_undisturbed_longest_ms"] = undisturbed.stall_ms
         report.figures["lab_undisturbed_alarms"] = float(undisturbed.alarm_ms >= 0)
-        expelled = undisturbed.expelled
+        expelled, accused = undisturbed.expelled, len(undisturbed.accused)
         for name in classes:
             say(f"in the lab: {name.replace('_', ' ')}")
-            outcome = trial.run(CLASSES[name], name in BOTH_WAYS, seconds)
+            outcome = trial.run(CLASSES[name], WAYS.get(name, "->"), seconds)
             expelled += outcome.expelled
+            accused += len(outcome.accused)
             _figures(report, name, outcome, undisturbed)
     report.figures["lab_expelled"] = expelled
+    report.figures["lab_sound_paths_accused"] = accused
     report.limit("lab_nobody_expelled", expelled, 0)
 
 

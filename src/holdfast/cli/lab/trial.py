@@ -36,7 +36,8 @@ CLASSES: Final = {
     "blackout": "blackout",
 }
 """What is wrong, by class. Of the flows it is the quarter that the messages belong to."""
-BOTH_WAYS: Final = "blackout"
+WAYS: Final = {"blackout": "<->"}
+"""All others are one way only."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -50,6 +51,8 @@ class Outcome(msgspec.Struct, frozen=True):
     missing: int
     expelled: int
     """Members that a node held for anything but up, and sessions that ended."""
+    accused: tuple[str, ...] = ()
+    """Paths that the fault does not concern, and of which the two nodes said something bad."""
 
 
 class Trial:
@@ -71,13 +74,13 @@ class Trial:
             fill=FILL,
         )
 
-    def run(self, what: str, both_ways: bool = False, seconds: float = 5.0) -> Outcome:
-        """Break the path in use, watch for so long, heal."""
+    def run(self, what: str, ways: str = "->", seconds: float = 5.0) -> Outcome:
+        """Break the path in use, watch for so long, heal. `ways` is `->`, `<-` (the way back only) or `<->`."""
         self.wait_sound()
         path = self.path_in_use()
         subnet = path.partition("/")[0]
-        arrow = "<->" if both_ways else "->"
-        fault = f"{subnet} {self.sender}{arrow}{self.listener} {what}"
+        ends = (self.listener, self.sender) if ways == "<-" else (self.sender, self.listener)
+        fault = f"{subnet} {ends[0]}{'<->' if ways == '<->' else '->'}{ends[1]} {what}"
         if " share " in fault:
             fault = f"{fault} from {self._quarter_in_use(path)}%"
         self.lab.ask(self.listener, "flows", reset=True)
@@ -86,14 +89,18 @@ class Trial:
         self.lab.break_(fault)
         alarm = moved = 0
         outsiders = 0
+        accused: dict[str, None] = {}
         while monotonic_ns() - began < seconds * SECOND:
-            seen = self.lab.ask(self.listener, "status")
-            if not alarm and self._bad(seen, subnet):
-                alarm = monotonic_ns()
-            sending = self.lab.ask(self.sender, "status")
-            if not moved and self._path_in(sending) != path:
-                moved = monotonic_ns()
-            outsiders = max(outsiders, _outsiders(seen), _outsiders(sending))
+            told = {host: self.lab.ask(host, "status") for host in (self.listener, self.sender)}
+            now = monotonic_ns()
+            bad = [row for row in told[ends[1]]["paths"] if unsound(row)]
+            mine = [row for row in bad if _is_on(row, subnet, ends)]
+            alarm = alarm or (now if mine else 0)
+            if not moved and self._path_in(told[self.sender]) != path:
+                moved = now
+            outsiders = max(outsiders, *map(_outsiders, told.values()))
+            innocent = [row for row in bad if not _is_on(row, subnet, {*ends})]
+            accused |= dict.fromkeys(map(_name, innocent))
             time.sleep(_POLL_NS / SECOND)
         heard = self.lab.ask(self.listener, "flows")["heard"][self.sender]
         self.lab.heal()
@@ -104,6 +111,7 @@ class Trial:
             max(heard["latency_ms_max"], heard["gap_ms_max"] - FLOW_EVERY_MS),
             heard["missing"],
             outsiders + self._ended() - ended,
+            tuple(accused),
         )
 
     def path_in_use(self) -> str:
@@ -136,14 +144,6 @@ class Trial:
         sent = self.lab.ask(self.sender, "flows")["sent"]
         return int(sent[self.listener]["ended"])
 
-    def _bad(self, status: dict[str, Any], subnet: str) -> bool:
-        return any(
-            unsound(row)
-            for row in status["paths"]
-            if (row["sender"], row["listener"], row["subnet"])
-            == (self.sender, self.listener, subnet)
-        )
-
     def wait_sound(self) -> None:
         """Until nobody has anything to complain about, and the flow flows."""
         deadline = monotonic_ns() + _SOUND_NS
@@ -174,6 +174,18 @@ def unsound(row: dict[str, Any]) -> bool:
         or row.get("bad_patterns")
         or row.get("flows_bad")
     )
+
+
+def _is_on(row: dict[str, Any], subnet: str, ends: tuple[str, str] | set[str]) -> bool:
+    """Whether a row is about a path between two ends: in that order, or in any when they are a set."""
+    found = (row["sender"], row["listener"])
+    return row["subnet"] == subnet and (
+        set(found) == ends if isinstance(ends, set) else found == ends
+    )
+
+
+def _name(row: dict[str, Any]) -> str:
+    return f"{row['subnet']} {row['sender']}->{row['listener']} {row['transport']}"
 
 
 def settled(row: dict[str, Any]) -> bool:
