@@ -16,6 +16,7 @@ from holdfast.wire.frames import AnyFrame, Key
 from holdfast.wire.packet import (
     SEALED,
     AnyPacket,
+    read_datagram,
     read_head,
     read_plain,
     read_sealed,
@@ -78,6 +79,10 @@ class Cipher:
 
     def read(self, flow: FlowState, data: memoryview) -> list[AnyFrame] | Rejected:
         """The frames of a packet that may be read on this flow."""
+        if not flow.stream and not self.sealed:
+            plain = read_datagram(data, self.session)
+            if plain is not None:
+                return plain[1] if self._accept(plain[0]) else Rejected("replay")
         packet = read_head(data)
         if isinstance(packet, Rejected):
             return packet
@@ -123,7 +128,7 @@ class Cipher:
                 oldest = min(self._windows)
                 del self._windows[oldest]
                 self._dropped_tag = oldest
-            window = self._windows[tag] = ReplayWindow()
+            window = self._windows[tag] = ReplayWindow(top=tag << TAG_SHIFT)
         return window.accept(number)
 
     def _forget_windows(self) -> None:

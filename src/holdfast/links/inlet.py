@@ -9,8 +9,9 @@ from holdfast.links.channel import ChannelIn
 from holdfast.links.ports import PORT_MIN, PortReady, Received
 from holdfast.machine import Outbox
 from holdfast.types import MILLISECOND, NEVER, Nanos, NodeId
+from holdfast.wire.blocks import unpack_block
 from holdfast.wire.codec import Rejected, decode_frame
-from holdfast.wire.frames import AnyFrame, Chunk, ChunkAck
+from holdfast.wire.frames import AnyFrame, Chunk, ChunkAck, RawBatch
 
 CHANNELS_MAX: Final = 64
 BULK_BYTES: Final = 16 << 10
@@ -35,6 +36,7 @@ class Inlet:
         self._routes = routes
         self._channels: dict[int, ChannelIn] = {}
         self._complete: dict[int, list[memoryview]] = {}
+        self._raw: dict[int, list[memoryview]] = {}
         self._acks: dict[int, ChannelIn] = {}
         self._unheard = False
         self._owed = 0
@@ -48,6 +50,7 @@ class Inlet:
         """The session ended."""
         self._channels.clear()
         self._complete.clear()
+        self._raw.clear()
         self._acks.clear()
         self.received.clear()
         self._unheard = self._bulk = False
@@ -87,8 +90,22 @@ class Inlet:
         unheard, self._unheard = self._unheard, False
         return acks, unheard
 
+    def raw(self, frame: RawBatch) -> None:
+        """Add datagrams of an application."""
+        messages = unpack_block(frame.block)
+        if isinstance(messages, Rejected):
+            self.unreadable += 1
+        elif frame.port in self._raw:
+            self._raw[frame.port] += messages
+        else:
+            self._raw[frame.port] = messages
+
     def hand_on(self, at: Nanos, out: Outbox) -> None:
-        """Messages that are complete and in order, to whom they are for."""
+        """Messages that are complete and in order, to whom they are for; and datagrams."""
+        if self._raw:
+            for port, datagrams in self._raw.items():
+                out.effect(PortReady(self._peer, port, False, datagrams))
+            self._raw = {}
         if not self._complete:
             return
         complete, self._complete = self._complete, {}

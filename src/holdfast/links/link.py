@@ -38,7 +38,6 @@ from holdfast.links.ports import (
     OpenFailed,
     PeerDown,
     PeerUp,
-    PortReady,
     Reannounce,
     Received,
     SendChannel,
@@ -53,7 +52,6 @@ from holdfast.links.wanted import WantedFlows
 from holdfast.machine import Machine, Outbox
 from holdfast.telemetry.facts import LinkFact, NodeFact
 from holdfast.types import MILLISECOND, NEVER, FlowId, Nanos, NodeId
-from holdfast.wire.blocks import unpack_block
 from holdfast.wire.codec import Rejected, encode
 from holdfast.wire.frames import (
     AnyFrame,
@@ -494,11 +492,11 @@ class LinkMachine(Machine):
             out.effect(CloseFlow(item.flow, "not known here"))
             return
         by_unit: dict[str, list[AnyFrame]] = {}
-        routes = self._routes
+        routes, read = self._routes, self._cipher.read
         for data in item.packets:
             if flow.closing:
                 break
-            frames = self._cipher.read(flow, data)
+            frames = read(flow, data)
             if isinstance(frames, Rejected):
                 self._reject(now, flow, frames, out)
                 continue
@@ -509,11 +507,17 @@ class LinkMachine(Machine):
                 flow.proven = self._touched = True
                 self._hello(now, flow)
             for frame in frames:
-                kind = type(frame)
-                if kind in routes:
+                route = routes.get(type(frame))
+                if route is not None:
                     if flow.ready:
-                        for unit in routes[kind](frame):
-                            by_unit.setdefault(unit, []).append(frame)
+                        for unit in route(frame):
+                            if unit in by_unit:
+                                by_unit[unit].append(frame)
+                            else:
+                                by_unit[unit] = [frame]
+                elif type(frame) is RawBatch:
+                    if flow.ready:
+                        self._inlet.raw(frame)
                 else:
                     self._touched = True
                     self._own(now, flow, frame, out)
@@ -555,10 +559,6 @@ class LinkMachine(Machine):
                     self._key_came(now)
             case Bye():
                 self._end_session(now, "the peer left", out, left=True)
-            case RawBatch():
-                messages = unpack_block(frame.block)
-                if not isinstance(messages, Rejected):
-                    out.effect(PortReady(self.peer, frame.port, False, messages))
             case _:
                 self.rejected["unexpected"] = self.rejected.get("unexpected", 0) + 1
 

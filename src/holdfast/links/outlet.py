@@ -272,8 +272,10 @@ class Outlet:
         batch: list[Part] = []
         room = room_max
         for part in parts:
-            # What can go without a copy goes alone.
-            size = room_max if type(part) is RoomyPart else part_size(part)
+            if type(part) is bytes:
+                size = len(part)
+            else:  # what can go without a copy goes alone
+                size = room_max if type(part) is RoomyPart else part_size(part)
             room -= size
             if (room < 0 or len(batch) == FRAMES_MAX) and batch:
                 packets.append(self._cipher.write(flow, batch))

@@ -27,7 +27,16 @@ from holdfast.links.directory import DIRECTORY, MEMBERS, DirectoryMachine
 from holdfast.links.door import DoorMachine
 from holdfast.links.inlet import Route
 from holdfast.links.link import LinkMachine
-from holdfast.links.ports import DOOR, CloseFlow, FlowLost, Leave, PeerDown, Reannounce, link_unit
+from holdfast.links.ports import (
+    DOOR,
+    Arrived,
+    CloseFlow,
+    FlowLost,
+    Leave,
+    PeerDown,
+    Reannounce,
+    link_unit,
+)
 from holdfast.links.sessions import Sessions
 from holdfast.machine import Machine, Result, Turns
 from holdfast.node.config import NodeConfig, split_address
@@ -192,7 +201,13 @@ class NodeCore:
 
     def turn(self, now: Nanos, inputs: Iterable[tuple[str, Any]]) -> Result:
         self._now = now
-        result = self.turns.run(now, inputs)
+        owners = self.sessions.owners
+        # What came in on a flow that a link has goes straight there: the door would only pass it on.
+        straight = [
+            (owners.get(item.flow, unit), item) if type(item) is Arrived else (unit, item)
+            for unit, item in inputs
+        ]
+        result = self.turns.run(now, straight)
         if result.failures:
             self._mend(now, result)
         return result

@@ -80,7 +80,7 @@ def _traced(host: Host, handler: Handler, effect: Transmit) -> None:
 def _transmit(host: Host, effect: Transmit) -> None:
     end = host.flows.get(effect.flow)
     if end is not None:  # Else it was closed meanwhile; the core hears of that in its next turn.
-        end.send(list(map(bytes, effect.packets)))
+        end.send(effect.packets)
 
 
 def _close(host: Host, effect: CloseFlow) -> None:

@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.links.ports import Credit, FlowClosed
 from holdfast.types import MILLISECOND, SECOND, FlowId, Nanos
+from holdfast.wire.packet import AnyPacket
 
 if TYPE_CHECKING:
     from holdfast.sim.host import Host
@@ -55,8 +56,8 @@ class TcpEnd:
         self.out: Pipe
         self.into: Pipe
 
-    def send(self, packets: list[bytes]) -> None:
-        self.out.send(packets)
+    def send(self, packets: list[AnyPacket]) -> None:
+        self.out.send(list(map(bytes, packets)))
 
     def close(self) -> None:
         """Close in good order: what was accepted still goes, then the peer learns of it."""

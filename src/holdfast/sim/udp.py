@@ -6,6 +6,7 @@ from heapq import heappush
 from typing import TYPE_CHECKING, Final
 
 from holdfast.types import FlowId
+from holdfast.wire.packet import AnyPacket
 
 if TYPE_CHECKING:
     from holdfast.sim.host import Host
@@ -45,7 +46,7 @@ class UdpEnd:
         local = adapter.address
         self.key = f"udp {local[0]}:{local[1]} {remote[0]}:{remote[1]}".encode()
 
-    def send(self, packets: list[bytes]) -> None:
+    def send(self, packets: list[AnyPacket]) -> None:
         """On a path without faults a list travels as one event, and nothing is overtaken."""
         path = self.path
         world = self.world
@@ -63,19 +64,19 @@ class UdpEnd:
         world.sequence = sequence = world.sequence + 1
         heappush(world.heap, (at, sequence, self.arrive, packets))
 
-    def _fitting(self, packets: list[bytes]) -> list[bytes]:
+    def _fitting(self, packets: list[AnyPacket]) -> list[AnyPacket]:
         """What the adapter can send at all: a larger datagram fails at its sender."""
         room = self.path.mtu - HEADS
         fitting = [packet for packet in packets if len(packet) <= room]
         self.path.lost += len(packets) - len(fitting)
         return fitting
 
-    def _send_through_faults(self, packets: list[bytes]) -> None:
+    def _send_through_faults(self, packets: list[AnyPacket]) -> None:
         world = self.world
         path = self.path
         fate = world.network.fate
         for packet in self._fitting(packets):
-            path.judge(world.now, "udp", self.key, packet, len(packet) + HEADS, fate)
+            path.judge(world.now, "udp", self.key, bytes(packet), len(packet) + HEADS, fate)
             if fate.lost:
                 if world.trace is not None:
                     world.trace.line(world.now, self.host.name, f"lost udp {self.flow}")

@@ -1,11 +1,11 @@
 """Packets: the unit that a path carries or loses.
 
-    u8 format | u8 flags | u32 session | u64 number | u64 check | body
+    u64 check | u8 format | u8 flags | u32 session | u64 number | body
 
 The session is the receiver's own number for what it agreed with the sender (0 before that): it finds the link and
 the key, and it makes packets of an earlier session fall on deaf ears. The number only grows: it is the nonce of a
-sealed packet and tells duplicates. The checksum (XXH3: it costs a fifteenth of a CRC) covers head and body of a plain
-packet; in a sealed one the tag does that, and inside TLS the record does. A clear packet is authenticated but not
+sealed packet and tells duplicates. The checksum (XXH3: it costs a fifteenth of a CRC) covers all that follows it in a
+plain packet; in a sealed one the tag does that, and inside TLS the record does. A clear packet is authenticated but not
 encrypted: its bytes are what crosses the cable.
 """
 
@@ -26,6 +26,7 @@ from holdfast.wire.codec import (
     array_header,
     body_buffers,
     decode_body,
+    part_size,
 )
 from holdfast.wire.frames import AnyFrame
 from holdfast.wire.seal import TAG, Seal
@@ -38,10 +39,15 @@ UNCHECKED: Final = 4
 
 LENGTH: Final = Struct("<I")
 """What a stream puts before each packet."""
-_HEAD: Final = Struct("<BBIQ")
+_HEAD: Final = Struct("<QBBIQ")
+_TAIL: Final = Struct("<BBIQ")
+"""The head without the check."""
 _CHECK: Final = Struct("<Q")
-_NO_CHECK: Final = bytes(8)
-HEAD: Final = _HEAD.size + _CHECK.size
+CHECK: Final = _CHECK.size
+HEAD: Final = _HEAD.size
+_ONE_FRAME: Final = array_header(1)
+AT_ONCE: Final = 4096
+"""A body up to this size is put together before its checksum is made; one of a larger is made piece by piece."""
 PACKET_MAX: Final = 1 << 20
 """Nothing larger is read from a stream."""
 
@@ -85,7 +91,7 @@ def read_head(data: bytes | memoryview) -> Packet | Rejected:
     view = memoryview(data)
     if len(view) < HEAD:
         return Rejected("short", f"{len(view)} bytes")
-    form, flags, session, number = _HEAD.unpack_from(view)
+    _, form, flags, session, number = _HEAD.unpack_from(view)
     if form != FORMAT:
         return Rejected("format", f"packet format {form}, this node reads {FORMAT}")
     return Packet(flags, session, number, view)
@@ -98,11 +104,21 @@ def read_plain(packet: Packet, authenticated: bool = False) -> list[AnyFrame] | 
         if packet.flags != UNCHECKED or not authenticated:
             return Rejected("flags", f"{packet.flags}")
         return decode_body(view[HEAD:])
-    (expected,) = _CHECK.unpack_from(view, _HEAD.size)
-    # The head goes in as the seed of the body's: two calls, and no object in between.
-    if xxh3_64_intdigest(view[HEAD:], xxh3_64_intdigest(view[: _HEAD.size])) != expected:
+    if xxh3_64_intdigest(view[CHECK:]) != _CHECK.unpack_from(view)[0]:
         return Rejected("checksum")
     return decode_body(view[HEAD:])
+
+
+def read_datagram(data: memoryview, session: int) -> tuple[int, list[AnyFrame]] | None:
+    """Number and frames of a plain datagram of this session: what almost all are, in one step. None sends whoever
+    wants to know what is wrong to `read_head` and `read_plain`."""
+    if len(data) < HEAD:
+        return None
+    check, form, flags, shown, number = _HEAD.unpack_from(data)
+    if shown != session or flags or form != FORMAT or xxh3_64_intdigest(data[CHECK:]) != check:
+        return None
+    frames = decode_body(data[HEAD:])
+    return None if isinstance(frames, Rejected) else (number, frames)
 
 
 def read_sealed(packet: Packet, seal: Seal) -> list[AnyFrame] | Rejected:
@@ -122,30 +138,32 @@ def write_plain(
     session: int, number: int, parts: Sequence[Part], authenticated: bool = False
 ) -> bytes:
     """A plain packet. What goes inside TLS needs no checksum of ours."""
+    if authenticated:
+        return b"".join((_HEAD.pack(0, FORMAT, UNCHECKED, session, number), *body_buffers(parts)))
+    tail = _TAIL.pack(FORMAT, 0, session, number)
+    if len(parts) == 1 and isinstance(part := parts[0], bytes) and len(part) <= AT_ONCE:
+        rest = tail + _ONE_FRAME + part
+        return _CHECK.pack(xxh3_64_intdigest(rest)) + rest
+    if sum(map(part_size, parts)) <= AT_ONCE:
+        rest = b"".join((tail, *body_buffers(parts)))
+        return _CHECK.pack(xxh3_64_intdigest(rest)) + rest
     buffers = body_buffers(parts)
-    head = _HEAD.pack(FORMAT, UNCHECKED if authenticated else 0, session, number)
-    check = 0
-    if not authenticated:
-        digest = xxh3_64(seed=xxh3_64_intdigest(head))
-        for buffer in buffers:
-            digest.update(buffer)
-        check = digest.intdigest()
-    return b"".join((head, _CHECK.pack(check), *buffers))
+    digest = xxh3_64(tail)
+    for buffer in buffers:
+        digest.update(buffer)
+    return b"".join((_CHECK.pack(digest.intdigest()), tail, *buffers))
 
 
 def write_in_place(
     session: int, number: int, part: RoomyPart, authenticated: bool = False
 ) -> RoomyPacket:
     """The same for one frame whose bulk is a whole buffer: everything before it goes into the room at its front."""
-    body = array_header(1) + part.head
-    buffer, begin = part.buffer, ROOM - len(body)
-    start = begin - HEAD
-    head = _HEAD.pack(FORMAT, UNCHECKED if authenticated else 0, session, number)
-    buffer[begin:ROOM] = body
-    check = 0
+    flags = UNCHECKED if authenticated else 0
+    front = _HEAD.pack(0, FORMAT, flags, session, number) + array_header(1) + part.head
+    buffer, start = part.buffer, ROOM - len(front)
+    buffer[start:ROOM] = front
     if not authenticated:
-        check = xxh3_64_intdigest(memoryview(buffer)[begin:], xxh3_64_intdigest(head))
-    buffer[start:begin] = head + _CHECK.pack(check)
+        _CHECK.pack_into(buffer, start, xxh3_64_intdigest(memoryview(buffer)[start + CHECK :]))
     return RoomyPacket(buffer, start)
 
 
@@ -155,7 +173,7 @@ def write_sealed(
     """A packet that only the holder of the key can read, or (`clear`) that everybody can read and nobody change."""
     body = b"".join(body_buffers(parts))
     flags = CLEAR | SEALED if clear else SEALED
-    head = _HEAD.pack(FORMAT, flags, session, number) + _NO_CHECK
+    head = _HEAD.pack(0, FORMAT, flags, session, number)
     if clear:
         return b"".join((head, body, seal.tag(number, (head, body))))
     return head + seal.close(number, body, head)
