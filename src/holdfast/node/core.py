@@ -2,7 +2,7 @@
 
     source/<g>  replica/<g>      layers 5, 6   groups
     directory                    layer 3       who is in the domain
-    health                       layer 2       what each path carries
+    health, stress               layer 2       what each path carries
     link/<peer> ...              layer 1       datagrams and channels
     door                         layer 0       flows that belong to nobody yet
 
@@ -22,6 +22,7 @@ from holdfast.group.replica import ReplicaMachine
 from holdfast.group.source import SourceMachine
 from holdfast.health.config import HealthConfig
 from holdfast.health.monitor import HEALTH, HealthMachine
+from holdfast.health.stress import STRESS, StressMachine
 from holdfast.links.config import Self
 from holdfast.links.directory import DIRECTORY, MEMBERS, DirectoryMachine
 from holdfast.links.door import DoorMachine
@@ -52,12 +53,17 @@ Rows = list[tuple[bytes, bytes]]
 
 _HEALTH = (HEALTH,)
 _DIRECTORY = (DIRECTORY,)
+_STRESS = (STRESS,)
 
 ROUTES: Mapping[type, Route] = {
     f.Basic: lambda _: _HEALTH,
     f.Probe: lambda _: _HEALTH,
     f.PathRows: lambda _: _HEALTH,
     f.Members: lambda _: _DIRECTORY,
+    f.StressOrder: lambda _: _STRESS,
+    f.StressProbe: lambda _: _STRESS,
+    f.StressCounts: lambda _: _STRESS,
+    f.StressReport: lambda _: _STRESS,
     **dict.fromkeys(GROUP_FRAMES, units_for),
 }
 
@@ -113,6 +119,7 @@ class NodeCore:
     def _fixed_units(self) -> Iterable[str]:
         yield DOOR
         yield HEALTH
+        yield STRESS
         yield DIRECTORY
         for group in self.groups.values():
             yield f"source/{group.name}"
@@ -134,6 +141,9 @@ class NodeCore:
         if kind == HEALTH:
             mtus = {adapter.name: adapter.mtu for adapter in self.config.adapter}
             return HealthMachine(me, self._health, mtus)
+        if kind == STRESS:
+            mtus = {adapter.name: adapter.mtu for adapter in self.config.adapter}
+            return StressMachine(me.node, self._health, mtus)
         if kind == DIRECTORY:
             spawn = self._spawn if self.config.mesh == "all" else _spawn_nothing
             return DirectoryMachine(me, spawn, self._stored.get(MEMBERS, []), self._now)
@@ -255,6 +265,12 @@ class NodeCore:
     def health(self) -> HealthMachine:
         machine = self.turns.machine(HEALTH)
         assert isinstance(machine, HealthMachine)
+        return machine
+
+    @property
+    def stress(self) -> StressMachine:
+        machine = self.turns.machine(STRESS)
+        assert isinstance(machine, StressMachine)
         return machine
 
     def link(self, peer: bytes) -> LinkMachine | None:
