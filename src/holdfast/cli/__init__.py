@@ -7,7 +7,7 @@ import sys
 import typer
 
 from holdfast import __version__
-from holdfast.cli import bench, ca, demo, node, sim
+from holdfast.cli import bench, ca, demo, node, sim, stress
 from holdfast.cli.lab import commands as lab
 from holdfast.errors import HoldfastError, MisuseError, SetupError
 from holdfast.pipeline import command as pipeline
@@ -23,6 +23,7 @@ app.command("node")(node.run)
 app.command("status")(node.status)
 app.command("fault")(node.fault)
 app.command("heal")(node.heal)
+app.command("stress")(stress.stress)
 app.command("demo")(demo.demo)
 app.add_typer(bench.app, name="bench")
 app.add_typer(sim.app, name="sim")

@@ -40,6 +40,7 @@ from holdfast.runtime.parts import (
     open_store,
     open_tls,
 )
+from holdfast.runtime.stress import stress_handlers
 from holdfast.runtime.worker import AppWorker
 from holdfast.stores.identity import open_identity
 from holdfast.stores.port import Store
@@ -412,6 +413,7 @@ class Node:
             "status": lambda _: self.status(),
             "fault": self._add_fault,
             "heal": self._remove_faults,
+            **stress_handlers(self._running, self._drive),
         }
 
     def _add_fault(self, request: dict[str, Any]) -> dict[str, Any]:
