@@ -1,6 +1,6 @@
 """`holdfast bench`: measures, so that users can repeat them. Every figure has a ratio to something known.
 
-`report` is the shape of the output, `raw` the opponent, `link_speed`, `sim_speed` and `health` are the benchmarks.
+`report` is the shape of the output, `raw` the opponent, `link_speed`, `sim_speed` and `health_bench` are the benchmarks.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def health(
     ] = 60.0,
 ) -> None:
     """Faults under a flow of messages: when noticed, how long it stalls; cost; false alarms (root for the lab)."""
-    from holdfast.cli.bench.health import bench_health
+    from holdfast.cli.bench.health_bench import bench_health
     from holdfast.cli.lab.trial import CLASSES
     from holdfast.errors import MisuseError
 
