@@ -1,6 +1,6 @@
 """`holdfast bench`: measures, so that users can repeat them. Every figure has a ratio to something known.
 
-`report` is the shape of the output, `raw` the opponent, `link_speed`, `sim_speed` and `health_bench` are the benchmarks.
+`report` is the shape of the output, `raw` the opponent; `link_speed`, `sim_speed` and `health_bench` are benchmarks.
 """
 
 from __future__ import annotations
