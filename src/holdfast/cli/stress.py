@@ -151,7 +151,8 @@ def _matrix(title: str, cells: list[Cell]) -> Table:
     table = Table("path", "kind", *map(str, sizes), title=title, title_justify="left")
     rows: dict[tuple[str, str], dict[int, list[Cell]]] = {}
     for cell in cells:
-        path = f"{cell['adapter']} -> {cell['listener_adapter']}"
+        near, far = cell["adapter"], cell["listener_adapter"]
+        path = near if near == far else f"{near} -> {far}"
         rows.setdefault((path, cell["kind"]), {}).setdefault(cell["size"], []).append(cell)
     for (path, kind), by_size in sorted(rows.items()):
         table.add_row(path, kind, *(_mark(by_size.get(size, [])) for size in sizes))

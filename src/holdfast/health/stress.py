@@ -23,6 +23,7 @@ from holdfast.health.stress_job import (
     SIZES_MAX,
     TICK_NS,
     Job,
+    key_of,
     make_lanes,
 )
 from holdfast.links.ports import (
@@ -55,6 +56,7 @@ JOBS_MAX: Final = 256
 RUNS_KEPT: Final = 4
 PAIRS_MAX: Final = 1000
 LISTENED_MAX: Final = 16
+FLOWS_KNOWN_MAX: Final = 256
 _REPORT_NS: Final = 250 * MILLISECOND
 _SILENT_NS: Final = 30 * SECOND
 
@@ -116,6 +118,8 @@ class StressMachine(Machine):
         self._config = config
         self._mtus = mtus
         self._flows: dict[FlowId, FlowReady] = {}
+        self._known: dict[NodeId, dict[tuple[str, ...], FlowReady]] = {}
+        """The last flow for each purpose to each peer, also one that is gone: another will take its place."""
         self._peers: dict[NodeId, bool] = {}
         self._jobs: deque[Job | tuple[StressOrder, NodeId]] = deque()
         """The first may be at work; the others wait as they were ordered."""
@@ -133,6 +137,9 @@ class StressMachine(Machine):
                     self._frame(now, item.peer, frame, out)
             elif kind is FlowReady:
                 self._flows[item.flow] = item
+                known = self._known.setdefault(item.peer, {})
+                if len(known) < FLOWS_KNOWN_MAX or key_of(item) in known:
+                    known[key_of(item)] = item
                 if (job := self._job()) is not None and job.target == item.peer:
                     job.ready(item)
             elif kind is FlowLost:
@@ -161,6 +168,7 @@ class StressMachine(Machine):
 
     def _gone(self, peer: NodeId) -> None:
         self._peers.pop(peer, None)
+        self._known.pop(peer, None)
         self._heard.pop(peer, None)
         if (job := self._job()) is not None and job.target == peer:
             job.fail("the session with the listener ended")
@@ -231,7 +239,8 @@ class StressMachine(Machine):
         """Turn the order at the head of the queue into a job."""
         while self._jobs and not isinstance(self._jobs[0], Job):
             order, client = self._jobs[0]
-            flows = [ready for ready in self._flows.values() if ready.peer == order.target]
+            known = self._known.get(NodeId(order.target), {})
+            flows = [(ready, ready.flow in self._flows) for ready in known.values()]
             fills = ["", *order.patterns]
             lanes = make_lanes(flows, order, self._mtus, self._config.rungs, len(fills))
             self._jobs[0] = Job(now, order, client, lanes, fills)

@@ -2,9 +2,11 @@
 
 Combinations are sent fill by fill. After each fill the listener is asked what came: a stream that lost a segment sends
 the same bytes again and again, so what comes after them says nothing, and the next fill waits for another connection.
+Both directions share a connection; one that was replaced meanwhile, perhaps because of the other direction, proves
+nothing, and what was sent on it is sent again.
 
     sending ──► draining ──► asking ──► sending (next fill) ... ──► over
-                                └─► waiting (for a new connection) ─┘
+                                └─► waiting (for connections) ──┘
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ ROUNDS_MAX: Final = 200
 RATE_MAX: Final = 100_000_000
 DRAIN_NS: Final = 300 * MILLISECOND
 ANSWER_NS: Final = 5 * SECOND
-REPLACE_NS: Final = 10 * SECOND
+REPLACE_NS: Final = 8 * SECOND
+TRIES_MAX: Final = 3
 JOB_NS_MAX: Final = 180 * SECOND
 TICK_NS: Final = 10 * MILLISECOND
 IP_TCP: Final = 40
@@ -51,20 +54,71 @@ def kind_of(ready: FlowReady) -> str:
 class Lane:
     """One path and kind: the sizes that are sent on it, and what came of each combination."""
 
-    __slots__ = ("dropped", "flow", "heard", "key", "kind", "number", "ready", "sent", "sizes")
+    __slots__ = (
+        "disturbed",
+        "dropped",
+        "flow",
+        "heard",
+        "heard_before",
+        "key",
+        "kind",
+        "number",
+        "ready",
+        "sent",
+        "sizes",
+        "tries",
+        "wanted",
+    )
 
-    def __init__(self, number: int, ready: FlowReady, sizes: tuple[int, ...], fills: int) -> None:
+    def __init__(
+        self,
+        number: int,
+        ready: FlowReady,
+        flow: FlowId | None,
+        sizes: tuple[int, ...],
+        fills: int,
+    ) -> None:
         self.number = number
         self.ready = ready
-        self.flow: FlowId | None = ready.flow
+        self.flow = flow
         """None while the connection is stuck or gone."""
         self.key = key_of(ready)
         self.kind = kind_of(ready)
         self.sizes = sizes
         self.sent = [0] * (len(sizes) * fills)
         self.heard = [0] * (len(sizes) * fills)
+        self.heard_before = [0] * (len(sizes) * fills)
+        """What the listener had counted when this try began."""
+        self.wanted = True
+        """Whether the fill of now is still to be sent."""
+        self.disturbed = False
+        """Its flow was lost while this fill was on its way."""
+        self.tries = 0
         self.dropped = False
         """Not even a fill without pattern passes: there is nothing to learn from the others."""
+
+    def takes(self) -> bool:
+        """Whether something can be sent on it now, and should be."""
+        return self.flow is not None and self.wanted and not self.dropped
+
+    def judge(self, codes: range, counted: bytes, first: bool) -> None:
+        """What came of the fill of now, and whether it must be sent again."""
+        lost = False
+        for code in codes:
+            count = counted[code] if code < len(counted) else 0
+            self.heard[code] = min(self.sent[code], max(0, count - self.heard_before[code]))
+            self.heard_before[code] = count
+            lost = lost or self.heard[code] < self.sent[code]
+        tried = any(self.sent[code] for code in codes)
+        self.tries += 1
+        unclear = not tried or (lost and self.disturbed)
+        self.wanted = unclear and self.kind == "tcp" and self.tries < TRIES_MAX and not self.dropped
+        if self.kind == "tcp" and lost and not self.disturbed:
+            self.flow = None  # stuck: what comes after on this connection does not arrive
+            self.dropped = self.dropped or first
+        if self.wanted:
+            for code in codes:
+                self.sent[code] = 0
 
 
 def key_of(ready: FlowReady) -> tuple[str, str, str, str]:
@@ -124,14 +178,18 @@ class Job:
             if shot is None:
                 self.state, self._until = DRAINING, now + DRAIN_NS
                 break
-            self.done += 1
             lane, index = shot
-            if lane.flow is None or lane.dropped:
+            self.done = min(self.done + 1, self._done_max())
+            if not lane.takes():
                 continue
             self._room -= lane.sizes[index]
             lane.sent[self.code(index)] += 1
             found.append(shot)
         return found
+
+    def _done_max(self) -> int:
+        """What counts as done when this fill is: sending something again is no progress."""
+        return self.total * (self._fill + 1) // len(self.fills)
 
     def code(self, index: int) -> int:
         """The combination of a size, by its index, and the fill that is sent now."""
@@ -146,8 +204,8 @@ class Job:
             return True
         if self.state == ASKING and now >= self._until:
             self.fail("the listener does not say what it heard")
-        if self.state == WAITING and (now >= self._until or not self._stuck()):
-            self._next_fill(now)
+        if self.state == WAITING:
+            self._go_on(now)
         return False
 
     def counts(self, now: Nanos, counts: tuple[bytes, ...]) -> None:
@@ -155,28 +213,29 @@ class Job:
         if self.state != ASKING:
             return
         for lane in self.lanes:
-            heard = counts[lane.number] if lane.number < len(counts) else b""
-            lost = False
-            for index in range(len(lane.sizes)):
-                code = self.code(index)
-                sent = lane.sent[code]
-                lane.heard[code] = min(sent, heard[code] if code < len(heard) else 0)
-                lost = lost or lane.heard[code] < sent
-            if lane.kind == "tcp" and lost:
-                lane.flow = None
-                lane.dropped = lane.dropped or self._fill == 0
+            if lane.wanted:
+                codes = range(self._fill, len(lane.sent), len(self.fills))
+                counted = counts[lane.number] if lane.number < len(counts) else b""
+                lane.judge(codes, counted, self._fill == 0)
         self.state, self._until = WAITING, now + REPLACE_NS
-        if not self._stuck() or self._fill + 1 == len(self.fills):
-            self._next_fill(now)
+        self._go_on(now)
 
-    def _stuck(self) -> bool:
-        return any(lane.flow is None and not lane.dropped for lane in self.lanes)
-
-    def _next_fill(self, now: Nanos) -> None:
-        if self._fill + 1 == len(self.fills):
+    def _go_on(self, now: Nanos) -> None:
+        """Send the same fill again where that is needed, or the next one, once there are connections for it."""
+        again = [lane for lane in self.lanes if lane.wanted]
+        last = self._fill + 1 == len(self.fills)
+        if not again and last:
             self.state = OVER
             return
-        self._fill += 1
+        needed = again or [lane for lane in self.lanes if not lane.dropped]
+        if now < self._until and any(lane.flow is None for lane in needed):
+            return
+        if not again:
+            self._fill += 1
+            for lane in self.lanes:
+                lane.wanted, lane.tries = True, 0
+        for lane in self.lanes:
+            lane.disturbed = False
         self._shots = self._make_shots()
         self.state, self._topped, self._room = SENDING, now, 0
 
@@ -189,12 +248,14 @@ class Job:
         """A new flow takes the place of one that was for the same."""
         for lane in self.lanes:
             if lane.key == key_of(ready) and lane.flow != ready.flow:
+                lane.disturbed = lane.disturbed or self.state != WAITING
                 lane.flow, lane.ready = ready.flow, ready
 
     def lost(self, flow: FlowId) -> None:
         for lane in self.lanes:
             if lane.flow == flow:
                 lane.flow = None
+                lane.disturbed = True
 
     def cells(self) -> tuple[StressCell, ...]:
         """The matrix of this pair: every combination on every path."""
@@ -216,20 +277,19 @@ class Job:
 
 
 def make_lanes(
-    flows: list[FlowReady],
+    flows: list[tuple[FlowReady, bool]],
     order: StressOrder,
     mtus: dict[str, int],
     rungs: tuple[int, ...],
     fills: int,
 ) -> list[Lane]:
-    """The flows to one peer on which there is something to measure."""
+    """The flows to one peer on which there is something to measure; with each, whether it is there at the moment."""
     lanes: list[Lane] = []
-    for ready in sorted(flows, key=key_of):
-        sizes = sizes_for(
-            ready, order.sizes or rungs, mtus.get(ready.adapter, 1500), bool(order.sizes)
-        )
+    for ready, there in sorted(flows, key=lambda item: key_of(item[0])):
+        mtu = mtus.get(ready.adapter, 1500)
+        sizes = sizes_for(ready, order.sizes or rungs, mtu, bool(order.sizes))
         if sizes and len(lanes) < LANES_MAX:
-            lanes.append(Lane(len(lanes), ready, sizes, fills))
+            lanes.append(Lane(len(lanes), ready, ready.flow if there else None, sizes, fills))
     return lanes
 
 

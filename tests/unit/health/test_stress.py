@@ -155,7 +155,7 @@ def ready(flow: int, transport: str, use: str = "") -> FlowReady:
 def job(*flows: FlowReady, patterns: tuple[str, ...] = ("55", "aa"), rounds: int = 2) -> Job:
     order = StressOrder(RUN, PEER, rounds, 1_000_000, (600, 1500, 4000), patterns)
     fills = ["", *patterns]
-    lanes = make_lanes(list(flows), order, {"red": 1500}, (), len(fills))
+    lanes = make_lanes([(flow, True) for flow in flows], order, {"red": 1500}, (), len(fills))
     return Job(0, order, PEER, lanes, fills)
 
 
@@ -214,6 +214,7 @@ def test_a_stuck_connection_does_not_blame_the_patterns_after_it() -> None:
     now = send_all(one, now)  # aa
     counts = all_heard(one)
     counts[0][1] = 0
+    assert counts[0][2] == 2
     one.counts(now, tuple(map(bytes, counts)))
     assert one.state == "over"
     assert {c.pattern: (c.sent, c.heard) for c in one.cells()} == {
@@ -221,6 +222,37 @@ def test_a_stuck_connection_does_not_blame_the_patterns_after_it() -> None:
         "55": (2, 0),
         "aa": (2, 2),
     }
+
+
+def test_what_was_on_its_way_on_a_connection_that_was_replaced_is_sent_again() -> None:
+    """Both directions share a connection: a fault of the other one must not show here."""
+    one = job(ready(1, "tcp", "mss:960"), patterns=(), rounds=4)
+    one.shots(TICK_NS // 10)
+    one.lost(FlowId(1))
+    now = send_all(one, TICK_NS)
+    one.counts(now, (bytes([0]),))
+    assert one.shots(now + TICK_NS) == [], "it waits for another connection"
+    one.ready(ready(2, "tcp", "mss:960"))
+    one.passed(now + TICK_NS)
+    now = send_all(one, now + TICK_NS)
+    one.counts(now, (bytes([4]),))
+    assert [(c.sent, c.heard) for c in one.cells()] == [(4, 4)]
+    assert (one.state, one.done) == ("over", one.total)
+
+
+def test_a_connection_that_never_comes_back_ends_the_job_all_the_same() -> None:
+    one = job(ready(1, "tcp", "mss:960"))
+    one.lost(FlowId(1))
+    now = 0
+    for _ in range(20_000):
+        now += TICK_NS
+        one.shots(now)
+        if one.passed(now):
+            one.counts(now, (b"",))
+        if one.state == "over":
+            break
+    assert one.state == "over"
+    assert all(cell.sent == 0 for cell in one.cells())
 
 
 def test_a_connection_whose_size_does_not_pass_is_not_tried_with_every_pattern() -> None:
