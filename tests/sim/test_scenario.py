@@ -129,7 +129,7 @@ def test_a_scenario_as_people_write_it() -> None:
         ("at 3s break red n1->n2 pattern xyz", "'xyz' is not bytes in hex"),
         ("at 3s break red n1->n2 reorder 5% 3ms", "'3ms' where 'by' is expected"),
         ("at 3s break red n1->n2 rate 0 queue 5", "write blackout"),
-        ("at 3s break red n1->n2 blackout only ip", "'ip' is not a transport"),
+        ("at 3s break red n1->n2 blackout only ip", "'ip' is not a kind of packets"),
         ("at 3s break red n1->n2 blackout flap 1s/0s", "longer than nothing"),
         ("at 3s disk n1 wet", "'wet' is not a state of a disk"),
     ],

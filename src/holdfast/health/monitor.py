@@ -93,7 +93,8 @@ class HealthMachine(Machine):
                 else:
                     self._heard(now, item, out)
             elif kind is FlowReady:
-                self._watch(now, item, out)
+                if not item.use and item.transport != "multicast":
+                    self._watch(now, item, out)
             elif kind is FlowLost:
                 self._lost(now, item, out)
             elif kind is PeerUp:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from holdfast.links.measuring import ALT, accepted, carries
 from holdfast.links.ports import FlowOpened
 from holdfast.types import NEVER, Nanos
 from holdfast.wire.codec import Part
@@ -31,6 +32,7 @@ class FlowState:
         "adapter",
         "alive",
         "authenticated",
+        "carries",
         "close_at",
         "closing",
         "counter",
@@ -43,6 +45,8 @@ class FlowState:
         "hellos",
         "inbound",
         "info",
+        "overhead",
+        "own_seal",
         "parts",
         "proven",
         "rank",
@@ -52,6 +56,7 @@ class FlowState:
         "size",
         "stream",
         "tag",
+        "use",
     )
 
     def __init__(self, info: FlowOpened, tag: int) -> None:
@@ -62,6 +67,12 @@ class FlowState:
         self.stream = info.transport == "tcp"
         self.inbound = info.inbound
         self.authenticated = info.identity is not None
+        self.use = info.use
+        self.carries = carries(info.use)
+        """Whether data may use it; otherwise it only measures."""
+        self.own_seal = not self.stream or bool(info.use)
+        """There is no TLS below: in a sealed domain the link seals what goes here."""
+        self.overhead = info.overhead or (0 if self.stream else IP_UDP)
         self.tag = tag
         self.counter = 0
         self.echo = (0, 0)
@@ -87,7 +98,18 @@ class FlowState:
 
     @property
     def path(self) -> str:
-        return f"{self.adapter}/{self.remote_adapter or '?'}/{self.info.transport}"
+        use = f"+{self.use}" if self.use else ""
+        return f"{self.adapter}/{self.remote_adapter or '?'}/{self.info.transport}{use}"
+
+    def take_use(self, use: str) -> bool:
+        """What the peer says that an inbound flow is for; True when that is news. A stream outside TLS has shown
+        it before, by what it began with."""
+        use = self.info.use or accepted(use, self.stream)
+        if use == self.use:
+            return False
+        self.use = use
+        self.carries = carries(use)
+        return True
 
     @property
     def body_max(self) -> int:
@@ -106,6 +128,7 @@ class FlowState:
 
     def cost(self, now: Nanos) -> tuple[int, int, int]:
         """What choosing this flow costs a channel; the cheapest is used. First whether it is broken (health says so,
-        it has just failed a channel, its path has a soft error), then streams before datagrams, then health's rank."""
+        it has just failed a channel, its path has a soft error), then streams before datagrams, and those before
+        other ports for datagrams, then health's rank."""
         broken = 4 * (not self.alive) + 2 * (self.shunned_until > now) + self.degraded
-        return broken, 0 if self.stream else 1, self.rank
+        return broken, 0 if self.stream else 1 + (self.use == ALT), self.rank

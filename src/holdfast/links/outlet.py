@@ -12,7 +12,7 @@ from typing import Any, Final
 from holdfast.links.channel import ChannelOut
 from holdfast.links.cipher import Cipher
 from holdfast.links.config import LinkTiming
-from holdfast.links.flow import IP_UDP, STREAM_PACKET_MAX, FlowState
+from holdfast.links.flow import STREAM_PACKET_MAX, FlowState
 from holdfast.links.ports import PORT_MIN, PortRoom, SendRaw, Transmit
 from holdfast.machine import Outbox
 from holdfast.types import DATA, NEVER, FlowId, Nanos, NodeId
@@ -112,7 +112,7 @@ class Outlet:
         best: FlowState | None = None
         best_cost: tuple[int, int, int] | None = None
         for flow in self._flows.values():
-            if not flow.ready or flow.closing or not self._cipher.usable(flow):
+            if not (flow.ready and flow.carries) or flow.closing or not self._cipher.usable(flow):
                 continue
             cost = flow.cost(now)
             if best_cost is None or cost < best_cost:
@@ -123,8 +123,10 @@ class Outlet:
         """Datagrams prefer a datagram flow: a lost one must not hold up those behind it."""
         best: FlowState | None = None
         for flow in self._flows.values():
-            usable = flow.ready and not flow.closing and flow.alive and not flow.stream
-            if usable and self._cipher.usable(flow) and (best is None or flow.rank < best.rank):
+            if flow.stream or not (flow.ready and flow.carries and flow.alive) or flow.closing:
+                continue
+            better = best is None or (flow.use, flow.rank) < (best.use, best.rank)
+            if better and self._cipher.usable(flow):
                 best = flow
         return best or self.best(now)
 
@@ -189,7 +191,9 @@ class Outlet:
                 continue
             self._wake_at(now + stall_ns)
             # The peer is alive if it was heard lately on another flow; if it is silent everywhere, wait.
-            others = [f.heard_at for f in self._flows.values() if f.ready and f is not flow]
+            others = [
+                f.heard_at for f in self._flows.values() if f.ready and f.carries and f is not flow
+            ]
             if others and max(others) >= since + stall_ns // 2:
                 flow.shunned_until = now + self._timing.shun_ns
                 self._move(now, channel, out)
@@ -211,7 +215,7 @@ class Outlet:
         largest = max(map(len, parts))
         for flow in self._flows.values():
             # A duplicate means that our acknowledgement was not heard: say it on every flow.
-            if flow is best or (shout and flow.ready and not flow.closing):
+            if flow is best or (shout and flow.ready and flow.carries and not flow.closing):
                 room = flow.body_max
                 fitting = parts if largest <= room else [_shortened(ack, room) for ack in acks]
                 flow.parts.extend(fitting)
@@ -231,7 +235,9 @@ class Outlet:
     def _send_large(self, now: Nanos, parts: list[bytes], room: int) -> list[bytes]:
         """What no datagram can hold goes by stream, or would be lost for certain; the others are given back."""
         streams = [
-            f for f in self._flows.values() if f.stream and f.ready and not f.closing and f.credit
+            f
+            for f in self._flows.values()
+            if f.stream and f.ready and f.carries and not f.closing and f.credit
         ]
         large = [part for part in parts if len(part) > room]
         if streams:
@@ -287,8 +293,8 @@ class Outlet:
 
     def probe(self, flow: FlowState, probe: Probe, wire_size: int, out: Outbox) -> None:
         """A probe, alone in a packet that is filled up to just `wire_size` bytes on the wire."""
-        empty = len(self._cipher.write(flow, [probe_part(probe, _EMPTY)], clear=True))
-        room = max(0, wire_size - empty - (0 if flow.stream else IP_UDP))
+        empty = self._cipher.overhead(flow) + 1 + part_size(probe_part(probe, _EMPTY))
+        room = max(0, wire_size - empty - flow.overhead)
         pattern = bytes(probe.fill) or b"\0"
         fill = (pattern * (room // len(pattern) + 1))[:room]
         packet = self._cipher.write(flow, [probe_part(probe, memoryview(fill))], clear=True)

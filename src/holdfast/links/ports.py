@@ -21,6 +21,14 @@ def link_unit(peer: bytes) -> str:
     return "link/" + peer.hex()
 
 
+MULTICAST = "multicast/"
+
+
+def multicast_unit(adapter: str) -> str:
+    """The unit that holds the multicast group of an adapter."""
+    return MULTICAST + adapter
+
+
 # -- inputs from the driver, to the unit DOOR --------------------------------------------------------------------
 
 
@@ -46,7 +54,11 @@ class FlowOpened(msgspec.Struct, frozen=True, gc=False):
     identity: Identity | None = None
     """From TLS; None on UDP and on plain TCP."""
     use: str = ""
-    """As it was asked for in `OpenFlow`; what an inbound flow is for is said in its `Hello`."""
+    """As it was asked for in `OpenFlow`; what an inbound flow is for is said in its `Hello`. Only an inbound stream
+    outside TLS says so here: `mss:1240`."""
+    overhead: int = 0
+    """Bytes that everything below puts around a packet that travels alone: IP, UDP or TCP with its options, the
+    length on a stream, the TLS record. 0 where the driver does not know."""
 
 
 class OpenFailed(msgspec.Struct, frozen=True, gc=False):
@@ -95,9 +107,9 @@ class OpenFlow(msgspec.Struct, frozen=True, gc=False):
     port: int
     unit: str
     use: str = ""
-    """Empty: it carries data. Otherwise it only measures: `frag` (datagrams that IP may fragment), `alt` (another
-    source port than the data has; carries data when it proves better), `mss:1400` (a connection whose segments are
-    just so large, outside TLS)."""
+    """Empty: it carries data. Otherwise it measures (`links.measuring`): `frag` (datagrams that IP may fragment),
+    `alt` (another source port than the data has; carries data when the others are broken), `mss:1240` (a connection
+    whose segments are just so large, outside TLS). Each asks for a socket of its own."""
 
 
 class Transmit(msgspec.Struct, frozen=True, gc=False):
@@ -110,6 +122,12 @@ class Transmit(msgspec.Struct, frozen=True, gc=False):
 class CloseFlow(msgspec.Struct, frozen=True, gc=False):
     flow: FlowId
     reason: str
+
+
+class MayFragment(msgspec.Struct, frozen=True, gc=False):
+    """The peer opened this datagram flow to measure fragments: from now on IP may fragment what is sent on it."""
+
+    flow: FlowId
 
 
 # -- requests from above, to a link unit, on the pass down -------------------------------------------------------
@@ -224,6 +242,25 @@ class FlowLost(msgspec.Struct, frozen=True, gc=False):
     reason: str
     left: bool = False
     """The peer said goodbye: nothing is wrong with the path."""
+
+
+class FlowUnheard(msgspec.Struct, frozen=True, gc=False):
+    """A flow that was opened to measure with could not be agreed on, although the link is up: what is special about
+    it (its ports, or its kind) does not pass, in one direction or both. Another one is tried later."""
+
+    peer: NodeId
+    adapter: str
+    remote_adapter: str
+    subnet: str
+    transport: str
+    use: str
+
+
+class MulticastKey(msgspec.Struct, frozen=True, gc=False):
+    """The key with which a peer seals what it multicasts; it came over TLS. For units `multicast/<adapter>`."""
+
+    peer: NodeId
+    key: bytes
 
 
 class PortReady(msgspec.Struct, frozen=True, gc=False):

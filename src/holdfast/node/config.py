@@ -21,6 +21,7 @@ from holdfast.links.config import LAN as LINK_LAN
 from holdfast.links.config import WAN as LINK_WAN
 from holdfast.links.config import LinkTiming
 from holdfast.links.handshake import ADAPTERS_MAX, NAME_MAX
+from holdfast.links.measuring import MEASURE
 from holdfast.wire.frames import AdapterInfo
 
 
@@ -35,6 +36,11 @@ class AdapterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     transports: tuple[Literal["tcp", "udp"], ...] = ("tcp", "udp")
     mtu: int = 1500
     """The largest packet that this adapter is meant to carry; sizes are probed up to it."""
+    measure: tuple[Literal["alt", "frag", "mss"], ...] = MEASURE
+    """What is measured with flows of their own, where the peer's adapter says so too: other source ports, fragments,
+    segments of TCP."""
+    multicast: str = ""
+    """`239.255.x.y:port`, the same for all adapters of the subnet: multicast is measured as well."""
 
 
 class SecurityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -115,7 +121,14 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             host, port = split_address(adapter.address, f"adapter {adapter.name!r}")
             infos.append(
                 AdapterInfo(
-                    adapter.name, adapter.subnet or adapter.name, host, port, adapter.transports
+                    adapter.name,
+                    adapter.subnet or adapter.name,
+                    host,
+                    port,
+                    adapter.transports,
+                    adapter.multicast,
+                    adapter.mtu,
+                    adapter.measure,
                 )
             )
         return tuple(infos)
@@ -211,6 +224,8 @@ def _check_adapters(config: NodeConfig, source: str) -> None:
         _check_adapter(adapter, config.security.mode, source)
     _check_twice([adapter.name for adapter in config.adapter], "adapters are called", source)
     _check_twice([adapter.address for adapter in config.adapter], "adapters have", source)
+    groups = [adapter.multicast for adapter in config.adapter if adapter.multicast]
+    _check_twice(groups, "adapters have the multicast group", source)
 
 
 def _check_adapter(adapter: AdapterConfig, mode: str, source: str) -> None:
@@ -227,10 +242,22 @@ def _check_adapter(adapter: AdapterConfig, mode: str, source: str) -> None:
         raise ConfigError(f"{where} has no transports")
     if not 576 <= adapter.mtu <= 65_535:
         raise ConfigError(f"{where}: mtu is from 576 to 65535")
+    if adapter.multicast:
+        _check_multicast(adapter, where)
     if mode == "plain" and not is_loopback(host):
         raise ConfigError(
             f"{where}: plain mode is for loopback only, {host} is not; "
             'make certificates with `holdfast ca` and set [security] mode = "tls"'
+        )
+
+
+def _check_multicast(adapter: AdapterConfig, where: str) -> None:
+    group, port = split_address(adapter.multicast, f"{where}: multicast")
+    address = _literal(group)
+    if not isinstance(address, IPv4Address) or not address.is_multicast or not port:
+        raise ConfigError(
+            f"{where}: multicast: {adapter.multicast!r} is not a group; write one of IPv4 with a port, "
+            "as 239.255.7.1:7401"
         )
 
 

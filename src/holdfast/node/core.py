@@ -4,6 +4,7 @@
     directory                    layer 3       who is in the domain
     health, stress               layer 2       what each path carries
     link/<peer> ...              layer 1       datagrams and channels
+    multicast/<adapter> ...      layer 1       what reaches everybody at once
     door                         layer 0       flows that belong to nobody yet
 
 A driver (sockets or simulator) feeds `turn` and does what the result says.
@@ -28,8 +29,10 @@ from holdfast.links.directory import DIRECTORY, MEMBERS, DirectoryMachine
 from holdfast.links.door import DoorMachine
 from holdfast.links.inlet import Route
 from holdfast.links.link import LinkMachine
+from holdfast.links.multicast import MulticastMachine
 from holdfast.links.ports import (
     DOOR,
+    MULTICAST,
     Arrived,
     CloseFlow,
     FlowLost,
@@ -37,6 +40,7 @@ from holdfast.links.ports import (
     PeerDown,
     Reannounce,
     link_unit,
+    multicast_unit,
 )
 from holdfast.links.sessions import Sessions
 from holdfast.machine import Machine, Result, Turns
@@ -45,6 +49,7 @@ from holdfast.telemetry.facts import NodeFact
 from holdfast.types import Nanos, NodeId
 from holdfast.wire import frames as f
 from holdfast.wire.frames import MemberInfo
+from holdfast.wire.seal import KEY
 
 LINKS_MAX = 2_000
 
@@ -100,6 +105,9 @@ class NodeCore:
         self._now = now
         self._listeners: list[str] = []
         self._orphans: list[LinkMachine] = []
+        multicasts = self.me.sealed and any(a.multicast for a in self.me.adapters)
+        self._multicast_key = entropy(KEY) if multicasts else b""
+        """With which this node seals what it multicasts; every peer gets it over TLS."""
         self._streams_begun: dict[str, int] = {}
         self.sessions = Sessions(self._rng("sessions"))
         self.turns = Turns(self._build)
@@ -120,6 +128,9 @@ class NodeCore:
         yield DOOR
         yield HEALTH
         yield STRESS
+        for adapter in self.me.adapters:
+            if adapter.multicast:
+                yield multicast_unit(adapter.name)
         yield DIRECTORY
         for group in self.groups.values():
             yield f"source/{group.name}"
@@ -170,6 +181,11 @@ class NodeCore:
                 incarnation=me.incarnation,
                 rng=rng,
             )
+        if unit.startswith(MULTICAST):
+            adapter = me.adapter(name)
+            assert adapter is not None
+            key = self._multicast_key
+            return MulticastMachine(me, adapter, key, ROUTES, self._listeners, self._now)
         if kind == "link":
             old = self.turns.machine(unit)
             assert isinstance(old, LinkMachine)
@@ -187,6 +203,7 @@ class NodeCore:
             self._rng(unit),
             self._entropy,
             self._now,
+            self._multicast_key,
         )
 
     def _spawn(self, now: Nanos, member: MemberInfo) -> bool:
@@ -229,7 +246,7 @@ class NodeCore:
             result.facts.append(NodeFact(now, event, f"{failure.unit}: {failure.error!r}"))
             if failure.unit in self._listeners and not failure.stopped:
                 for unit in self.turns.units():
-                    if unit.startswith("link/"):
+                    if unit.startswith(("link/", MULTICAST)):
                         self.turns.post(unit, Reannounce(failure.unit))
         orphans, self._orphans = self._orphans, []
         for link in orphans:

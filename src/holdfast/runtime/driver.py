@@ -20,6 +20,7 @@ from holdfast.links.ports import (
     Credit,
     FlowClosed,
     FlowOpened,
+    MayFragment,
     OpenFailed,
     OpenFlow,
     PortReady,
@@ -88,6 +89,7 @@ class Driver:
             SessionEnded: ended,
             OpenFlow: self._open,
             CloseFlow: self._close,
+            MayFragment: self._may_fragment,
             Apply: self._apply,
             TakeSnapshot: self._apply,
             RestoreState: self._apply,
@@ -269,7 +271,13 @@ class Driver:
             reason = f"adapter {effect.adapter} has no {effect.transport}"
             self.open_failed(
                 OpenFailed(
-                    effect.adapter, effect.transport, effect.host, effect.port, effect.unit, reason
+                    effect.adapter,
+                    effect.transport,
+                    effect.host,
+                    effect.port,
+                    effect.unit,
+                    reason,
+                    effect.use,
                 )
             )
             return
@@ -279,6 +287,11 @@ class Driver:
         transport = self._flows.get(effect.flow)
         if transport is not None:
             transport.close_flow(effect.flow, effect.reason)
+
+    def _may_fragment(self, effect: MayFragment) -> None:
+        transport = self._flows.get(effect.flow)
+        if transport is not None:
+            transport.may_fragment(effect.flow)
 
     def _apply(self, effect: Apply | TakeSnapshot | RestoreState) -> None:
         worker = self.workers.get(effect.unit)

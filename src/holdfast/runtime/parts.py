@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.errors import ConfigError
 from holdfast.group.ports import Replica
-from holdfast.node.config import NodeConfig, parse_config
+from holdfast.node.config import NodeConfig, parse_config, split_address
 from holdfast.runtime.driver import Driver
 from holdfast.stores.archive import SegmentBounds
 from holdfast.stores.memory import MemoryStore
@@ -20,6 +20,7 @@ from holdfast.stores.sqlite import SqliteStore
 from holdfast.transports import (
     Credentials,
     Faults,
+    MulticastTransport,
     TcpTransport,
     Tls,
     Transport,
@@ -109,6 +110,11 @@ def make_transports(
     """One transport for each adapter and kind, not started yet."""
     made: dict[tuple[str, str], Transport] = {}
     for a in config.adapters():
+        if a.multicast:
+            group = split_address(a.multicast, f"adapter {a.name!r}")
+            made[(a.name, "multicast")] = MulticastTransport(
+                a.name, a.host, group, driver, driver.next_flow, faults=faults
+            )
         for kind in a.transports:
             key = (a.name, kind)
             if kind == "tcp":
@@ -117,6 +123,6 @@ def make_transports(
                 )
             else:
                 made[key] = UdpTransport(
-                    a.name, a.host, a.port, driver, driver.next_flow, faults=faults
+                    a.name, a.host, a.port, driver, driver.next_flow, faults=faults, mtu=a.mtu
                 )
     return made

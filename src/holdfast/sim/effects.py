@@ -12,6 +12,7 @@ from holdfast.group.ports import Apply, RestoreState, SourceRoom, TakeSnapshot
 from holdfast.links.ports import (
     CloseFlow,
     FlowClosed,
+    MayFragment,
     OpenFlow,
     PortReady,
     PortRoom,
@@ -20,6 +21,7 @@ from holdfast.links.ports import (
 )
 from holdfast.sim.application import Job, Worker
 from holdfast.sim.seeds import chance
+from holdfast.sim.udp import UdpEnd
 
 if TYPE_CHECKING:
     from holdfast.sim.host import Host
@@ -42,6 +44,7 @@ def handlers_of(host: Host) -> Handlers:
             Transmit: partial(_transmit, host),
             OpenFlow: partial(host.world.network.open, host),
             CloseFlow: partial(_close, host),
+            MayFragment: partial(_may_fragment, host),
             Apply: partial(_work, host),
             TakeSnapshot: partial(_work, host),
             RestoreState: partial(_work, host),
@@ -91,6 +94,12 @@ def _close(host: Host, effect: CloseFlow) -> None:
         host.world.trace.line(host.world.now, host.name, f"closes {effect.flow}: {effect.reason}")
     end.close()
     host.tell(FlowClosed(effect.flow, effect.reason))
+
+
+def _may_fragment(host: Host, effect: MayFragment) -> None:
+    end = host.flows.get(effect.flow)
+    if isinstance(end, UdpEnd):
+        end.fragments = True
 
 
 def _work(host: Host, job: Job) -> None:

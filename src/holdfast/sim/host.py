@@ -14,6 +14,7 @@ from holdfast.machine import Result
 from holdfast.sim.application import Worker
 from holdfast.sim.disk import OUTSTANDING_MAX, Disk, DiskStore
 from holdfast.sim.effects import Handlers, handlers_of
+from holdfast.sim.multicast import MulticastEnd
 from holdfast.sim.port import Boot, Core, HostContext
 from holdfast.sim.profile import HostProfile
 from holdfast.sim.seeds import chance
@@ -55,7 +56,7 @@ class Host:
         self.powered = True
         self.core: Core | None = None
         self.adapters: dict[str, Adapter] = {}
-        self.flows: dict[FlowId, UdpEnd | TcpEnd] = {}
+        self.flows: dict[FlowId, UdpEnd | MulticastEnd | TcpEnd] = {}
         self.workers: dict[str, Worker] = {}
         self.turns = 0
         self.dropped_packets = 0
@@ -95,7 +96,7 @@ class Host:
         self.flows.clear()
         self.workers.clear()
         for adapter in self.adapters.values():
-            adapter.udp.clear()
+            self.world.network.process_gone(adapter)
 
     @property
     def alive(self) -> bool:
@@ -254,7 +255,7 @@ class Host:
         self.flows.pop(closed.flow, None)
         self.give(DOOR, closed)
 
-    def hear_datagrams(self, end: UdpEnd, packets: list[bytes]) -> None:
+    def hear_datagrams(self, end: UdpEnd | MulticastEnd, packets: list[bytes]) -> None:
         """Datagrams carry the time at which the kernel got them, also when the process reads them late."""
         world = self.world
         running = self.state == UP

@@ -24,8 +24,11 @@ DROP_ALL: Final = "drop_all"
 LOSS: Final = "loss"
 KINDS: Final = (OVER_SIZE, DROP_ALL, LOSS)
 
-HEADERS_BYTES: Final = {"udp": 28, "tcp": 40}
-"""What IP and UDP or TCP put in front of our bytes (IPv4, no options)."""
+HEADERS_BYTES: Final = {"udp": 28, "tcp": 40, "frag": 28, "multicast": 28}
+"""What IP and UDP or TCP put in front of our bytes (IPv4, no options), by kind of packets. A datagram that would be
+fragmented counts as its largest fragment."""
+_UDP: Final = ("frag", "multicast")
+"""Kinds that a rule for `udp` hits as well."""
 RETRY_S: Final = 0.2
 """How long a lost segment holds up its stream: the least that Linux waits before it sends one again."""
 
@@ -105,7 +108,7 @@ class Faults:
         for number, rule in self.rules.items():
             if (
                 (rule.adapter is None or rule.adapter == adapter)
-                and (rule.transport is None or rule.transport == transport)
+                and _covers(rule.transport, transport)
                 and (rule.host is None or rule.host == host)
                 and (rule.port is None or rule.port == port)
                 and self._strikes(rule, on_wire)
@@ -205,6 +208,10 @@ class FaultyStream:
         self.release()
 
 
+def _covers(wanted: str | None, kind: str) -> bool:
+    return wanted is None or wanted == kind or (wanted == "udp" and kind in _UDP)
+
+
 def _check(rule: Rule) -> None:
     if rule.kind not in KINDS:
         raise MisuseError(
@@ -216,7 +223,7 @@ def _check(rule: Rule) -> None:
         )
     if rule.transport is not None and rule.transport not in HEADERS_BYTES:
         raise MisuseError(
-            f"transport {rule.transport!r} is unknown: tcp or udp; nothing was changed"
+            f"transport {rule.transport!r} is unknown: tcp, udp, frag or multicast; nothing was changed"
         )
     if rule.kind == OVER_SIZE and rule.size <= 0:
         raise MisuseError("over_size needs the largest size that passes, in bytes; nothing changed")

@@ -88,6 +88,10 @@ class Transport(Protocol):
         """Close a flow; what was handed over before is still sent if that goes quickly."""
         ...
 
+    def may_fragment(self, flow: FlowId) -> None:
+        """From now on IP may fragment what is sent on this datagram flow."""
+        ...
+
     def pause(self, flow: FlowId) -> None:
         """Stop reading, so that the sender feels it. What was read already still arrives."""
         ...

@@ -12,6 +12,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, ClassVar, Final
 
+from holdfast.links.measuring import mss_of
 from holdfast.links.ports import FlowClosed, FlowOpened, OpenFailed, OpenFlow
 from holdfast.transports.connection import Connection, Stage, TcpLimits
 from holdfast.transports.faults import LOSS, Faults
@@ -90,8 +91,10 @@ class TcpTransport:
             self.faults.listen(self._fault_healed)
 
     def open(self, request: OpenFlow) -> None:
-        pipe = Pipe(self._tls.client, server_side=False) if self._tls else None
-        connection = Connection(self, request.host, request.port, unit=request.unit, pipe=pipe)
+        secure = self._tls is not None and not request.use
+        pipe = Pipe(self._tls.client, server_side=False) if self._tls and secure else None
+        place = (request.host, request.port)
+        connection = Connection(self, *place, unit=request.unit, pipe=pipe, use=request.use)
         if self._listener is None:
             self._failed(connection, "this node stops, or has not started")
             return
@@ -110,6 +113,9 @@ class TcpTransport:
         connection = self._flows.get(flow)
         if connection is not None:
             connection.end(reason)
+
+    def may_fragment(self, flow: FlowId) -> None:
+        """Streams have no fragments."""
 
     def pause(self, flow: FlowId) -> None:
         connection = self._flows.get(flow)
@@ -152,6 +158,8 @@ class TcpTransport:
                 connection.inbound,
                 connection.unit,
                 connection.identity,
+                connection.use,
+                connection.overhead,
             )
         )
 
@@ -211,7 +219,8 @@ class TcpTransport:
     async def _make(self, connection: Connection) -> None:
         try:
             async with asyncio.timeout(self.limits.connect_ns / SECOND):
-                sock = await self._connect(connection.host, connection.port)
+                mss = mss_of(connection.use)
+                sock = await self._connect(connection.host, connection.port, mss)
         except TimeoutError:
             seconds = self.limits.connect_ns / SECOND
             self._drop(connection, f"no answer within {seconds:g} s")
@@ -223,8 +232,9 @@ class TcpTransport:
         else:
             await self._adopt(connection, sock)
 
-    async def _connect(self, host: str, port: int) -> socket.socket:
-        """A connected socket that comes from the adapter's own address."""
+    async def _connect(self, host: str, port: int, mss: int) -> socket.socket:
+        """A connected socket that comes from the adapter's own address. `mss` bounds the segments of both
+        directions: our kernel keeps to it and asks the other one to."""
         await self._until_syn_passes(host, port)
         loop = asyncio.get_running_loop()
         family, remote = await resolve(host, port, self.kind)
@@ -232,6 +242,8 @@ class TcpTransport:
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
             sock.setblocking(False)
+            if mss:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, mss)
             sock.bind(local)
             await loop.sock_connect(sock, remote)
         except BaseException:
@@ -276,7 +288,13 @@ class TcpTransport:
     def _failed(self, connection: Connection, reason: str) -> None:
         self.events.open_failed(
             OpenFailed(
-                self.adapter, self.kind, connection.host, connection.port, connection.unit, reason
+                self.adapter,
+                self.kind,
+                connection.host,
+                connection.port,
+                connection.unit,
+                reason,
+                connection.use,
             )
         )
 

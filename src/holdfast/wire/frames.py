@@ -33,6 +33,10 @@ class AdapterInfo(msgspec.Struct, frozen=True, gc=False, array_like=True):
     transports: tuple[str, ...]
     multicast: str = ""
     """`host:port` of the multicast group that the adapters of its subnet listen to; empty without multicast."""
+    mtu: int = 1500
+    """The largest packet that it is meant to carry."""
+    measure: tuple[str, ...] = ()
+    """What is measured with flows of their own, where both ends say so: `alt`, `frag`, `mss`."""
 
 
 class MemberInfo(msgspec.Struct, frozen=True, gc=False, array_like=True):

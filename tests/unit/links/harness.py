@@ -72,6 +72,7 @@ class World:
         adapters: tuple[str, ...] = ("red", "blue"),
         transports: str = '"tcp", "udp"',
         mtu: int = 1500,
+        measure: tuple[str, ...] = (),
         health: HealthConfig | None = None,
         seed: int = 1,
     ) -> None:
@@ -88,6 +89,7 @@ class World:
         self._heap: list[tuple[Nanos, int, Callable[[], None]]] = []
         self._order = 0
         self._look = (adapters, transports, mtu)
+        self._measure = ", ".join(f'"{kind}"' for kind in measure)
         for number in range(1, count + 1):
             self.add(f"n{number}", number)
 
@@ -112,7 +114,8 @@ class World:
                 else 'mode = "plain"',
                 *(
                     f'[[adapter]]\nname = "{adapter}"\naddress = "127.0.{index}.{number}:7400"\n'
-                    f"transports = [{transports}]\nmtu = {mtu}"
+                    f"transports = [{transports}]\nmtu = {mtu}\n"
+                    f"measure = [{self._measure}]"
                     for index, adapter in enumerate(adapters or names, 1)
                 ),
             ]

@@ -204,8 +204,8 @@ def test_a_peer_that_comes_back_with_fewer_adapters_is_not_looked_for_on_the_oth
     world.start("n2")
     world.run(10)
     assert sorted(world.link("n1", "n2")._wanted._wanted) == [
-        ("red", "red", "tcp"),
-        ("red", "red", "udp"),
+        ("red", "red", "tcp", ""),
+        ("red", "red", "udp", ""),
     ]
     assert world.up("n1", "n2")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.cli.lab.plan import PORT, Plan
+from holdfast.cli.lab.plan import MULTICAST_PORT, PORT, Plan
 from holdfast.cli.lab.state import Process, running
 from holdfast.errors import HoldfastError
 from holdfast.transports.authority import issue, load_authority, make_authority, write_pair
@@ -55,6 +55,7 @@ def _toml(plan: Plan, host: str, plain: bool) -> str:
     join = ", ".join(f'"{plan.address(plan.hosts[0], s)}:{PORT}"' for s in plan.subnets)
     adapters = "".join(
         f'\n[[adapter]]\nname = "{s}"\naddress = "{plan.address(host, s)}:{PORT}"\nmtu = {plan.mtu}\n'
+        f'multicast = "{plan.group(s)}:{MULTICAST_PORT}"\n'
         for s in plan.subnets
     )
     security = f"""mode = "tls"

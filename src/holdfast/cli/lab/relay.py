@@ -97,7 +97,7 @@ class _Active:
 
     def bites(self, packet: Packet, now: Nanos) -> bool:
         fault = self.fault
-        if fault.only and not packet.is_kind(fault.only):
+        if fault.spared.only and not packet.is_kind(fault.spared.only):
             return False
         if not fault.spared.active(now - self.since_ns):
             return False

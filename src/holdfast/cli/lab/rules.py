@@ -92,7 +92,7 @@ def match(fault: LabFault) -> str:
     flows = ""
     if spared.share_ppm < MILLION:
         flows = f"{_FLOW} {fault.from_ppm}-{fault.from_ppm + spared.share_ppm - 1}"
-    return f"{KIND[fault.only]} {flows} {_what(fault.what)}"
+    return f"{KIND[spared.only]} {flows} {_what(fault.what)}"
 
 
 def _what(what: LabWhat) -> str:

@@ -20,10 +20,8 @@ import msgspec
 from holdfast.errors import MisuseError
 from holdfast.sim.amounts import MILLION, parse_count, parse_share, share_text
 from holdfast.sim.fault_text import Words, parse_fault, parse_octets
-from holdfast.sim.faults import ANY, Blackout, Fault, Filter, Pattern, What, what_text
+from holdfast.sim.faults import ANY, Blackout, Fault, Pattern, What, what_text
 
-KINDS: Final = ("udp", "tcp", "multicast", "frag")
-"""Of packets: what `filter` and `only` name."""
 PLACE_MAX: Final = 255
 OCTETS_AT_MAX: Final = 16
 """What a rule in the kernel can compare, and how far into a packet it can look."""
@@ -69,7 +67,6 @@ class LabFault(msgspec.Struct, frozen=True):
     spared: Fault
     """Where, and whom it spares; its own `what` is not looked at."""
     what: LabWhat
-    only: str = ""
     from_ppm: int = 0
     """Where the share of the flows begins."""
 
@@ -78,9 +75,8 @@ class LabFault(msgspec.Struct, frozen=True):
         return self.spared.where.covers(subnet, (sender, subnet), (listener, subnet))
 
     def text(self) -> str:
-        placeholder = msgspec.structs.replace(self.spared, what=Blackout(), only="")
-        only = f" only {self.only}" if self.only else ""
-        text = placeholder.text().replace(" blackout", f" {lab_text(self.what)}{only}", 1)
+        placeholder = msgspec.structs.replace(self.spared, what=Blackout())
+        text = placeholder.text().replace(" blackout", f" {lab_text(self.what)}", 1)
         share = f" share {share_text(self.spared.share_ppm)}"
         begins = f"{share} from {share_text(self.from_ppm)}" if self.from_ppm else share
         return text.replace(share, begins, 1)
@@ -113,37 +109,26 @@ def parse_lab_fault(text: str, hosts: tuple[str, ...], subnets: tuple[str, ...])
     return fault
 
 
-_ONLY: Final = re.compile(rf"\bonly ({'|'.join(KINDS)})\b")
 _FROM: Final = re.compile(r"(?<=\bshare )(\S+) from (\S+)")
-_FILTER: Final = re.compile(rf"\bfilter ({'|'.join(KINDS)})\b")
 _LAB: Final = re.compile(r"\b(?:(every|packets|mtu|watch) (\S+)|pattern (\S+) at (\S+))")
 
 
 def _parse(text: str) -> LabFault:
     """What the simulator's parser does not know is taken out first; it reads a blackout in its place."""
     text = " ".join(text.split())
-    only = _ONLY.search(text)
-    if only:
-        text = " ".join((text[: only.start()] + text[only.end() :]).split())
     begins = _FROM.search(text)
     if begins:
         text = text[: begins.start()] + begins[1] + text[begins.end() :]
-    what: LabWhat | None = None
-    filtered, own = _FILTER.search(text), _LAB.search(text)
-    found = filtered or own
-    if filtered:
-        what = Filter(filtered[1])
-    elif own:
-        what = _lab_what(own)
-    if found:
-        text = text[: found.start()] + "blackout" + text[found.end() :]
+    own = _LAB.search(text)
+    if own:
+        text = text[: own.start()] + "blackout" + text[own.end() :]
     words = Words(text)
     fault = parse_fault(words)
     words.end()
     from_ppm = parse_share(begins[2]) if begins else 0
     if from_ppm + fault.share_ppm > MILLION:
         raise MisuseError("the share of the flows ends beyond the last one")
-    return LabFault(fault, what or fault.what, only[1] if only else fault.only, from_ppm)
+    return LabFault(fault, _lab_what(own) if own else fault.what, from_ppm)
 
 
 def _lab_what(found: re.Match[str]) -> LabWhat:
@@ -184,7 +169,9 @@ def _check_names(fault: LabFault, hosts: tuple[str, ...], subnets: tuple[str, ..
             raise MisuseError(f"there is no host {end!r}: {', '.join(hosts)} or *")
     if isinstance(fault.what, Mtu):
         whole = (
-            fault.only == "" and fault.spared.off_ns == 0 and fault.spared.share_ppm == 1_000_000
+            fault.spared.only == ""
+            and fault.spared.off_ns == 0
+            and fault.spared.share_ppm == 1_000_000
         )
         if where.sender != ANY or not where.both or not whole:
             raise MisuseError(
