@@ -108,3 +108,26 @@ def test_who_cannot_be_asked_is_said(lab: Lab) -> None:
         assert done.returncode in (1, 2)
         assert complaint in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_every_kind_shows_its_own_fault_and_no_other(lab: Lab) -> None:
+    """Both directions share the connections of TCP: a pattern that one way loses must not show on the other."""
+    lab.break_(
+        "red n1->n2 over 1000", "blue n2->n1 pattern 55555555", "red n2->n1 filter multicast"
+    )
+    found = matrix(lab)
+    assert {cell["kind"] for cell in found["n1", "n2"]} == {
+        "udp",
+        "alt",
+        "frag",
+        "tcp",
+        "multicast",
+    }
+    for cell in found["n1", "n2"]:
+        wrong = cell["adapter"] == "red" and cell["size"] > 1000
+        assert cell["heard"] == (0 if wrong else 4), cell
+    for cell in found["n2", "n1"]:
+        lost = cell["adapter"] == "blue" and cell["pattern"] == "55"
+        lost = lost or (cell["adapter"] == "red" and cell["kind"] == "multicast")
+        assert cell["heard"] == (0 if lost else 4), cell
+        assert cell["sent"] == 4, cell

@@ -268,11 +268,11 @@ class StressMachine(Machine):
         self._schedule(now)
 
     def _send(self, now: Nanos, job: Job, out: Outbox) -> None:
-        for lane, index in job.shots(now):
+        fill = memoryview(bytes.fromhex(job.fills[job.fill]) or NEUTRAL_FILL)
+        for number, (lane, index) in enumerate(job.shots(now)):
             size = lane.sizes[index]
-            fill = bytes.fromhex(job.fills[job.fill]) or NEUTRAL_FILL
-            code = job.code(index)
-            probe = StressProbe(code, size, lane.number, job.order.run, memoryview(fill))
+            # The number keeps two of a kind apart: what is the same for several listeners is multicast once.
+            probe = StressProbe(job.code(index), number, lane.number, job.order.run, fill)
             multicast = lane.kind == "multicast"
             unit = f"multicast/{lane.ready.adapter}" if multicast else link_unit(job.target)
             out.down(unit, SendFrame(probe, SYNC, lane.flow, size), True)

@@ -208,7 +208,7 @@ class StressOrder(Frame, frozen=True, gc=False, array_like=True, tag=36):
 
 class StressProbe(Probe, frozen=True, gc=False, array_like=True, tag=37):
     """A packet of a stress run. It is made on the wire as any probe is, and its fields mean, in their order: the
-    combination, the size, the lane that it was sent on, the run, the fill."""
+    combination, a number of its own, the lane that it was sent on, the run, the fill."""
 
 
 class StressCounts(Frame, frozen=True, gc=False, array_like=True, tag=38):
