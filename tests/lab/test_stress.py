@@ -131,3 +131,23 @@ def test_every_kind_shows_its_own_fault_and_no_other(lab: Lab) -> None:
         lost = lost or (cell["adapter"] == "red" and cell["kind"] == "multicast")
         assert cell["heard"] == (0 if lost else 4), cell
         assert cell["sent"] == 4, cell
+
+
+def test_in_a_plain_domain_segments_pass_both_ways_as_well(tmp_path: Path) -> None:
+    """Both ends number what they send on the connections that measure, and neither takes the other's for old."""
+    name = f"p{os.getpid()}"
+    made = Lab.up(name, hosts=2, subnets=1, run_in=tmp_path)
+    try:
+        made.start_nodes(plain=True)
+        data = str(nodes.data_of(made.directory, "n1"))
+        done = subprocess.run(
+            [sys.executable, "-m", "holdfast", "stress", data, "n2", "--rounds", "2"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "tcp" in done.stdout
+    finally:
+        Lab.down(name, tmp_path)
