@@ -151,7 +151,7 @@ def fault(
     loss_ppm: Annotated[int, typer.Option(help="loss: how many of a million are lost.")] = 0,
     adapter: Annotated[str, typer.Option(help="Only on this adapter.")] = "",
     to: Annotated[str, typer.Option(help="Only to this host.")] = "",
-    transport: Annotated[str, typer.Option(help="Only tcp or udp.")] = "",
+    transport: Annotated[str, typer.Option(help="Only tcp, udp, frag or multicast.")] = "",
 ) -> None:
     """Break what a node sends, on purpose (its configuration must allow it: lab.faults = true)."""
     from holdfast.runtime.control import ask

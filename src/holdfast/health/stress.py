@@ -157,8 +157,7 @@ class StressMachine(Machine):
     def _frame(self, now: Nanos, peer: NodeId, frame: Any, out: Outbox) -> None:
         kind = type(frame)
         if kind is StressProbe:
-            code, _, lane, run, _ = msgspec.structs.astuple(frame)
-            self._count(peer, run).hear(lane, code)
+            self._count(peer, frame.plan).hear(frame.pair, frame.code)
         elif kind is StressCounts:
             self._counts(now, peer, frame, out)
         elif kind is StressOrder:

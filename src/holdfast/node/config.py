@@ -22,7 +22,17 @@ from holdfast.links.config import WAN as LINK_WAN
 from holdfast.links.config import LinkTiming
 from holdfast.links.handshake import ADAPTERS_MAX, NAME_MAX
 from holdfast.links.measuring import MEASURE
+from holdfast.node.diagnostics import (
+    DiagnosticsConfig,
+    TuneSection,
+    check_diagnostics,
+    check_tune,
+    health_config,
+)
 from holdfast.wire.frames import AdapterInfo
+
+WAN_SLOWER = 8
+"""Leaders are heard, and missed, so much more slowly in the WAN preset."""
 
 
 class AdapterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,10 +86,19 @@ class GroupSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     voters: tuple[str, ...]
-    leader: str
+    """Who decides, when the group begins: one to nine nodes."""
+    leader: str = ""
+    """The voter that leads at first; elections decide afterwards. The first one that may lead, when left out."""
     application: str = ""
     """`package.module:Class` of a `holdfast.Replica`; the code that starts the node may give it instead."""
     window_mb: int = 16
+    learners: tuple[str, ...] = ()
+    """Replicas that do not vote."""
+    never_lead: tuple[str, ...] = ()
+    """Replicas that are not elected."""
+    durability: Literal["memory", "durable"] = "memory"
+    delivery: Literal["safe", "fast"] = "safe"
+    mode: Literal["majority", "availability"] = "majority"
 
 
 class LabConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -105,6 +124,8 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     web: WebConfig = WebConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
     group: tuple[GroupSection, ...] = ()
+    diagnostics: DiagnosticsConfig = DiagnosticsConfig()
+    tune: tuple[TuneSection, ...] = ()
     lab: LabConfig = LabConfig()
 
     @property
@@ -113,7 +134,8 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def health(self) -> HealthConfig:
-        return HEALTH_LAN if self.preset == "lan" else HEALTH_WAN
+        preset = HEALTH_LAN if self.preset == "lan" else HEALTH_WAN
+        return health_config(preset, self.diagnostics, self.tune)
 
     def adapters(self) -> tuple[AdapterInfo, ...]:
         infos = []
@@ -134,14 +156,26 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(infos)
 
     def groups(self) -> tuple[GroupConfig, ...]:
-        return tuple(
-            GroupConfig(
-                name=group.name,
-                voters=group.voters,
-                leader=group.leader,
-                window_bytes=group.window_mb << 20,
-            )
-            for group in self.group
+        return tuple(self.one_group(group) for group in self.group)
+
+    def one_group(self, group: GroupSection) -> GroupConfig:
+        slower = 1 if self.preset == "lan" else WAN_SLOWER
+        plain = GroupConfig(
+            name=group.name,
+            voters=group.voters,
+            leader=group.leader,
+            learners=group.learners,
+            never_lead=group.never_lead,
+            durability=group.durability,
+            delivery=group.delivery,
+            mode=group.mode,
+            window_bytes=group.window_mb << 20,
+        )
+        return msgspec.structs.replace(
+            plain,
+            append_period_ns=plain.append_period_ns * slower,
+            election_ns=plain.election_ns * slower,
+            stall_ns=plain.stall_ns * slower,
         )
 
 
@@ -198,8 +232,12 @@ def check(config: NodeConfig, source: str) -> None:
         if not port:
             raise ConfigError(f"{source}: join: nobody listens at port 0, as in {join!r}")
     for group in config.group:
-        _check_group(group, source)
+        _check_group(config, group, source)
     _check_twice([group.name for group in config.group], "groups are called", source)
+    check_diagnostics(config.diagnostics, source)
+    subnets = [adapter.subnet or adapter.name for adapter in config.adapter]
+    for tune in config.tune:
+        check_tune(tune, subnets, source)
     _check_telemetry(config.telemetry, source)
     if config.web.address:
         host, _ = split_address(config.web.address, f"{source}: [web] address")
@@ -281,15 +319,18 @@ def _check_tls(config: NodeConfig, source: str) -> None:
         )
 
 
-def _check_group(group: GroupSection, source: str) -> None:
-    if not 1 <= len(group.voters) <= 9:
-        raise ConfigError(f"{source}: group {group.name!r} needs one to nine voters")
-    if len(set(group.voters)) != len(group.voters):
-        raise ConfigError(f"{source}: group {group.name!r} names a voter twice")
-    if group.leader not in group.voters:
-        raise ConfigError(f"{source}: group {group.name!r}: leader {group.leader!r} is not a voter")
+def _check_group(config: NodeConfig, group: GroupSection, source: str) -> None:
     if group.window_mb < 1:
         raise ConfigError(f"{source}: group {group.name!r}: window_mb is at least 1")
+    if group.durability == "durable" and not config.data:
+        raise ConfigError(
+            f"{source}: group {group.name!r} is durable, but this node keeps nothing: set data = "
+            '"some/directory", or durability = "memory"'
+        )
+    try:
+        config.one_group(group)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from None
 
 
 def _check_keys(raw: Any, kind: type[msgspec.Struct], source: str, where: str) -> None:

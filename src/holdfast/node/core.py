@@ -19,6 +19,7 @@ from zlib import crc32
 
 from holdfast.errors import MisuseError
 from holdfast.group.config import GROUP_FRAMES, units_for
+from holdfast.group.journal import journal_tables
 from holdfast.group.replica import ReplicaMachine
 from holdfast.group.source import SourceMachine
 from holdfast.health.config import HealthConfig
@@ -63,6 +64,11 @@ _STRESS = (STRESS,)
 ROUTES: Mapping[type, Route] = {
     f.Basic: lambda _: _HEALTH,
     f.Probe: lambda _: _HEALTH,
+    f.Signature: lambda _: _HEALTH,
+    f.Heeded: lambda _: _HEALTH,
+    f.Notice: lambda _: _HEALTH,
+    f.Settled: lambda _: _HEALTH,
+    f.Confirm: lambda _: _HEALTH,
     f.PathRows: lambda _: _HEALTH,
     f.Members: lambda _: _DIRECTORY,
     f.StressOrder: lambda _: _STRESS,
@@ -120,9 +126,10 @@ class NodeCore:
         self._listeners.remove(DOOR)
 
     @staticmethod
-    def tables(_: NodeConfig) -> list[str]:
+    def tables(config: NodeConfig) -> list[str]:
         """The tables of the store that must be loaded before a core can be made."""
-        return [MEMBERS]
+        replicas = [group for group in config.groups() if config.name in group.replicas]
+        return [MEMBERS, *(table for group in replicas for table in journal_tables(group))]
 
     def _fixed_units(self) -> Iterable[str]:
         yield DOOR
@@ -134,7 +141,7 @@ class NodeCore:
         yield DIRECTORY
         for group in self.groups.values():
             yield f"source/{group.name}"
-            if self.config.name in (*group.voters, *group.learners):
+            if self.config.name in group.replicas:
                 yield f"replica/{group.name}"
 
     def _rng(self, unit: str) -> Random:
@@ -173,13 +180,16 @@ class NodeCore:
         if kind == "replica":
             if self.turns.machine(unit) is not None:
                 # The others count on what it acknowledged, and that was in the memory that it just lost.
-                raise MisuseError(f"a replica in memory cannot be rebuilt: restart node {me.name}")
+                raise MisuseError(
+                    f"a replica cannot be rebuilt while its node runs: restart node {me.name}"
+                )
             return ReplicaMachine(
                 config=self.groups[name],
                 node=me.node,
                 name=me.name,
                 incarnation=me.incarnation,
                 rng=rng,
+                stored=self._stored,
             )
         if unit.startswith(MULTICAST):
             adapter = me.adapter(name)

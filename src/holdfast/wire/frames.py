@@ -130,7 +130,11 @@ class Bye(Frame, frozen=True, gc=False, array_like=True, tag=9):
 
 
 class Basic(Frame, frozen=True, gc=False, array_like=True, tag=20):
-    """A basic heartbeat: as small as can be. `next_ns` promises the latest time of its successor."""
+    """A basic heartbeat: as small as can be. `next_ns` promises the latest time of its successor.
+
+    Its packet names source and destination (by the session) and carries the checksum. `n` counts the basics of a
+    flow, so that a gap shows what was lost.
+    """
 
     n: int
     sent_ns: int
@@ -138,21 +142,95 @@ class Basic(Frame, frozen=True, gc=False, array_like=True, tag=20):
     echo_ns: int = 0
     """`sent_ns` of the last basic heard on the reverse path, and how long ago that was: gives the round trip."""
     echo_age_ns: int = 0
-    sizes: tuple[int, ...] = ()
-    """The sizes of the probes that are sent together with this basic, smallest first."""
+    grace: int = 0
+    """How many of its kind must be missing before that means anything."""
+    plan: int = 0
+    """The plan (see `Signature`) that numbers the probes, and the round that they belong to."""
+    pair: int = 0
+    sent: bytes = b""
+    """The probes that were sent together with this basic, one byte for each."""
 
 
 class Probe(Frame, frozen=True, gc=False, array_like=True, tag=21):
     """A diagnostic heartbeat that makes the packet `size` bytes long on the wire, headers of IP and UDP included.
 
-    `pair` is the number of the basic that it is paired with: small passed, large did not, is what shows a limit.
+    `code` is its combination of attributes in the sender's plan. `pair` is the round that it belongs to, and a basic
+    says what belongs to a round: small passed, large did not, is what shows a limit.
     """
 
-    n: int
+    code: int
     size: int
     pair: int
-    next_ns: int
+    plan: int
     fill: memoryview
+
+
+class TunablesInfo(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """The tunables of one signature, as in `health.config.Tunables`."""
+
+    signature: str
+    period_ns: int
+    grace: int
+    retry_ns: int
+
+
+class Signature(Frame, frozen=True, gc=False, array_like=True, tag=23):
+    """From a sender to one listener: what it sends on the way from `adapter` to `listener_adapter`.
+
+    Lanes, their sizes and the patterns number all combinations. `active` and `retry` are the numbers of those that
+    are sent because they pass, and of those that are tried again because they do not.
+    """
+
+    adapter: str
+    listener_adapter: str
+    n: int
+    plan: int
+    patterns: tuple[str, ...]
+    lanes: tuple[tuple[str, tuple[int, ...]], ...]
+    tunables: tuple[TunablesInfo, ...] = ()
+    active: bytes = b""
+    retry: bytes = b""
+
+
+class Heeded(Frame, frozen=True, gc=False, array_like=True, tag=24):
+    """From a listener: it has `Signature` number `n`, and holds silence against the periods in it."""
+
+    adapter: str
+    listener_adapter: str
+    n: int
+
+
+class Notice(Frame, frozen=True, gc=False, array_like=True, tag=25):
+    """From a listener to the sender: combinations that it misses, or that it hears although they did not pass."""
+
+    adapter: str
+    listener_adapter: str
+    plan: int
+    codes: bytes
+
+
+class Settled(Frame, frozen=True, gc=False, array_like=True, tag=26):
+    """From a listener: what passes now on one lane. `done`: nothing of it is in doubt any more."""
+
+    adapter: str
+    listener_adapter: str
+    lane: str
+    n: int
+    alive: bool
+    size: int
+    size_max: int
+    holes: tuple[int, ...] = ()
+    bad_patterns: tuple[str, ...] = ()
+    done: bool = True
+
+
+class Confirm(Frame, frozen=True, gc=False, array_like=True, tag=27):
+    """From the sender: it has taken `Settled` number `n` of a lane into its signatures. Now it can be published."""
+
+    adapter: str
+    listener_adapter: str
+    lane: str
+    n: int
 
 
 class PathRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -207,8 +285,8 @@ class StressOrder(Frame, frozen=True, gc=False, array_like=True, tag=36):
 
 
 class StressProbe(Probe, frozen=True, gc=False, array_like=True, tag=37):
-    """A packet of a stress run. It is made on the wire as any probe is, and its fields mean, in their order: the
-    combination, a number of its own, the lane that it was sent on, the run, the fill."""
+    """A packet of a stress run. It is made on the wire as any probe is; `pair` is the lane that it was sent on, `plan`
+    the run, and `size` a number that tells it from others of the same combination."""
 
 
 class StressCounts(Frame, frozen=True, gc=False, array_like=True, tag=38):
@@ -311,6 +389,8 @@ class Append(Frame, frozen=True, gc=False, array_like=True, tag=43):
     entries: tuple[Entry, ...] = ()
     contact_ns: int = 0
     """How long ago the leader last heard from a majority."""
+    history: int = 0
+    """Which founding of the group this order goes back to."""
 
 
 class Appended(Frame, frozen=True, gc=False, array_like=True, tag=44):
@@ -326,6 +406,12 @@ class Appended(Frame, frozen=True, gc=False, array_like=True, tag=44):
     """The highest number held of each stream: a number that anybody holds is a gap for the leader."""
     applied: int = 0
     """The index up to which the replica's application has come: what nobody needs any more may be freed."""
+    history: int = 0
+    all_marks: bool = False
+    """`marks` speaks of every stream, not only of those that have changed."""
+    failed: int = 0
+    """The entry at which the replica's application failed, and why; 0 while it works."""
+    why: str = ""
 
 
 class StateRequest(Frame, frozen=True, gc=False, array_like=True, tag=45):
@@ -351,6 +437,55 @@ class Freed(Frame, frozen=True, gc=False, array_like=True, tag=47):
 
     group: str
     upto: tuple[tuple[StreamId, int], ...]
+    view: int = 0
+    """The number of the view that is decided, and the names of the replicas in it: sources send to these."""
+    replicas: tuple[str, ...] = ()
+
+
+class Ballot(Frame, frozen=True, gc=False, array_like=True, tag=48):
+    """Asks for a vote. `kind`: 0 would I get it (a pre-vote, changes nothing), 1 give it to me, 2 from the leader:
+    campaign at once, in my place."""
+
+    group: str
+    history: int
+    kind: int
+    term: int
+    last_term: int
+    last_index: int
+    view: bytes = b""
+    """Who is in the group, as the sender's log has it: one that has just started finds itself in it, or not."""
+
+
+class Vote(Frame, frozen=True, gc=False, array_like=True, tag=49):
+    """The answer to a `Ballot`. A refusal carries the term that its sender is in."""
+
+    group: str
+    history: int
+    kind: int
+    term: int
+    granted: bool
+
+
+class Seek(Frame, frozen=True, gc=False, array_like=True, tag=50):
+    """A replica without a place in the group is here, and looks for those who have one. `kind`: 0 let me in,
+    1 add the replica `name` (as a voter if `voter`), 2 remove it."""
+
+    group: str
+    history: int = 0
+    kind: int = 0
+    name: str = ""
+    voter: bool = True
+
+
+class Standing(Frame, frozen=True, gc=False, array_like=True, tag=51):
+    """The answer to a `Seek`: what its sender is. `history` is 0 when it has none: a group that is new, or forgot."""
+
+    group: str
+    history: int
+    term: int
+    leader: str = ""
+    removed: bool = False
+    """The one that seeks was removed from the group, and will not be let in before somebody adds it."""
 
 
 AnyFrame = (
@@ -364,6 +499,11 @@ AnyFrame = (
     | Bye
     | Basic
     | Probe
+    | Signature
+    | Heeded
+    | Notice
+    | Settled
+    | Confirm
     | PathRows
     | StressOrder
     | StressProbe
@@ -377,6 +517,10 @@ AnyFrame = (
     | StateRequest
     | StateChunk
     | Freed
+    | Ballot
+    | Vote
+    | Seek
+    | Standing
 )
 
 IMMEDIATE: Final = frozenset({Basic, Probe, StressProbe, Payload, Idle, Nack, RawBatch})

@@ -135,7 +135,7 @@ def test_a_flow_that_health_has_given_back_is_used_again_at_once() -> None:
     assert channel(world)["path"] == "red/red/tcp"
     for end in world.network.stream_ends("n1", "n2"):
         end.stalled = end.other.stalled = True
-    steady(world, 1)
+    steady(world, 2)  # long enough that it cannot be a stream that sends again what it lost
     assert channel(world)["path"] == "red/red/udp"
     for end in world.network.stream_ends("n1", "n2"):
         end.stalled = end.other.stalled = False
