@@ -3,7 +3,7 @@
     source/<g>  replica/<g>      layers 5, 6   groups, and where their outputs arrive (outputs)
     keeper                       layer 4       everybody's verdicts, history, alarms, clients
     directory                    layer 3       who is in the domain
-    health                       layer 2       what each path carries
+    health, stress               layer 2       what each path carries
     link/<peer> ...              layer 1       datagrams and channels
     multicast/<adapter> ...      layer 1       what reaches everybody at once
     door                         layer 0       flows that belong to nobody yet
@@ -36,6 +36,7 @@ from holdfast.health.neighbourhood import Neighbourhood
 from holdfast.health.placement import Placement
 from holdfast.health.ports import KEEPER
 from holdfast.health.queries import incidents, states
+from holdfast.health.stress import STRESS, StressMachine
 from holdfast.health.table import PathTable
 from holdfast.links.config import Self
 from holdfast.links.directory import DIRECTORY, MEMBERS, DirectoryMachine
@@ -72,6 +73,7 @@ Rows = list[tuple[bytes, bytes]]
 _HEALTH = (HEALTH,)
 _KEEPER = (KEEPER,)
 _DIRECTORY = (DIRECTORY,)
+_STRESS = (STRESS,)
 
 ROUTES: Mapping[type, Route] = {
     f.Basic: lambda _: _HEALTH,
@@ -85,6 +87,10 @@ ROUTES: Mapping[type, Route] = {
     f.Settled: lambda _: _HEALTH,
     f.Confirm: lambda _: _HEALTH,
     f.Members: lambda _: _DIRECTORY,
+    f.StressOrder: lambda _: _STRESS,
+    f.StressProbe: lambda _: _STRESS,
+    f.StressCounts: lambda _: _STRESS,
+    f.StressReport: lambda _: _STRESS,
     **dict.fromkeys(GROUP_FRAMES, units_for),
 }
 
@@ -161,6 +167,7 @@ class NodeCore:
     def _fixed_units(self) -> Iterable[str]:
         yield DOOR
         yield HEALTH
+        yield STRESS
         for adapter in self.me.adapters:
             if adapter.multicast:
                 yield multicast_unit(adapter.name)
@@ -191,6 +198,9 @@ class NodeCore:
             return HealthMachine(
                 me, self._health, mtus, self.placement, self.table, self.neighbourhood
             )
+        if kind == STRESS:
+            mtus = {adapter.name: adapter.mtu for adapter in self.config.adapter}
+            return StressMachine(me.node, self._health, mtus)
         if kind == DIRECTORY:
             return self._directory()
         if kind == KEEPER:
@@ -390,6 +400,12 @@ class NodeCore:
         if isinstance(machine, DirectoryMachine):
             return machine.subnet_of(node, adapter)
         return adapter
+
+    @property
+    def stress(self) -> StressMachine:
+        machine = self.turns.machine(STRESS)
+        assert isinstance(machine, StressMachine)
+        return machine
 
     def link(self, peer: bytes) -> LinkMachine | None:
         machine = self.turns.machine(link_unit(peer))

@@ -53,6 +53,7 @@ from holdfast.runtime.parts import (
     open_store,
     open_tls,
 )
+from holdfast.runtime.stress import stress_handlers
 from holdfast.runtime.worker import AppWorker
 from holdfast.stores.identity import open_identity
 from holdfast.stores.port import Store
@@ -475,6 +476,7 @@ class Node:
             "heal": self._remove_faults,
             "group": lambda request: ask_group(self._drive(), request),
             "health": HealthControl(self.health).answer,
+            **stress_handlers(self._running, self._drive),
         }
 
     def _add_fault(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -310,6 +310,59 @@ class AskRows(Frame, frozen=True, gc=False, array_like=True, tag=31):
     wanted: tuple[tuple[bytes, int, int], ...]
 
 
+# -- stress ------------------------------------------------------------------------------------------------------
+
+
+class StressOrder(Frame, frozen=True, gc=False, array_like=True, tag=36):
+    """Please send every combination of attributes to `target`, and report to the sender of this frame."""
+
+    run: int
+    target: bytes
+    rounds: int
+    bytes_per_s: int
+    sizes: tuple[int, ...] = ()
+    """Sizes of IP packets; empty for those of the health configuration."""
+    patterns: tuple[str, ...] = ()
+
+
+class StressProbe(Probe, frozen=True, gc=False, array_like=True, tag=37):
+    """A packet of a stress run. It is made on the wire as any probe is; `pair` is the lane that it was sent on, `plan`
+    the run, and `size` a number that tells it from others of the same combination."""
+
+
+class StressCounts(Frame, frozen=True, gc=False, array_like=True, tag=38):
+    """From a listener: how many packets of each combination came, one byte each, by lane. None at all: please tell."""
+
+    run: int
+    counts: tuple[bytes, ...] = ()
+
+
+class StressCell(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """What became of one combination on one path."""
+
+    adapter: str
+    listener_adapter: str
+    subnet: str
+    kind: str
+    size: int
+    pattern: str
+    """In hexadecimal; empty for a fill in which no pattern occurs."""
+    sent: int
+    heard: int
+
+
+class StressReport(Frame, frozen=True, gc=False, array_like=True, tag=39):
+    """To whoever ordered it: how far a run is, and in the end what came of it."""
+
+    run: int
+    target: bytes
+    done: int
+    total: int
+    over: bool = False
+    failure: str = ""
+    cells: tuple[StressCell, ...] = ()
+
+
 # -- groups ------------------------------------------------------------------------------------------------------
 
 
@@ -572,6 +625,10 @@ AnyFrame = (
     | PathRows
     | TableDigest
     | AskRows
+    | StressOrder
+    | StressProbe
+    | StressCounts
+    | StressReport
     | Payload
     | Idle
     | Nack
@@ -590,5 +647,5 @@ AnyFrame = (
     | OutputsHere
 )
 
-IMMEDIATE: Final = frozenset({Basic, Probe, Payload, Idle, Nack, Lost, RawBatch})
+IMMEDIATE: Final = frozenset({Basic, Probe, StressProbe, Payload, Idle, Nack, Lost, RawBatch})
 """Frames that promise nothing, so they do not wait for writes."""
