@@ -117,6 +117,7 @@ class PathListener:
             return ""
         self._forget(heard.lane)
         kind = KIND_OF[heard.lane]
+        self._changed(kind, worse=False)
         return kind if all(KIND_OF[other.lane] != kind for other in self.flows.values()) else ""
 
     def _forget(self, name: str) -> None:

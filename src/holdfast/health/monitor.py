@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 from typing import Any, ClassVar, Final
 
 from holdfast.health.attributes import Plan, make_plan
-from holdfast.health.config import HealthConfig, Signatures, Tune, tuned
+from holdfast.health.config import HealthConfig, Signatures, Tune, Want, tuned
 from holdfast.health.evidence import threshold
 from holdfast.health.listener import PathListener
 from holdfast.health.path import SPOKEN, Path, PathKey, key_of
@@ -55,6 +55,7 @@ class HealthMachine(Machine):
         self.throttle = Throttle(config.budget)
         self._mtus = mtus
         self._plans: dict[str, Plan] = {}
+        self._wants: dict[str, Want] = {}
         self._signatures: dict[str, Signatures] = {}
         self._paths: dict[PathKey, Path] = {}
         self._flows: dict[tuple[bytes, FlowId], Path] = {}
@@ -94,6 +95,8 @@ class HealthMachine(Machine):
                     self.table.forget_node(item.peer)
             elif kind is Tune:
                 self._tune(now, item, touched)
+            elif kind is Want:
+                self._want(now, item, touched)
             elif kind in (Interest, QueueDepth, BusyWindow):
                 self._demand(now, item, touched)
         for path in touched.values():
@@ -153,9 +156,7 @@ class HealthMachine(Machine):
 
     def _new_path(self, now: Nanos, ready: FlowReady) -> Path:
         mtu = self._mtus.get(ready.adapter, 1500)
-        plan = self._plans.get(ready.adapter)
-        if plan is None:
-            plan = self._plans[ready.adapter] = make_plan(self.config, mtu)
+        plan = self._plan(ready.adapter)
         signatures = self._signatures.get(ready.subnet) or self.config.of(ready.subnet)
         speaker = Speaker(now, ready, plan, signatures, self.throttle, mtu)
         start_ns = signatures.basic_active.period_ns
@@ -193,6 +194,25 @@ class HealthMachine(Machine):
                 touched[path.key] = path
         if tune.subnet and tune.subnet not in self._signatures:
             self._signatures[tune.subnet] = tuned(self.config.of(tune.subnet), tune)
+
+    def _plan(self, adapter: str) -> Plan:
+        plan = self._plans.get(adapter)
+        if plan is None:
+            wants = [self._wants[name] for name in ("", adapter) if name in self._wants]
+            sizes = tuple(size for want in wants for size in want.sizes)
+            patterns = tuple(pattern for want in wants for pattern in want.patterns)
+            mtu = self._mtus.get(adapter, 1500)
+            plan = self._plans[adapter] = make_plan(self.config, mtu, sizes, patterns)
+        return plan
+
+    def _want(self, now: Nanos, want: Want, touched: dict[PathKey, Path]) -> None:
+        if want.adapter and want.adapter not in self._mtus:
+            return
+        self._wants[want.adapter] = want
+        self._plans.clear()
+        for path in self._paths.values():
+            path.speaker.replan(now, self._plan(path.key[1]))
+            touched[path.key] = path
 
     def _demand(
         self, now: Nanos, item: Interest | QueueDepth | BusyWindow, touched: dict[PathKey, Path]

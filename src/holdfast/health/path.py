@@ -83,6 +83,8 @@ class Path:
 
     def flow_ready(self, now: Nanos, ready: FlowReady) -> None:
         self.flows[ready.flow] = ready
+        if ready.use in ("", "alt"):
+            self.said.pop(lane_of(ready), None)  # that was said of another flow
         self.listener.flow_ready(now, ready)
         self.speaker.flow_ready(now, ready)
 
