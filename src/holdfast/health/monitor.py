@@ -9,15 +9,15 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import Any, ClassVar, Final
 
-from holdfast.health.attributes import Plan, make_plan
-from holdfast.health.config import HealthConfig, Signatures, Tune, Want, tuned
+from holdfast.health.casting import Caster
+from holdfast.health.config import HealthConfig, Tune, Want
 from holdfast.health.evidence import threshold
 from holdfast.health.listener import PathListener
 from holdfast.health.path import SPOKEN, Path, PathKey, key_of
-from holdfast.health.speaker import Speaker, cast_probes
+from holdfast.health.speaker import Speaker
 from holdfast.health.table import PathTable
-from holdfast.health.throttle import Bucket, BusyWindow, Interest, QueueDepth, Throttle
-from holdfast.health.verdicts import of_this_flow, verdict
+from holdfast.health.throttle import BusyWindow, Interest, QueueDepth, Throttle
+from holdfast.health.wishes import Wishes
 from holdfast.links.config import Self
 from holdfast.links.ports import (
     FlowLost,
@@ -28,7 +28,6 @@ from holdfast.links.ports import (
     Received,
     SendChannel,
     link_unit,
-    multicast_unit,
 )
 from holdfast.machine import Machine, Outbox
 from holdfast.types import MICROSECOND, MILLISECOND, NEVER, SECOND, SYNC, FlowId, Nanos, NodeId
@@ -53,16 +52,13 @@ class HealthMachine(Machine):
         self.table = PathTable()
         self.names: dict[bytes, str] = {me.node: me.name}
         self.throttle = Throttle(config.budget)
-        self._mtus = mtus
-        self._plans: dict[str, Plan] = {}
-        self._wants: dict[str, Want] = {}
-        self._signatures: dict[str, Signatures] = {}
+        self.wishes = Wishes(config, mtus)
         self._paths: dict[PathKey, Path] = {}
         self._flows: dict[tuple[bytes, FlowId], Path] = {}
         self._peers: dict[NodeId, bool] = {}
         self._heap: list[tuple[Nanos, int, Path]] = []
         self._order = 0
-        self._casts: dict[str, Bucket] = {}
+        self._caster = Caster(self.throttle)
         self._evidence = threshold(10, TESTS_PER_PATH, config.budget.alarms_per_1000_days)
         self._version = 0
         self._news: list[PathRow] = []
@@ -155,14 +151,13 @@ class HealthMachine(Machine):
         self._judge(path, out)
 
     def _new_path(self, now: Nanos, ready: FlowReady) -> Path:
-        mtu = self._mtus.get(ready.adapter, 1500)
-        plan = self._plan(ready.adapter)
-        signatures = self._signatures.get(ready.subnet) or self.config.of(ready.subnet)
+        wishes = self.wishes
+        mtu, signatures = wishes.mtu(ready.adapter), wishes.signatures(ready.subnet)
+        plan = wishes.plan(ready.adapter)
         speaker = Speaker(now, ready, plan, signatures, self.throttle, mtu)
         start_ns = signatures.basic_active.period_ns
-        return Path(
-            now, ready, speaker, PathListener(now, ready, start_ns, self.config.confirm_ns, mtu)
-        )
+        listener = PathListener(now, ready, start_ns, self.config.confirm_ns, mtu)
+        return Path(now, ready, speaker, listener)
 
     def _lost(self, now: Nanos, lost: FlowLost, touched: dict[PathKey, Path], out: Outbox) -> None:
         path = self._flows.pop((lost.peer, lost.flow), None)
@@ -187,31 +182,16 @@ class HealthMachine(Machine):
     # -- what clients want ---------------------------------------------------------------------------------------
 
     def _tune(self, now: Nanos, tune: Tune, touched: dict[PathKey, Path]) -> None:
+        self.wishes.tune(tune)
         for path in self._paths.values():
             if tune.subnet in ("", path.ready.subnet):
-                path.speaker.tune(now, tuned(path.speaker.signatures, tune))
-                self._signatures[path.ready.subnet] = path.speaker.signatures
+                path.speaker.tune(now, self.wishes.signatures(path.ready.subnet))
                 touched[path.key] = path
-        if tune.subnet and tune.subnet not in self._signatures:
-            self._signatures[tune.subnet] = tuned(self.config.of(tune.subnet), tune)
-
-    def _plan(self, adapter: str) -> Plan:
-        plan = self._plans.get(adapter)
-        if plan is None:
-            wants = [self._wants[name] for name in ("", adapter) if name in self._wants]
-            sizes = tuple(size for want in wants for size in want.sizes)
-            patterns = tuple(pattern for want in wants for pattern in want.patterns)
-            mtu = self._mtus.get(adapter, 1500)
-            plan = self._plans[adapter] = make_plan(self.config, mtu, sizes, patterns)
-        return plan
 
     def _want(self, now: Nanos, want: Want, touched: dict[PathKey, Path]) -> None:
-        if want.adapter and want.adapter not in self._mtus:
-            return
-        self._wants[want.adapter] = want
-        self._plans.clear()
+        self.wishes.want(want)
         for path in self._paths.values():
-            path.speaker.replan(now, self._plan(path.key[1]))
+            path.speaker.replan(now, self.wishes.plan(path.key[1]))
             touched[path.key] = path
 
     def _demand(
@@ -233,7 +213,7 @@ class HealthMachine(Machine):
             if at == path.armed_at:
                 path.armed_at = NEVER
                 due.append(path)
-        casts = self._cast(now, due, out)
+        casts = self._caster.cast(now, due, out)
         for path in due:
             path.listener.check(now, self._evidence)
             if path.speaker.due_at <= now:
@@ -244,28 +224,6 @@ class HealthMachine(Machine):
             self._after(now, path, out)
         self._publish(out)
         self._arm()
-
-    def _cast(self, now: Nanos, due: list[Path], out: Outbox) -> dict[str, list[int]]:
-        """Multicast probes that any of these listeners is due: each goes out once for all on an adapter."""
-        wanted: dict[str, dict[int, Speaker]] = {}
-        for path in due:
-            if path.speaker.due_at <= now:
-                for index in path.speaker.casts(now):
-                    wanted.setdefault(path.key[1], {})[index] = path.speaker
-        sent: dict[str, list[int]] = {}
-        for adapter, indexes in wanted.items():
-            bucket = self._casts.get(adapter)
-            if bucket is None:
-                bucket = self._casts[adapter] = self.throttle.path_bucket(now)
-            sends, cost = cast_probes(now, sorted(indexes.items(), key=lambda item: item[0]))
-            if sends and self.throttle.take(now, bucket, adapter, cost):
-                sent[adapter] = list(indexes)
-                for send in sends:
-                    out.down(multicast_unit(adapter), send, True)
-                for path in due:
-                    if path.key[1] == adapter and path.speaker.hears_casts:
-                        path.speaker.pay(now, cost)
-        return sent
 
     def _sample(self, now: Nanos, path: Path, out: Outbox) -> None:
         """Publish values that moved without a change of state, and record some of them, now and then."""
@@ -328,8 +286,7 @@ class HealthMachine(Machine):
         if not self._news:
             return
         news, self._news = self._news, []
-        for start in range(0, len(news), ROWS_PER_FRAME):
-            part = encode(PathRows(tuple(news[start : start + ROWS_PER_FRAME])))
+        for part in _frames(news):
             for peer in self._peers:
                 out.down(link_unit(peer), SendChannel(SYNC, [part]))
 
@@ -345,10 +302,8 @@ class HealthMachine(Machine):
             out.down(link_unit(item.peer), SendChannel(SYNC, [encode(PathRows(()))]))
 
     def _tell_all(self, peer: NodeId, out: Outbox) -> None:
-        rows = list(self.table.rows.values())
-        for start in range(0, len(rows), ROWS_PER_FRAME):
-            frame = PathRows(tuple(rows[start : start + ROWS_PER_FRAME]))
-            out.down(link_unit(peer), SendChannel(SYNC, [encode(frame)]))
+        for part in _frames(list(self.table.rows.values())):
+            out.down(link_unit(peer), SendChannel(SYNC, [part]))
 
     def _rows(self, now: Nanos, peer: NodeId, frame: PathRows, out: Outbox) -> None:
         if not frame.rows:
@@ -373,15 +328,8 @@ class HealthMachine(Machine):
             for kind in ("udp", "tcp", "frag", "multicast")
             if (row := self.table.rows.get((self.me.node, adapter, peer, remote, kind)))
         ]
-        for flow, ready in path.flows.items():
-            if ready.use not in ("", "alt") or ready.transport == "multicast":
-                continue
-            said = path.said_of(ready)
-            own = [of_this_flow(row, said) if row.transport == "udp" else row for row in rows]
-            found = verdict(ready, own, path.verdicts.get(flow))
-            if found is not None and found != path.verdicts.get(flow):
-                path.verdicts[flow] = found
-                out.down(path.unit, found)
+        for verdict in path.judged(rows):
+            out.down(path.unit, verdict)
 
     def status(self, now: Nanos, subnets: dict[tuple[bytes, str], str]) -> list[dict[str, Any]]:
         """The table as the page shows it."""
@@ -402,3 +350,9 @@ class HealthMachine(Machine):
             }
             for key, row in sorted(self.table.rows.items())
         ]
+
+
+def _frames(rows: list[PathRow]) -> list[bytes]:
+    """Rows in frames of a bounded size."""
+    starts = range(0, len(rows), ROWS_PER_FRAME)
+    return [encode(PathRows(tuple(rows[start : start + ROWS_PER_FRAME]))) for start in starts]

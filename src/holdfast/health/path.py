@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from holdfast.health.listener import PathListener, State
+from holdfast.health.listener import PathListener
 from holdfast.health.signature import BASIC_BYTES
 from holdfast.health.speaker import Echo, Speaker, lane_of
+from holdfast.health.state import State
+from holdfast.health.verdicts import of_this_flow, verdict
 from holdfast.links.ports import FlowReady, FlowVerdict, Received, link_unit
 from holdfast.telemetry.facts import PathFact
 from holdfast.types import NEVER, FlowId, Nanos, NodeId
@@ -143,6 +145,20 @@ class Path:
             for flow, heard in self.listener.flows.items()
             if heard.live.peer_sent_ns
         }
+
+    def judged(self, rows: list[PathRow]) -> list[FlowVerdict]:
+        """What these rows, and what the peer says of single flows, mean for sending here, where that is new."""
+        news = []
+        for flow, ready in self.flows.items():
+            if ready.use not in ("", "alt") or ready.transport == "multicast":
+                continue
+            said = self.said_of(ready)
+            own = [of_this_flow(row, said) if row.transport == "udp" else row for row in rows]
+            found = verdict(ready, own, self.verdicts.get(flow))
+            if found is not None and found != self.verdicts.get(flow):
+                self.verdicts[flow] = found
+                news.append(found)
+        return news
 
     def said_of(self, ready: FlowReady) -> Settled | None:
         """What the peer says of this very flow."""

@@ -377,21 +377,6 @@ def announces(lane: str) -> tuple[str, ...]:
     return ("alt",) if lane == "alt" else _SHARED if lane == "tcp" else ("udp", *_SHARED)
 
 
-def cast_probes(now: Nanos, wanted: list[tuple[int, Speaker]]) -> tuple[list[SendFrame], int]:
-    """Multicast probes, each made by one of the speakers that want it, and their bytes."""
-    sends = []
-    cost = 0
-    for index, speaker in wanted:
-        lane = speaker.lanes["multicast"]
-        rung, fill = divmod(index, lane.plan.fills)
-        size, flow = lane.plan.sizes[rung], speaker.flow_of(lane, 0)
-        if flow is not None:
-            probe = speaker.probe(lane, index, fill, size, pair_at(now))
-            sends.append(SendFrame(probe, SYNC, flow, size))
-            cost += size
-    return sends, cost
-
-
 def pair_at(now: Nanos) -> int:
     """The number of the round that is sent now; the same for all paths, because a multicast is of all of them."""
     return now // MILLISECOND & 0xFFFF_FFFF
