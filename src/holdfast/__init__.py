@@ -9,14 +9,25 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from holdfast.group.ports import Batch, Context, Replica
+    from holdfast.health.needs import Needs
     from holdfast.node.config import NodeConfig, parse_config
     from holdfast.runtime.node import Node
 
-__all__ = ["Batch", "Context", "Node", "NodeConfig", "Replica", "__version__", "parse_config"]
+__all__ = [
+    "Batch",
+    "Context",
+    "Needs",
+    "Node",
+    "NodeConfig",
+    "Replica",
+    "__version__",
+    "parse_config",
+]
 
 _WHERE = {
     "Batch": "holdfast.group.ports",
     "Context": "holdfast.group.ports",
+    "Needs": "holdfast.health.needs",
     "Node": "holdfast.runtime.node",
     "NodeConfig": "holdfast.node.config",
     "Replica": "holdfast.group.ports",

@@ -101,6 +101,7 @@ class Seen(msgspec.Struct, frozen=True):
 
     size: int
     protocol: int
+    ttl: int
     df: bool
     fragment: bool
     source: tuple[str, int]
@@ -148,4 +149,4 @@ def _packet(data: bytes) -> Seen:
     body = data[head:size]
     port = int.from_bytes(body[:2], "big") if not flags & 0x1FFF else 0
     source = (socket.inet_ntoa(data[12:16]), port)
-    return Seen(size, data[9], bool(flags & 0x4000), bool(flags & 0x3FFF), source, body)
+    return Seen(size, data[9], data[8], bool(flags & 0x4000), bool(flags & 0x3FFF), source, body)

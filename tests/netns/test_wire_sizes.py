@@ -6,18 +6,22 @@ A tap between two namespaces looks at every packet, so nothing here relies on wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from time import monotonic_ns
 
 import pytest
 from tests.netns.namespaces import Loop, Seen, Tap, cable, possible
 
-from holdfast.links.ports import SendFrame, link_unit
+from holdfast.links.multicast import MulticastMachine
+from holdfast.links.ports import SendFrame, link_unit, multicast_unit
 from holdfast.node.config import AdapterConfig, NodeConfig, SecurityConfig
 from holdfast.runtime.node import Node
 from holdfast.transports.authority import issue, load_authority, make_authority, write_pair
-from holdfast.types import SYNC, FlowId
+from holdfast.types import SECOND, SYNC, FlowId
 from holdfast.wire.frames import Probe
 
 pytestmark = [
@@ -28,6 +32,7 @@ pytestmark = [
 NAMES = ("ann", "ben")
 TCP, UDP = 6, 17
 MARK = bytes.fromhex("a55ac33c")
+GROUP = "239.255.77.1:7401"
 
 
 class Pair:
@@ -36,7 +41,7 @@ class Pair:
     def __init__(self, directory: Path, mtu: int) -> None:
         self.mtu = mtu
         self._stack = ExitStack()
-        names = self._stack.enter_context(cable(mtu))
+        names = self.names = self._stack.enter_context(cable(mtu))
         self.tap = Tap(names[0])
         self._stack.callback(self.tap.close)
         home = directory / "ca"
@@ -51,7 +56,7 @@ class Pair:
                 domain="netns",
                 name=name,
                 join=("10.77.0.1:7400",),
-                adapter=(AdapterConfig("red", f"10.77.0.{number}:7400", mtu=mtu),),
+                adapter=(AdapterConfig("red", f"10.77.0.{number}:7400", mtu=mtu, multicast=GROUP),),
                 security=SecurityConfig("tls", str(home / "ca.pem"), str(certificate), str(key)),
             )
             loop = self.loops[name] = Loop(namespace)
@@ -80,17 +85,35 @@ class Pair:
 
         return self.loops[name].do(look())
 
+    def shares_group(self, name: str) -> bool:
+        async def look() -> bool:
+            core = self.nodes[name]._core
+            assert core is not None
+            group = core.turns.machine(multicast_unit("red"))
+            assert isinstance(group, MulticastMachine)
+            return any(peer.flow is not None for peer in group._peers.values())
+
+        return self.loops[name].do(look())
+
+    def rest(self, seconds: float) -> None:
+        """Real kernels keep real time."""
+        self.loops["ann"].do(asyncio.sleep(seconds))
+
+    def until(self, condition: Callable[[], bool], seconds: float) -> float:
+        begin = monotonic_ns()
+        while not condition():
+            assert monotonic_ns() - begin < seconds * SECOND, f"not within {seconds} s"
+            self.rest(0.02)
+        return (monotonic_ns() - begin) / SECOND
+
     def settle(self, uses: set[str]) -> None:
-        async def rest() -> None:
-            await asyncio.sleep(0.02)
+        self.until(
+            lambda: all(uses <= self.flows(n).keys() and self.shares_group(n) for n in NAMES), 15
+        )
 
-        for _ in range(500):
-            if all(uses <= self.flows(name).keys() for name in NAMES):
-                return
-            self.loops["ann"].do(rest())
-        raise AssertionError(f"not agreed: {uses - self.flows('ann').keys()}")
-
-    def probe(self, name: str, flow: FlowId, size: int, fragments: bool = False) -> list[Seen]:
+    def probe(
+        self, name: str, flow: FlowId | None, size: int, fragments: bool = False
+    ) -> list[Seen]:
         """Send one probe; the packets that crossed with its fill, or all that are fragments."""
 
         async def send() -> None:
@@ -100,7 +123,8 @@ class Pair:
             assert driver is not None
             other = self.nodes[next(n for n in NAMES if n != name)]
             request = SendFrame(Probe(1, size, 1, 0, memoryview(MARK)), SYNC, flow, size)
-            core.turns._carry_down.append((link_unit(other.id), request))
+            unit = multicast_unit("red") if flow is None else link_unit(other.id)
+            core.turns._carry_down.append((unit, request))
             driver.wake()
             await asyncio.sleep(0.05)
 
@@ -179,3 +203,42 @@ def test_the_other_port_is_another_port(pair: Pair) -> None:
         for use in ("udp", "udp alt", "udp frag")
     }
     assert len(set(ports.values())) == 3
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("size", [576, 1500])
+def test_a_probe_to_the_group_is_one_packet_that_stays_on_the_cable(
+    pair: Pair, name: str, size: int
+) -> None:
+    (packet,) = pair.probe(name, None, size)
+    assert (packet.size, packet.protocol, packet.df, packet.ttl) == (size, UDP, True, 1)
+
+
+@pytest.mark.skipif(shutil.which("nft") is None, reason="needs nft to break the cable")
+def test_a_connection_whose_segments_do_not_pass_is_replaced_until_they_do(pair: Pair) -> None:
+    use = "tcp mss:1460"
+    stalled = pair.flows("ann")[use]
+    nft(pair.names[1], "add table netdev hole")
+    nft(pair.names[1], HOLE)
+    nft(pair.names[1], "add rule netdev hole in meta length > 1400 drop")
+    pair.probe("ann", stalled, 1500)
+    took = pair.until(lambda: pair.flows("ann").get(use) != stalled, 6)
+    assert took < 4, "twice the time for which nothing was acknowledged"
+    assert pair.probe("ann", pair.flows("ann")["tcp mss:1240"], 1280)
+    pair.until(lambda: use in pair.flows("ann"), 10)
+    again = pair.flows("ann")[use]
+    pair.probe("ann", again, 1500)
+    pair.until(lambda: pair.flows("ann").get(use) != again, 6)
+    nft(pair.names[1], "delete table netdev hole")
+    pair.until(lambda: all(use in pair.flows(name) for name in NAMES), 10)
+    sound = pair.flows("ann")[use]
+    assert pair.probe("ann", sound, 1500)
+    pair.rest(3)
+    assert pair.flows("ann")[use] == sound
+
+
+HOLE = "add chain netdev hole in { type filter hook ingress device c0 priority 0; }"
+
+
+def nft(namespace: str, command: str) -> None:
+    subprocess.run(["ip", "netns", "exec", namespace, "nft", command], check=True)

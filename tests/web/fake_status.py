@@ -124,6 +124,7 @@ class FakeDomain:
                 "channel": n,
                 "path": path,
                 "queued": 0,
+                "reason": "the best when it was placed",
                 "unacked": n * 3,
                 "sent": 12_300 * (n + 1),
                 "received": 9_931,

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 from holdfast.errors import ConfigError
+from holdfast.group.entries import VOTERS_MAX
 from holdfast.types import MILLISECOND, SECOND, Nanos
 from holdfast.wire.frames import (
     AnyFrame,
     Append,
     Appended,
+    Ballot,
     Freed,
     Idle,
     Nack,
     Payload,
+    Seek,
+    Standing,
     StateChunk,
     StateRequest,
+    Vote,
 )
-
-VOTERS_MAX: Final = 9
 
 
 class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,11 +31,20 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     voters: tuple[str, ...]
-    """Whose acknowledgements make a majority."""
-    leader: str
-    """The voter that leads: fixed, until elections choose it."""
+    """Whose acknowledgements make a majority, when the group begins; its view says who they are afterwards."""
+    leader: str = ""
+    """The voter that leads at first; the first one that may lead when left out. Elections decide afterwards."""
     learners: tuple[str, ...] = ()
     """Replicas that deliver everything and never count in a majority."""
+    never_lead: tuple[str, ...] = ()
+    """Replicas that vote but are not elected."""
+
+    durability: Literal["memory", "durable"] = "memory"
+    """`durable`: messages and entries are on disk before they are acknowledged."""
+    delivery: Literal["safe", "fast"] = "safe"
+    """`safe`: what a majority has is delivered. `fast`: what a replica has, which may turn out to be undecided."""
+    mode: Literal["majority", "availability"] = "majority"
+    """`availability`: a side without a majority goes on as well; when they meet again, one side loses what it did."""
 
     window_bytes: int = 16 << 20
     """What a source keeps until every replica has it; a replica holds at most twice that for each stream."""
@@ -47,8 +59,13 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state_bytes: int = 1 << 30
     """The largest state that is taken in from another replica."""
 
-    append_period_ns: Nanos = 50 * MILLISECOND
+    append_period_ns: Nanos = 40 * MILLISECOND
     """How often the leader is heard when there is nothing to say."""
+    election_ns: Nanos = 150 * MILLISECOND
+    """So long a leader may be silent; replicas wait for up to twice that, by chance, before they want to be elected.
+    A leader that has not heard a majority for this long does not lead any more."""
+    stall_ns: Nanos = 400 * MILLISECOND
+    """A leader that hears everybody but gets nothing decided for this long lets another try."""
     nack_delay_ns: Nanos = 2 * MILLISECOND
     """How long a gap may be a message that overtook another."""
     nack_delay_max_ns: Nanos = SECOND
@@ -62,6 +79,12 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     transfer_retry_ns: Nanos = 200 * MILLISECOND
     patience_ns: Nanos = 10 * SECOND
     """A connected replica whose application does not move for this long no longer holds the others back."""
+    lack_ns: Nanos = 2 * SECOND
+    """A replica that cannot get a message of the order for this long asks to be suspended, and takes a state."""
+    rejoin_ns: Nanos = SECOND
+    """A replica whose application failed asks for a state after this time; each further failure doubles it."""
+    snapshot_bytes: int = 64 << 20
+    """`durable`: a state is written after so many bytes of messages, and what is below it is erased."""
 
     def __post_init__(self) -> None:
         replicas = self.voters + self.learners
@@ -75,8 +98,20 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(
                 f"group {self.name}: a replica is listed twice in {', '.join(replicas)}"
             )
-        if self.leader not in self.voters:
+        if self.leader and self.leader not in self.voters:
             raise ConfigError(f"group {self.name}: leader {self.leader!r} is not one of its voters")
+        for name in self.never_lead:
+            if name not in replicas:
+                raise ConfigError(f"group {self.name}: never_lead: {name!r} is no replica of it")
+        if not self.founder:
+            raise ConfigError(
+                f"group {self.name}: nobody may lead: every voter, or its leader, is in never_lead"
+            )
+        if self.election_ns < 2 * self.append_period_ns:
+            raise ConfigError(
+                f"group {self.name}: election_ns is {self.election_ns}, at least twice append_period_ns "
+                f"({self.append_period_ns}) is needed, or replicas elect while the leader is well"
+            )
         if self.payload_bytes < 1000 or self.window_bytes < 8 * self.payload_bytes:
             raise ConfigError(
                 f"group {self.name}: window_bytes is {self.window_bytes}, at least 8 x payload_bytes "
@@ -92,17 +127,16 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.voters + self.learners
 
     @property
-    def majority(self) -> int:
-        return len(self.voters) // 2 + 1
+    def founder(self) -> str:
+        """The voter that begins the group, and leads it first; empty when nobody may."""
+        eligible = [voter for voter in self.voters if voter not in self.never_lead]
+        if self.leader:
+            return self.leader if self.leader in eligible else ""
+        return eligible[0] if eligible else ""
 
     @property
-    def witnesses(self) -> int:
-        """How many *other* voters a leader without memory must hear: they meet every majority that it was part of.
-
-        A committed entry is on a majority of the voters, so on at least `majority - 1` of the others. Any
-        `n - majority + 1` of the `n - 1` others include one of those.
-        """
-        return min(len(self.voters) - 1, len(self.voters) - self.majority + 1)
+    def is_durable(self) -> bool:
+        return self.durability == "durable"
 
     @property
     def message_bytes(self) -> int:
@@ -119,8 +153,10 @@ def replica_unit(group: str) -> str:
 
 
 GROUP_FRAMES: Final = frozenset(
-    {Payload, Idle, Nack, Append, Appended, StateRequest, StateChunk, Freed}
-)
+    {
+        Payload, Idle, Nack, Append, Appended, StateRequest, StateChunk, Freed, Ballot, Vote, Seek, Standing,
+    }
+)  # fmt: skip
 """The frames that `units_for` knows."""
 
 
@@ -132,6 +168,6 @@ def units_for(frame: AnyFrame) -> tuple[str, ...]:
     """
     if isinstance(frame, Nack | Freed):
         return (source_unit(frame.group), replica_unit(frame.group))
-    if isinstance(frame, Payload | Idle | Append | Appended | StateRequest | StateChunk):
-        return (replica_unit(frame.group),)
+    if type(frame) in GROUP_FRAMES:
+        return (replica_unit(frame.group),)  # type: ignore[union-attr]  # all of these have one
     return ()

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from holdfast.group.admission import Admission
+from typing import TYPE_CHECKING
+
 from holdfast.group.config import GroupConfig
 from holdfast.group.delivery import Delivery
+from holdfast.group.entries import Member, View
 from holdfast.group.leadership import Leadership
 from holdfast.group.log import Log
-from holdfast.group.peers import Peers
+from holdfast.group.peers import Peer, Peers
 from holdfast.group.recovery import Recovery
 from holdfast.group.streams import Streams
+from holdfast.group.waiting import Waiting
 from holdfast.machine import Outbox
 from holdfast.telemetry.facts import GroupFact
 from holdfast.types import Nanos, NodeId
 from holdfast.wire.frames import StreamId
+
+if TYPE_CHECKING:
+    from holdfast.group.journal import Journal
 
 
 class Core:
@@ -24,19 +30,92 @@ class Core:
         self.node = node
         self.name = name
         self.incarnation = incarnation
+        self.life = 0 if config.is_durable else incarnation
         self.peers = Peers(config, name)
-        self.leadership = Leadership(config)
-        self.admission = Admission()
+        self.leadership = Leadership()
+        self.history = 0
+        """Which founding of the group the log goes back to; 0 while this replica is *blank*: it has just started, has
+        acknowledged nothing in this life, and knows of no group."""
         self.log = Log()
         self.streams = Streams(2 * config.window_bytes, config.streams)
+        self.waiting = Waiting(self.log, self.streams, binding=config.mode == "majority")
         self.delivery = Delivery(config, self.log, self.streams)
         self.recovery = Recovery(config, node, incarnation, self.log, self.streams, self.peers)
         self.ignored: dict[str, int] = {}
         """Frames that were not acted upon, by reason."""
+        self.journal: Journal | None = None
+        """Of a durable replica."""
+        self._view: View | None = None
+
+    @property
+    def is_blank(self) -> bool:
+        return not self.history
+
+    # -- the view ------------------------------------------------------------------------------------------------
+
+    @property
+    def me(self) -> Member | None:
+        """This replica in the view of its log, if that names this very life."""
+        return self.member_in(self.log.tail.view)
+
+    def member_in(self, view: View | None) -> Member | None:
+        member = view.named(self.name) if view is not None else None
+        if member is None or member.node != self.node or member.life != self.life:
+            return None
+        return member
+
+    def voters_here(self) -> list[Peer]:
+        """The other voters of the view, in the lives that it names, as far as they can be reached."""
+        view, peers = self.log.tail.view, self.peers
+        if view is None:
+            return []
+        return [
+            peer
+            for peer in peers.replicas
+            if (member := view.named(peer.name)) is not None and member.voter and peers.is_here(member)
+        ]  # fmt: skip
+
+    def quorum(self, view: View) -> int:
+        """How many voters decide: a majority.
+
+        Lives that are known to have ended acknowledge and vote no more, for anybody. Where they are fewer than a
+        majority, every majority of the past had one of the others in it, so all the others together decide as well: a
+        group of two survives the restart of one. In `availability` groups those that can be reached are enough.
+        """
+        majority = view.majority
+        if self.config.mode == "availability":
+            return min(majority, len(self.voters_here()) + 1)
+        ended = sum(1 for voter in view.voters if self.peers.has_ended(voter))
+        return min(majority, len(view.voters) - ended) if ended < majority else majority
+
+    def follow_view(self) -> bool:
+        """Look whether the view of the log has changed, and who the peers are then; True when it has."""
+        view = self.log.tail.view
+        if view is self._view:
+            return False
+        self._view = view
+        members, removed = ((), ()) if view is None else (view.members, view.removed)
+        configured = [name for name in self.config.replicas if name not in removed]
+        self.peers.use((*(member.name for member in members), *configured))
+        return True
+
+    def new_term(self, term: int) -> None:
+        """A later term begins. What waits for its messages may never have been decided (rule 1)."""
+        self.leadership.adopt(term)
+        self.waiting.new_term()
+
+    @property
+    def stable(self) -> int:
+        """Up to where this replica's own log counts in a majority: a crash must not forget what it counted for."""
+        return self.log.last if self.journal is None else min(self.journal.durable, self.log.last)
+
+    # -- messages ------------------------------------------------------------------------------------------------
 
     def know(self, stream: StreamId, number: int) -> None:
         """Number `number` of the stream exists somewhere."""
         self.streams.know(stream, number, self.log.tail.next.get(stream, 1))
+
+    # -- oddities ------------------------------------------------------------------------------------------------
 
     def ignore(self, why: str) -> None:
         self.ignored[why] = self.ignored.get(why, 0) + 1

@@ -19,7 +19,6 @@ from holdfast.group.progress import Progress
 from holdfast.group.streams import Streams
 from holdfast.links.ports import Received
 from holdfast.machine import Outbox
-from holdfast.telemetry.facts import GroupFact
 from holdfast.types import SECOND, Nanos, NodeId
 from holdfast.wire.frames import Freed, StreamId
 
@@ -72,6 +71,7 @@ class Tally:
     """The leader's account of who has applied what."""
 
     def __init__(self, core: Core) -> None:
+        self._core = core
         self._config = core.config
         self._node = core.node
         self._log = core.log
@@ -81,28 +81,44 @@ class Tally:
         self._unsaid: dict[StreamId, int] = {}
         self._said_ns = 0
         self._repeat_ns = 0
+        self._said = (-1, -1)
+        """The number of the view that everybody was told, and who could be reached then."""
 
-    def settle(self, progress: dict[str, Progress], now: Nanos, out: Outbox) -> None:
-        """Free what everybody has applied, and say so, not too often."""
+    def settle(self, progress: dict[str, Progress], now: Nanos, out: Outbox) -> dict[str, str]:
+        """Free what everybody has applied, and say so, not too often. Who holds the others back too long, and why."""
         free = self._applied_by_all(progress)
-        if free < self._delivery.applied and self._leave_behind(progress, free, now, out):
-            free = self._applied_by_all(progress)
+        behind: dict[str, str] = {}
+        if free < self._delivery.applied:
+            behind = self._behind(progress, free, now)
         if free > self._log.ground.index:
             self._free(free)
-        if now >= self._repeat_ns:
+        if now >= self._repeat_ns or self._news() != self._said:
             self._repeat_ns = now + REPEAT_NS
             if free >= self._log.ground.index:
                 self._unsaid = {
                     stream: number - 1 for stream, number in self._log.ground.next.items()
                 }
-        if self._unsaid and now >= self._said_ns + self._config.free_period_ns:
             self._say(now, out)
+        elif self._unsaid and now >= self._said_ns + self._config.free_period_ns:
+            self._say(now, out)
+        return behind
 
     def _applied_by_all(self, progress: dict[str, Progress]) -> int:
-        applied = self._delivery.applied
-        for other in progress.values():
-            if other.counted and other.applied < applied:
-                applied = other.applied
+        """By every member of the decided view that is not suspended (DESIGN, Groups, rule 6)."""
+        applied = min(self._delivery.applied, self._log.commit)
+        view = self._log.committed_view
+        # A side that goes on alone cannot suspend the other one. It keeps what the other lacks while there is room, so
+        # that it can be ordered again if the other side wins.
+        waits = self._config.mode == "majority" or not self._is_tight()
+        for member in view.members if view is not None else ():
+            if member.suspended or member.name == self._core.name:
+                continue
+            other = progress.get(member.name)
+            if other is None:
+                continue  # A change that is not decided takes it out; it may still come back.
+            if not waits and not self._peers.is_here(member):
+                continue
+            applied = min(applied, other.applied)
         return applied
 
     def _is_tight(self) -> bool:
@@ -112,36 +128,23 @@ class Tally:
             or self._streams.most_bytes() >= self._config.window_bytes // 2
         )
 
-    def _leave_behind(
-        self, progress: dict[str, Progress], free: int, now: Nanos, out: Outbox
-    ) -> bool:
-        """Stop waiting for replicas that hold everybody back, if there is need; True when there was."""
-        gone = {
-            name: self._why(name, other, now)
-            for name, other in progress.items()
-            if other.applied <= free
-        }
-        if not any(gone.values()) or not self._is_tight():
-            return False
-        for name, why in gone.items():
-            if why and progress[name].counted:
-                other = progress[name]
-                other.counted = False
-                other.out_until_ns = now + self._config.patience_ns
-                detail = (
-                    f"{name} left behind at entry {other.applied}: {why}; it will be given a state"
-                )
-                term = self._log.tail.term
-                out.fact(GroupFact(now, self._config.name, "left behind", term, free, detail))
-        return True
+    def _behind(self, progress: dict[str, Progress], free: int, now: Nanos) -> dict[str, str]:
+        """Replicas that hold everybody back and need not be waited for, if there is need."""
+        if not self._is_tight():
+            return {}
+        slow = {name: other for name, other in progress.items() if other.applied <= free}
+        gone = {name: self._why(other, now) for name, other in slow.items()}
+        return {name: why for name, why in gone.items() if why}
 
-    def _why(self, name: str, other: Progress, now: Nanos) -> str:
+    def _why(self, other: Progress, now: Nanos) -> str:
         """Why a replica need not be waited for; empty if it is to be."""
-        if self._peers.named(name) is None:
+        if not self._peers.is_here(other.member):
             return "it cannot be reached"
         stands_ns = now - other.moved_ns
         if stands_ns >= self._config.patience_ns:
             return f"its application stands still since {stands_ns // SECOND} s"
+        if not other.caught_up and self._streams.most_bytes() >= self._config.window_bytes * 3 // 4:
+            return "what is kept for it while it joins has become too much"
         return ""
 
     def _free(self, upto: int) -> None:
@@ -155,21 +158,28 @@ class Tally:
             if found is not None:
                 found.drop_below(number + 1)
 
+    def _news(self) -> tuple[int, int]:
+        view = self._log.committed_view
+        return (view.number if view is not None else 0, self._peers.changed)
+
     def _say(self, now: Nanos, out: Outbox) -> None:
         self._said_ns = now
         upto = list(self._unsaid.items())
         self._unsaid = {}
-        nodes = {peer.node: None for peer in self._peers.replicas}
+        view = self._log.committed_view
+        names = tuple(member.name for member in view.members) if view is not None else ()
+        number = view.number if view is not None else 0
+        is_news, self._said = self._news() != self._said, self._news()
+        nodes = {peer.node: None for peer in (self._peers.all if is_news else self._peers.replicas)}
         for stream, _ in upto:
             source = NodeId(stream.source)
             if self._peers.at(source) is not None:
                 nodes[source] = None
-        own = any(stream.source == self._node for stream, _ in upto)
-        for start in range(0, len(upto), STREAMS_PER_FRAME):
-            frame = Freed(self._config.name, tuple(upto[start : start + STREAMS_PER_FRAME]))
+        for start in range(0, max(1, len(upto)), STREAMS_PER_FRAME):
+            part = tuple(upto[start : start + STREAMS_PER_FRAME])
+            frame = Freed(self._config.name, part, number, names)
             post(out, nodes, frame)
-            if own:
-                out.up(source_unit(self._config.name), Received(self._node, [frame], now))
+            out.up(source_unit(self._config.name), Received(self._node, [frame], now))
 
     def deadline(self) -> Nanos:
         if self._unsaid:

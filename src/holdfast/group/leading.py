@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from holdfast.group.core import Core
+from holdfast.group.entries import View, encode_data
 from holdfast.group.freeing import Tally
-from holdfast.group.log import NUMBER_MAX, is_sound_stream
+from holdfast.group.log import NUMBER_MAX, Kind, is_sound_stream
 from holdfast.group.order import Order
 from holdfast.group.peers import Peer
 from holdfast.group.progress import Appends
+from holdfast.group.tenure import Tenure
+from holdfast.group.views import Membership
 from holdfast.machine import Outbox
 from holdfast.types import Nanos
 from holdfast.wire.frames import Appended
@@ -21,38 +24,59 @@ class Leading:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._order = Order(core.config, core.log, core.streams)
+        self.order = Order(core.config, core.log, core.streams)
         self._tally = Tally(core)
-        self.appends = Appends(core.config, core.log, core.peers, core.name)
+        self.appends = Appends(core)
+        self.tenure = Tenure(core, self.appends)
+        self.membership = Membership(core, self.appends)
+        self.halted = ""
+        """Why nothing more is ordered: a message that the applications of a majority cannot take."""
 
-    def begin(self, term: int, now: Nanos, out: Outbox) -> None:
-        self._core.leadership.begin(term)
-        self.appends.begin(term, now)
-        self._order.begin(term, now, out)
-        self._core.fact("leads", f"{self._core.name} leads", now, out)
-
-    def peer_up(self, peer: Peer) -> None:
-        self.appends.peer_up(peer)
+    def begin(self, now: Nanos, out: Outbox) -> None:
+        """A term begins, with an entry of its own: it is what commits everything that earlier terms left behind."""
+        core = self._core
+        core.follow_view()
+        self.halted = ""
+        self.appends.begin(now)
+        self.tenure.begin(now)
+        self.order.begin(core.leadership.term, now, out)
+        self.membership.begin()
+        core.fact("leads", f"{core.name} leads", now, out)
 
     def appended(self, peer: Peer, frame: Appended, now: Nanos, out: Outbox) -> None:
         """A replica says how far it is, and of what numbers it has heard."""
-        if frame.term > self._core.leadership.term:
-            # Only a replica that was left over from an earlier life of the group can know one; it suspends itself.
-            self._core.ignore("later term")
         self.appends.heard(peer, frame, now, out)
         tail = self._core.log.tail
         for stream, number in frame.marks[:MARKS_MAX]:
             if is_sound_stream(stream) and 0 < number < NUMBER_MAX and not tail.is_over(stream):
                 self._core.know(stream, number)
 
-    def settle(self, now: Nanos, out: Outbox) -> None:
-        for stream in self._core.streams.changed:
-            self._order.note(stream)
-        self._order.turn(now, out)
+    def settle(self, now: Nanos, out: Outbox) -> bool:
+        """One turn of leading; False when it is over."""
+        core = self._core
+        if core.follow_view():
+            self.appends.follow_view(now)
+        for stream in core.streams.changed:
+            self.order.note(stream)
+        self._look_for_poison(now, out)
+        if not self.tenure.handing_over and not self.halted:
+            self.membership.settle(lambda view: self._change(view, now, out), now, out)
+            self.order.turn(now, out)
         self._commit()
-        self._core.delivery.hand_out(now, out)
-        self._tally.settle(self.appends.progress, now, out)
+        core.delivery.hand_out(now, out)
+        behind = self._tally.settle(self.appends.progress, now, out)
+        if behind and not self.tenure.handing_over:
+            self.membership.suspend(behind, lambda view: self._change(view, now, out), now, out)
+        if not self.tenure.settle(now, out):
+            return False
         self.appends.send(now, out)
+        return True
+
+    def _change(self, view: View, now: Nanos, out: Outbox) -> None:
+        """A view takes effect, for majorities, as soon as it is in the log."""
+        self.order.append(Kind.VIEW, None, 0, 0, encode_data(view), now, out)
+        if self._core.follow_view():
+            self.appends.follow_view(now)
 
     def _commit(self) -> None:
         """What a majority has is decided, once an entry of this term is among it (Raft, 5.4.2)."""
@@ -61,5 +85,23 @@ class Leading:
         if agreed > log.commit and log.term_at(agreed) == self._core.leadership.term:
             log.commit_to(agreed)
 
-    def deadline(self) -> Nanos:
-        return min(self.appends.deadline(), self._tally.deadline())
+    def _look_for_poison(self, now: Nanos, out: Outbox) -> None:
+        """An entry that the applications of a majority fail at would take the whole group along (rule 9)."""
+        core, view = self._core, self._core.log.tail.view
+        if view is None or self.halted:
+            return
+        failed: dict[int, list[str]] = {}
+        why = core.delivery.suspended
+        for voter in view.voters:
+            other = self.appends.progress.get(voter.name)
+            at = core.delivery.failed if other is None else other.failed
+            if at:
+                failed.setdefault(at, []).append(voter.name)
+                why = why or (other.why if other is not None else "")
+        for index, names in failed.items():
+            if len(names) >= view.majority:
+                self.halted = f"entry {index} fails on {', '.join(names)}: {why}"
+                core.fact("halted", self.halted, now, out)
+
+    def deadline(self, now: Nanos) -> Nanos:
+        return min(self.appends.deadline(), self._tally.deadline(), self.tenure.deadline(now))

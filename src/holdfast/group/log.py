@@ -11,6 +11,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
+from holdfast.group.entries import View, decode_view
 from holdfast.types import Nanos
 from holdfast.wire.blocks import MESSAGES_MAX
 from holdfast.wire.frames import Entry, StreamId
@@ -29,9 +30,19 @@ class Kind(IntEnum):
     TERM = 2
     """A term begins. It is what commits the entries of earlier terms."""
     SKIP = 3
-    """Reserved: a range of a stream that nobody delivers."""
+    """A range of a stream that nobody delivers; `data` says why."""
     VIEW = 4
-    """Reserved: who is in the group."""
+    """Who is in the group from here on."""
+    OPEN = 5
+    CLOSE = 6
+    """A stream begins, and ends with its last number."""
+    IGNORE = 7
+    RESUME = 8
+    """A criterion by which messages are skipped begins and ends."""
+    OUTPUTS = 9
+    """How far a destination has what the group sent to it."""
+    DECISION = 10
+    """What was asked about lost messages, and what was answered."""
 
 
 def is_sound_stream(stream: StreamId) -> bool:
@@ -39,11 +50,13 @@ def is_sound_stream(stream: StreamId) -> bool:
 
 
 def is_sound(entry: Entry) -> bool:
-    """Whether an entry makes sense by itself. Kinds that are reserved do not, yet."""
+    """Whether an entry makes sense by itself."""
     if not (1 <= entry.term < NUMBER_MAX and 1 <= entry.index < NUMBER_MAX):
         return False
     if entry.kind == Kind.TERM:
         return entry.stream is None
+    if entry.kind == Kind.VIEW:
+        return entry.stream is None and decode_view(entry.data) is not None
     return (
         entry.kind == Kind.ORDER
         and entry.stream is not None
@@ -56,7 +69,7 @@ def is_sound(entry: Entry) -> bool:
 class Cursor:
     """What the entries up to `index` add up to. The same log gives the same cursor on every replica."""
 
-    __slots__ = ("index", "log_ns", "next", "over", "position", "term")
+    __slots__ = ("index", "log_ns", "next", "over", "position", "term", "view")
 
     def __init__(
         self,
@@ -66,6 +79,7 @@ class Cursor:
         log_ns: Nanos = 0,
         following: dict[StreamId, int] | None = None,
         over: dict[tuple[bytes, int], int] | None = None,
+        view: View | None = None,
     ) -> None:
         self.index = index
         self.term = term
@@ -76,11 +90,13 @@ class Cursor:
         """The number that each stream goes on with."""
         self.over = over if over is not None else {}
         """Of each (source, stream): incarnations up to this one have been forgotten."""
+        self.view = view
+        """Who is in the group; None before its first entry."""
 
     def copy(self) -> Cursor:
         return Cursor(
-            self.index, self.term, self.position, self.log_ns, dict(self.next), dict(self.over)
-        )
+            self.index, self.term, self.position, self.log_ns, dict(self.next), dict(self.over), self.view
+        )  # fmt: skip
 
     def is_over(self, stream: StreamId) -> bool:
         return bool(self.over) and stream.incarnation <= self.over.get(
@@ -112,6 +128,8 @@ class Cursor:
             if stream not in self.next:
                 self._open(stream)
             self.next[stream] = entry.last + 1
+        elif entry.kind == Kind.VIEW:
+            self.view = decode_view(entry.data)
 
     def _open(self, stream: StreamId) -> None:
         """A new incarnation of a source ends the oldest one that is remembered."""
@@ -125,13 +143,17 @@ class Cursor:
 class Log:
     """Entries from `ground.index + 1` to `tail.index`. What is committed is never cut off."""
 
-    __slots__ = ("_entries", "commit", "ground", "tail")
+    __slots__ = ("_entries", "_views", "commit", "cut_at", "ground", "tail")
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
+        self._views: list[tuple[int, View]] = []
+        """The views that entries above the ground bring, by index."""
         self.commit = 0
         self.ground = Cursor()
         self.tail = Cursor()
+        self.cut_at = 0
+        """The lowest index that was cut off since somebody last looked; 0: none."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -158,10 +180,25 @@ class Log:
         assert at >= 0, "an entry below the ground is gone"
         return tuple(self._entries[at : at + count])
 
+    @property
+    def view_index(self) -> int:
+        """The index of the last entry that changed the view."""
+        return self._views[-1][0] if self._views else 0
+
+    @property
+    def committed_view(self) -> View | None:
+        """Who is in the group, as far as that is decided."""
+        for index, view in reversed(self._views):
+            if index <= self.commit:
+                return view
+        return self.ground.view
+
     def append(self, entry: Entry) -> None:
         assert self.tail.fits(entry), f"entry {entry.index} does not follow {self.tail.index}"
         self._entries.append(entry)
         self.tail.advance(entry)
+        if entry.kind == Kind.VIEW and self.tail.view is not None:
+            self._views.append((entry.index, self.tail.view))
 
     def commit_to(self, index: int) -> None:
         assert index <= self.last, "only what is in the log can be committed"
@@ -171,6 +208,9 @@ class Log:
         """Cut off everything from index `first` on: another leader has decided otherwise."""
         assert first > self.commit, f"entry {first} is committed (up to {self.commit})"
         del self._entries[first - self.ground.index - 1 :]
+        while self._views and self._views[-1][0] >= first:
+            self._views.pop()
+        self.cut_at = min(first, self.cut_at or first)
         self.tail = self.ground.copy()
         for entry in self._entries:
             self.tail.advance(entry)
@@ -184,10 +224,37 @@ class Log:
         for entry in self._entries[:count]:
             self.ground.advance(entry)
         del self._entries[:count]
+        while self._views and self._views[0][0] <= upto:
+            del self._views[0]
 
-    def restart(self, ground: Cursor) -> None:
-        """Go on from a state that came from another replica."""
+    def restart_empty(self) -> None:
+        """Nothing of this log is worth keeping."""
         self._entries.clear()
+        self._views.clear()
+        self.ground, self.tail = Cursor(), Cursor()
+        self.commit = 0
+        self.cut_at = 1
+
+    def cursor_at(self, index: int) -> Cursor:
+        """What the entries up to `index` add up to."""
+        cursor = self.ground.copy()
+        for entry in self._entries[: index - self.ground.index]:
+            cursor.advance(entry)
+        return cursor
+
+    def restart(self, ground: Cursor) -> bool:
+        """Go on from a state that came from another replica; True when nothing of this log is left.
+
+        Entries above the state are kept if they follow from it: they were acknowledged. If they do not, what is
+        decided is otherwise, and they never were.
+        """
+        if ground.index >= self.ground.index and self.term_at(ground.index) == ground.term:
+            self.commit = max(self.commit, ground.index)
+            self.trim(ground.index)
+            return False
+        self._entries.clear()
+        self._views.clear()
         self.ground = ground.copy()
         self.tail = ground.copy()
         self.commit = ground.index
+        return True

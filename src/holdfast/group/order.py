@@ -39,6 +39,20 @@ class Order:
         self._ready = dict.fromkeys(self._streams.streams)
         self._append(Kind.TERM, None, 0, 0, "", now, out)
 
+    def append(
+        self,
+        kind: Kind,
+        stream: StreamId | None,
+        first: int,
+        last: int,
+        data: bytes,
+        now: Nanos,
+        out: Outbox,
+    ) -> None:
+        """An entry that is not the plain order of messages: a view, or a decision about what is lost."""
+        label = f"{stream.source.hex()}/{stream.incarnation}/{stream.stream}" if stream else ""
+        self._append(kind, stream, first, last, label, now, out, data)
+
     def note(self, stream: StreamId) -> None:
         """Something new is held of the stream: look at it at the end of the turn."""
         self._ready[stream] = None
@@ -74,11 +88,12 @@ class Order:
         label: str,
         now: Nanos,
         out: Outbox,
+        data: bytes = b"",
     ) -> None:
         tail = self._log.tail
         log_ns = now + self._ahead_ns
         entry = Entry(
-            self._term, tail.index + 1, tail.position, log_ns, kind.value, stream, first, last
+            self._term, tail.index + 1, tail.position, log_ns, kind.value, stream, first, last, data
         )
         self._log.append(entry)
         out.fact(

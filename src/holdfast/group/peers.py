@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from holdfast.group.config import GroupConfig
+from holdfast.group.entries import Member
 from holdfast.links.ports import SendChannel, link_unit
 from holdfast.machine import Outbox
 from holdfast.types import BULK, DATA, SYNC, NodeId
@@ -24,22 +25,36 @@ class Peer(msgspec.Struct, frozen=True, gc=False):
     node: NodeId
     name: str
     incarnation: int
+    life: int
+    """As a view has it (see `entries.Member`)."""
 
 
 class Peers:
     """The nodes that a session is open with, and which of them are replicas of the group."""
 
-    __slots__ = ("_by_name", "_by_node", "_replica_names", "replicas")
+    __slots__ = (
+        "_by_name", "_by_node", "_durable", "_name", "_replica_names", "changed", "replicas",
+    )  # fmt: skip
 
     def __init__(self, config: GroupConfig, name: str) -> None:
+        self._name = name
+        self._durable = config.is_durable
         self._replica_names = dict.fromkeys(other for other in config.replicas if other != name)
+        self.changed = 0
+        """Grows with every change of who can be reached."""
         self._by_node: dict[NodeId, Peer] = {}
         self._by_name: dict[str, Peer] = {}
         self.replicas: tuple[Peer, ...] = ()
         """The other replicas that can be reached now, in the order of the configuration."""
 
+    def use(self, names: Iterable[str]) -> None:
+        """These are the replicas of the group."""
+        self._replica_names = dict.fromkeys(other for other in names if other != self._name)
+        self._sort()
+
     def up(self, node: NodeId, member: MemberInfo) -> Peer:
-        peer = Peer(node, member.name, member.incarnation)
+        life = 0 if self._durable else member.incarnation
+        peer = Peer(node, member.name, member.incarnation, life)
         self._by_node[node] = peer
         self._by_name[peer.name] = peer
         self._sort()
@@ -55,6 +70,17 @@ class Peers:
     def _sort(self) -> None:
         names = self._by_name
         self.replicas = tuple(names[name] for name in self._replica_names if name in names)
+        self.changed += 1
+
+    @property
+    def all(self) -> tuple[Peer, ...]:
+        """Everybody that a session is open with, replica or not."""
+        return tuple(self._by_node.values())
+
+    def is_here(self, member: Member) -> bool:
+        """Whether the very life that a view names can be reached."""
+        peer = self._by_name.get(member.name)
+        return peer is not None and peer.node == member.node and peer.life == member.life
 
     def named(self, name: str) -> Peer | None:
         return self._by_name.get(name)
@@ -69,6 +95,11 @@ class Peers:
             return None
         return peer if peer.name in self._replica_names else None
 
+    def has_ended(self, member: Member) -> bool:
+        """Whether a later life of the very same node shows that this one is over."""
+        peer = self._by_name.get(member.name)
+        return peer is not None and peer.node == member.node and peer.life > member.life
+
 
 def post(out: Outbox, to: Iterable[NodeId], frame: Frame) -> None:
     """Send one frame to some nodes."""
@@ -76,9 +107,15 @@ def post(out: Outbox, to: Iterable[NodeId], frame: Frame) -> None:
     post_bytes(out, to, [encode(frame)], kind)
 
 
-def post_bytes(out: Outbox, to: Iterable[NodeId], frames: list[bytes], kind: type[Frame]) -> None:
+def post_bytes(
+    out: Outbox,
+    to: Iterable[NodeId],
+    frames: list[bytes],
+    kind: type[Frame],
+    immediate: bool = False,
+) -> None:
     """Send frames of one kind that are encoded already; the same bytes to everybody."""
     item = SendChannel(CHANNELS.get(kind, SYNC), frames)
-    immediate = kind in IMMEDIATE
+    immediate = immediate or kind in IMMEDIATE
     for node in to:
         out.down(link_unit(node), item, immediate)

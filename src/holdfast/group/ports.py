@@ -63,6 +63,30 @@ class Multicast(msgspec.Struct, frozen=True, gc=False):
     messages: list[bytes]
 
 
+class AddReplica(msgspec.Struct, frozen=True, gc=False):
+    """Let a replica into the group, or change whether it votes. Given to any replica; the leader does it."""
+
+    name: str
+    voter: bool = True
+
+
+class RemoveReplica(msgspec.Struct, frozen=True, gc=False):
+    """Take a replica out of the group, for good: it is let in again only by `AddReplica`."""
+
+    name: str
+
+
+class HandOver(msgspec.Struct, frozen=True, gc=False):
+    """Let another replica lead, one of these if possible. Only the one that leads does anything."""
+
+    prefer: tuple[str, ...] = ()
+
+
+class Refound(msgspec.Struct, frozen=True, gc=False):
+    """An operator's last resort, when the memory of a majority is lost: this replica goes on alone with what it has.
+    Others that still remember do not follow it before they are restarted."""
+
+
 # -- effects for the driver --------------------------------------------------------------------------------------
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.group.config import GroupConfig
-from holdfast.group.log import Log
-from holdfast.group.peers import Peer, Peers, post, post_bytes
+from holdfast.group.core import Core
+from holdfast.group.entries import Member
+from holdfast.group.peers import Peer, post, post_bytes
 from holdfast.machine import Outbox
 from holdfast.types import NEVER, Nanos
 from holdfast.wire.codec import encode
@@ -24,14 +24,16 @@ ENTRIES_IN_FLIGHT: Final = 4096
 
 
 class Progress:
-    """One other replica."""
+    """One other member of the view."""
 
     __slots__ = (
-        "applied", "blank", "counted", "heard_ns", "life", "match", "moved_ns", "next", "out_until_ns",
-        "sent_ns", "start", "told",
+        "applied", "caught_up", "failed", "heard_ns", "informed", "match", "member", "moved_ns", "next",
+        "out_until_ns", "sent_ns", "start", "told", "why",
     )  # fmt: skip
 
-    def __init__(self, last: int, now: Nanos) -> None:
+    def __init__(self, member: Member, last: int, now: Nanos) -> None:
+        self.member = member
+        """Which life of which node this was learnt from."""
         self.next = last + 1
         self.start = last
         """Where sending began; what is on the way is counted from here or from `match`."""
@@ -39,68 +41,98 @@ class Progress:
         self.applied = 0
         self.moved_ns = now
         """When `applied` last grew."""
-        self.blank = False
-        """It has no state: entries are of no use to it."""
-        self.counted = True
-        """Nothing that it has not applied is freed."""
+        self.caught_up = False
+        """It was once where the leader was."""
+        self.informed = False
+        """It has said, in this term, what it holds of every stream."""
+        self.failed = 0
+        """The entry at which its application failed, and why."""
+        self.why = ""
         self.out_until_ns = 0
-        """When it was left behind: it holds nobody back before this."""
-        self.life: Peer | None = None
-        """Which life of which node this was learnt from."""
-        self.told = 0
+        """It was left behind: it is not waited for again before this."""
+        self.told = -1
         """The commit index that it was last told."""
-        self.heard_ns = -1
+        self.heard_ns = now
         self.sent_ns = -1
 
 
 class Appends:
-    """Replication to all other replicas, in one term."""
+    """Replication to all other members of the view, in one term."""
 
-    def __init__(self, config: GroupConfig, log: Log, peers: Peers, name: str) -> None:
-        self._config = config
-        self._log = log
-        self._peers = peers
-        self._others = tuple(other for other in config.replicas if other != name)
-        self._voters = tuple(voter for voter in config.voters if voter != name)
-        self.term = 0
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._config = core.config
+        self._log = core.log
         self.progress: dict[str, Progress] = {}
+        self._here: list[tuple[Peer, Progress]] = []
+        """The members that can be reached, in the lives that the view names."""
+        self._peers_seen = -1
 
-    def begin(self, term: int, now: Nanos) -> None:
-        self.term = term
-        self.progress = {other: Progress(self._log.last, now) for other in self._others}
-        for peer in self._peers.replicas:
-            self.progress[peer.name].life = peer
+    def begin(self, now: Nanos) -> None:
+        self.progress = {}
+        self.follow_view(now)
+
+    def follow_view(self, now: Nanos) -> None:
+        """The view of the log has changed. A new life of a replica has nothing of what the one before had."""
+        view = self._log.tail.view
+        before, self.progress = self.progress, {}
+        for member in view.members if view is not None else ():
+            if member.name == self._core.name:
+                continue
+            known = before.get(member.name)
+            same = known is not None and (known.member.node, known.member.life) == (
+                member.node,
+                member.life,
+            )
+            if known is None or not same:
+                known = Progress(member, self._log.last, now)
+            known.member = member
+            self.progress[member.name] = known
+        self._peers_seen = -1
+
+    def here(self) -> list[tuple[Peer, Progress]]:
+        peers = self._core.peers
+        if self._peers_seen != peers.changed:
+            self._peers_seen = peers.changed
+            self._here = [
+                (peer, progress)
+                for peer in peers.replicas
+                if (progress := self.progress.get(peer.name)) is not None
+                and peers.is_here(progress.member)
+            ]
+        return self._here
+
+    def of(self, peer: Peer) -> Progress | None:
+        """What is known of a peer, if the view names this very life of it."""
+        progress = self.progress.get(peer.name)
+        if progress is None or (progress.member.node, progress.member.life) != (
+            peer.node,
+            peer.life,
+        ):
+            return None
+        return progress
 
     def peer_up(self, peer: Peer) -> None:
-        """A session begins: what was on the way is lost, and a new incarnation has lost its memory."""
-        progress = self.progress.get(peer.name)
-        if progress is None:
-            return
-        if progress.life != peer:
-            progress.life = peer
-            progress.match = 0
-        progress.next = self._log.last + 1
-        progress.start = self._log.last
-        progress.sent_ns = progress.told = -1
-        progress.blank = False
+        """A session begins: what was on the way is lost."""
+        progress = self.of(peer)
+        if progress is not None:
+            progress.next = self._log.last + 1
+            progress.start = self._log.last
+            progress.sent_ns = progress.told = -1
 
     def heard(self, peer: Peer, frame: Appended, now: Nanos, out: Outbox) -> None:
         """An answer. Only what is possible is believed."""
-        progress = self.progress.get(peer.name)
-        if progress is None:
-            return
-        if frame.term != self.term:
-            if frame.term == 0:
-                self._heard_blank(progress, now)
+        progress = self.of(peer)
+        if progress is None or frame.term != self._core.leadership.term:
             return
         progress.heard_ns = now
-        progress.blank = False
+        progress.informed = progress.informed or frame.all_marks
+        progress.failed, progress.why = frame.failed, frame.why
         last = self._log.last
-        if progress.applied < frame.applied <= self._log.commit:
-            progress.applied = frame.applied
-            progress.moved_ns = now
-        if not progress.counted and progress.applied >= self._log.ground.index:
-            progress.counted = True
+        # In `fast` groups it may have applied what is not in our log.
+        applied = min(frame.applied, frame.match, self._log.commit)
+        if progress.applied < applied:
+            progress.applied = applied
             progress.moved_ns = now
         if frame.ok:
             if progress.match < frame.match <= last:
@@ -115,40 +147,50 @@ class Appends:
             offer = StateChunk(self._config.name, 0, self._log.ground.index, 0, 0, memoryview(b""))
             post(out, [peer.node], offer)
 
-    def _heard_blank(self, progress: Progress, now: Nanos) -> None:
-        """It has no state. It will get one of now or later, so everything from now on is kept for it, for a while."""
-        progress.blank = True
-        progress.match = 0
-        if progress.applied != self._log.ground.index or not progress.counted:
-            if now < progress.out_until_ns:
-                return
-            progress.applied = self._log.ground.index
-            progress.moved_ns = now
-            progress.counted = True
+    # -- majorities ----------------------------------------------------------------------------------------------
 
     def agreed(self) -> int:
-        """The highest index that a majority of the voters has, this one included."""
-        matches = [self.progress[voter].match for voter in self._voters]
-        matches.append(self._log.last)
+        """The highest index that a majority of the voters has. The view of the log counts, decided or not."""
+        view = self._log.tail.view
+        assert view is not None, "a leader has a view"
+        matches = [
+            self._core.stable if voter.name == self._core.name else self.progress[voter.name].match
+            for voter in view.voters
+        ]
         matches.sort(reverse=True)
-        return matches[self._config.majority - 1]
+        return matches[self._core.quorum(view) - 1]
 
     def contact_ns(self, now: Nanos) -> Nanos:
         """How long ago a majority was last heard."""
-        heard = [self.progress[voter].heard_ns for voter in self._voters]
-        heard.append(now)
+        view = self._log.tail.view
+        assert view is not None, "a leader has a view"
+        heard = [
+            now if voter.name == self._core.name else self.progress[voter.name].heard_ns
+            for voter in view.voters
+        ]
         heard.sort(reverse=True)
-        at = heard[self._config.majority - 1]
-        return now - at if at >= 0 else NEVER
+        return now - heard[self._core.quorum(view) - 1]
+
+    def is_informed(self) -> bool:
+        """Whether a majority has said in this term what it holds (DESIGN, Groups, rule 6)."""
+        view = self._log.tail.view
+        assert view is not None, "a leader has a view"
+        informed = sum(
+            1 for voter in view.voters if voter.name == self._core.name or self.progress[voter.name].informed
+        )  # fmt: skip
+        return informed >= self._core.quorum(view)
 
     # -- sending -------------------------------------------------------------------------------------------------
 
     def send(self, now: Nanos, out: Outbox) -> None:
-        """Send every reachable replica what it lacks: entries, the commit index, or a sign of life."""
+        """Send every member that can be reached what it lacks: entries, the commit index, or a sign of life."""
         contact_ns = -1
+        journal = self._core.journal
+        # Entries promise nothing: the leader counts itself only when its own write is done. But nobody may hear of a
+        # term that a crash would make it forget.
+        at_once = journal is None or journal.durable_term == self._core.leadership.term
         frames: dict[tuple[int, int], bytes] = {}
-        for peer in self._peers.replicas:
-            progress = self.progress[peer.name]
+        for peer, progress in self.here():
             batch: list[bytes] = []
             for prev, count in self._due(progress, now):
                 key = (prev, count)
@@ -160,13 +202,13 @@ class Appends:
             if batch:
                 progress.sent_ns = now
                 progress.told = self._log.commit
-                post_bytes(out, [peer.node], batch, Append)
+                post_bytes(out, [peer.node], batch, Append, at_once)
 
     def _due(self, progress: Progress, now: Nanos) -> list[tuple[int, int]]:
         """The frames to send to one replica, each as (previous index, number of entries)."""
         log = self._log
         due: list[tuple[int, int]] = []
-        lacks_state = progress.blank or progress.next <= log.ground.index
+        lacks_state = progress.next <= log.ground.index
         limit = min(log.last, max(progress.match, progress.start) + ENTRIES_IN_FLIGHT)
         while not lacks_state and progress.next <= limit and len(due) < FRAMES_PER_TURN:
             count = min(ENTRIES_PER_FRAME, log.last - progress.next + 1)
@@ -180,16 +222,16 @@ class Appends:
         return due
 
     def _encode(self, prev: int, count: int, contact_ns: Nanos) -> bytes:
-        log = self._log
+        log, core = self._log, self._core
         prev_term = log.term_at(prev)
         assert prev_term is not None, "what is sent is in the log"
         entries = log.entries(prev + 1, count) if count else ()
         frame = Append(
-            self._config.name, self.term, prev, prev_term, log.commit, entries, contact_ns
-        )
+            self._config.name, core.leadership.term, prev, prev_term, log.commit, entries, contact_ns, core.history
+        )  # fmt: skip
         return encode(frame)
 
     def deadline(self) -> Nanos:
         """When the next sign of life is due."""
-        sent = [self.progress[peer.name].sent_ns for peer in self._peers.replicas]
+        sent = [progress.sent_ns for _, progress in self.here()]
         return min(sent) + self._config.append_period_ns if sent else NEVER

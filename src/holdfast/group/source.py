@@ -76,6 +76,8 @@ class SourceMachine(Machine):
         self._replica = replica_unit(config.name) if name in config.replicas else ""
         self._rng = rng
         self._peers = Peers(config, name)
+        self._view = 0
+        """The number of the view that messages are sent to."""
         self.stream = StreamId(node, incarnation, stream)
         self._sent: list[_Sent] = []
         self._lasts: list[int] = []
@@ -161,6 +163,18 @@ class SourceMachine(Machine):
             for stream, upto in frame.upto:
                 if stream == self.stream:
                     self._free(upto)
+            self._follow_view(now, frame, out)
+
+    def _follow_view(self, now: Nanos, frame: Freed, out: Outbox) -> None:
+        """Replicas come and go while messages flow: the leader says who they are."""
+        if frame.view == self._view or not frame.replicas:
+            return
+        before = self._peers.replicas
+        self._view = frame.view
+        self._peers.use(frame.replicas)
+        new = [peer.node for peer in self._peers.replicas if peer not in before]
+        if new and self._last:
+            self._say_idle(now, new, out)
 
     # -- sending -------------------------------------------------------------------------------------------------
 

@@ -222,6 +222,16 @@ class Streams:
             self.changed[stream.id] = None
         return taken
 
+    def take_all(self, frame: Payload, floor: int) -> None:
+        """Keep a sound payload that was kept before, in an earlier life: whatever its size, it is needed."""
+        stream = self.streams.get(frame.stream)
+        if stream is None:
+            stream = self.streams[frame.stream] = Stream(frame.stream)
+            stream.drop_below(floor)
+            stream.origin = max(stream.origin, floor)
+        stream.take(frame, 1 << 62, floor)
+        self.changed[stream.id] = None
+
     def know(self, stream: StreamId, number: int, floor: int) -> None:
         """Number `number` of the stream exists somewhere: what is missing below it is a gap."""
         found = self.open(stream, floor)

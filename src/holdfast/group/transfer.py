@@ -13,14 +13,15 @@ from typing import Final
 import msgspec
 
 from holdfast.group.config import GroupConfig, replica_unit
-from holdfast.group.delivery import Delivery
-from holdfast.group.log import NUMBER_MAX, Cursor, Log, is_sound_stream
+from holdfast.group.core import Core
+from holdfast.group.entries import View
+from holdfast.group.log import NUMBER_MAX, Cursor, is_sound_stream
 from holdfast.group.peers import Peer, post
 from holdfast.group.ports import SnapshotTaken, TakeSnapshot
 from holdfast.machine import Outbox
 from holdfast.telemetry.facts import GroupFact
 from holdfast.types import NEVER, Nanos
-from holdfast.wire.frames import Entry, StateChunk, StateRequest, StreamId
+from holdfast.wire.frames import StateChunk, StateRequest, StreamId
 
 CHUNK: Final = 48_000
 PARTS_MAX: Final = 1 << 20
@@ -32,10 +33,11 @@ IMAGE_VERSION: Final = 1
 
 
 class Image(msgspec.Struct, frozen=True, array_like=True):
-    """What a replica needs to take its place in the order: the application's state after entry `index`, what the
-    order had come to there, and the entries that the giver has after it."""
+    """What a replica needs to take its place in the order: the application's state after entry `index`, and what the
+    order had come to there."""
 
     version: int
+    history: int
     index: int
     term: int
     position: int
@@ -45,16 +47,20 @@ class Image(msgspec.Struct, frozen=True, array_like=True):
     """The number that each stream goes on with."""
     over: tuple[tuple[bytes, int, int], ...]
     """Of sources that lived often: (source, stream, last incarnation that is forgotten)."""
-    entries: tuple[Entry, ...]
+    view: View | None
     state: bytes
 
     def cursor(self) -> Cursor:
         over = {(source, stream): incarnation for source, stream, incarnation in self.over}
-        return Cursor(self.index, self.term, self.position, self.log_ns, dict(self.streams), over)
+        return Cursor(
+            self.index, self.term, self.position, self.log_ns, dict(self.streams), over, self.view
+        )
 
     def is_sound(self) -> bool:
         return (
             self.version == IMAGE_VERSION
+            and self.view is not None
+            and self.view.is_sound()
             and 0 <= self.index < NUMBER_MAX
             and 0 <= self.term < NUMBER_MAX
             and 1 <= self.position < NUMBER_MAX
@@ -66,16 +72,29 @@ class Image(msgspec.Struct, frozen=True, array_like=True):
         )
 
 
-def _image(at: Cursor, digest: int, entries: tuple[Entry, ...], state: bytes) -> Image:
+def make_image(history: int, at: Cursor, digest: int, state: bytes) -> Image:
     over = tuple((source, stream, life) for (source, stream), life in at.over.items())
     streams = tuple(at.next.items())
     return Image(
-        IMAGE_VERSION, at.index, at.term, at.position, at.log_ns, digest, streams, over, entries, state
+        IMAGE_VERSION, history, at.index, at.term, at.position, at.log_ns, digest, streams, over, at.view, state
     )  # fmt: skip
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decoder: Final = msgspec.msgpack.Decoder(Image)
+
+
+def encode_image(image: Image) -> memoryview:
+    return memoryview(_encode(image))
+
+
+def decode_image(data: bytes) -> Image | None:
+    """The image, or None when it is none that makes sense."""
+    try:
+        image = _decoder.decode(data)
+    except (msgspec.DecodeError, ValueError):
+        return None
+    return image if image.is_sound() else None
 
 
 class _Giving(msgspec.Struct):
@@ -97,14 +116,18 @@ class _Giving(msgspec.Struct):
 class StateOut:
     """Gives states to other replicas: asks the application for a snapshot, sends it as it is asked for."""
 
-    def __init__(self, config: GroupConfig, log: Log, delivery: Delivery) -> None:
-        self._config = config
-        self._log = log
-        self._delivery = delivery
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._config = core.config
+        self._log = core.log
+        self._delivery = core.delivery
         self._giving: dict[str, _Giving] = {}
         self._request = 0
         self._taking: tuple[Cursor, int] | None = None
         """Where the order was when the application was asked for its state, and the digest there."""
+        self._for_store = False
+        self._unsure: tuple[Cursor, int, bytes] | None = None
+        """A state that was taken at a place that is not decided yet."""
 
     def asked(self, peer: Peer, frame: StateRequest, out: Outbox) -> None:
         transfer, part = divmod(frame.request, PARTS_MAX)
@@ -113,7 +136,7 @@ class StateOut:
             if part:
                 return
             self._giving[peer.name] = _Giving(transfer, peer)
-            if self._taking is None:
+            if self._taking is None and self._unsure is None:
                 self._take(out)
             return
         if giving.image is None or not giving.acked <= part <= giving.parts:
@@ -130,23 +153,42 @@ class StateOut:
         self._request += 1
         at = self._delivery.at.copy()
         self._taking = (at, self._delivery.digest)
-        out.effect(TakeSnapshot(replica_unit(self._config.name), self._request, at.index))
+        effect = TakeSnapshot(replica_unit(self._config.name), self._request, at.index)
+        # In its place among the batches, which do not wait for writes either: it must not be overtaken by one.
+        out.effect(effect, immediate=True)
+
+    def for_store(self, out: Outbox) -> None:
+        """This replica wants a state for its own store: the next one that is taken is kept."""
+        self._for_store = True
+        if self._taking is None and self._unsure is None:
+            self._take(out)
 
     def taken(self, item: SnapshotTaken, now: Nanos, out: Outbox) -> None:
-        """The application's state is here: everybody who waits gets it."""
+        """The application's state is here: everybody who waits gets it, once it is decided."""
         if self._taking is None or item.request != self._request:
             return
         at, digest = self._taking
         self._taking = None
-        waiting = [giving for giving in self._giving.values() if giving.image is None]
-        if not waiting or self._delivery.suspended:
+        if not self._delivery.suspended:
+            self._unsure = (at, digest, item.data)
+            self.settle(now, out)
+
+    def settle(self, now: Nanos, out: Outbox) -> None:
+        """In `fast` groups a state may be ahead of what is decided: nobody is given it before."""
+        if self._unsure is None or self._unsure[0].index > self._log.commit:
             return
-        if at.index < self._log.ground.index:
+        (at, digest, data), self._unsure = self._unsure, None
+        waiting = [giving for giving in self._giving.values() if giving.image is None]
+        if not (waiting or self._for_store):
+            return
+        image = encode_image(make_image(self._core.history, at, digest, data))
+        if self._for_store and self._core.journal is not None:
+            self._for_store = False
+            self._core.journal.keep_state(at, image)
+        if waiting and at.index < self._log.ground.index:
             # Entries after the snapshot are gone meanwhile; a newer one is needed.
             self._take(out)
             return
-        entries = self._log.entries(at.index + 1, len(self._log))
-        image = memoryview(_encode(_image(at, digest, entries, item.data)))
         for giving in waiting:
             giving.image = image
             giving.index = at.index
@@ -171,7 +213,8 @@ class StateOut:
     def stop(self) -> None:
         """The state here is of no use to anybody (any more)."""
         self._giving.clear()
-        self._taking = None
+        self._taking = self._unsure = None
+        self._for_store = False
 
 
 class StateIn:
@@ -251,11 +294,7 @@ class StateIn:
     def _finish(self) -> Image | None:
         data = b"".join(self._whole)
         self.stop()
-        try:
-            image = _decoder.decode(data)
-        except (msgspec.DecodeError, ValueError):
-            return None
-        return image if image.is_sound() else None
+        return decode_image(data)
 
     def deadline(self) -> Nanos:
         return self._due_ns

@@ -20,9 +20,15 @@ WAITING_MAX: Final = 8192
 class Waiting:
     """Takes the leader's entries in, as far as they follow from what is here."""
 
-    __slots__ = ("_log", "_streams", "broken", "entries", "hint", "leader_commit", "verified")
+    __slots__ = (
+        "_binding", "_log", "_streams", "broken", "diverged", "entries", "hint", "leader_commit", "verified",
+    )  # fmt: skip
 
-    def __init__(self, log: Log, streams: Streams) -> None:
+    def __init__(self, log: Log, streams: Streams, binding: bool = True) -> None:
+        """`binding`: what is committed is in the log of every later leader; in `availability` groups it may not be."""
+        self._binding = binding
+        self.diverged = False
+        """The leader's log is otherwise where ours is committed: another side of a cut has won."""
         self._log = log
         self._streams = streams
         self.entries: deque[Entry] = deque()
@@ -47,7 +53,7 @@ class Waiting:
     def new_term(self) -> None:
         """Another term: nothing is verified but what is committed, and what waits may never have been decided."""
         self.entries.clear()
-        self.verified = self._log.commit
+        self.verified = self._log.commit if self._binding else 0
         self.leader_commit = self._log.commit
 
     def restart(self) -> None:
@@ -65,9 +71,12 @@ class Waiting:
         if prev > self.end:
             self.hint = self.end
             return False
+        if not self._binding and not self.verified and prev < self._log.ground.index:
+            # The leader's log ends below what was decided and forgotten here.
+            self._conflict(prev)
         known = self._term_at(prev)
         if known is not None and known != frame.prev_term:
-            self.broken += prev <= self._log.commit
+            self._conflict(prev)
             self.hint = self._log.commit
             return False
         taken = prev
@@ -99,13 +108,18 @@ class Waiting:
             return True
         if known is not None:
             if index <= self._log.commit:
-                self.broken += 1
+                self._conflict(index)
                 return False
             self._cut(index)
         if len(self.entries) >= WAITING_MAX:
             return False
         self.entries.append(entry)
         return True
+
+    def _conflict(self, index: int) -> None:
+        if index <= self._log.commit:
+            self.broken += self._binding
+            self.diverged = not self._binding
 
     def _term_at(self, index: int) -> int | None:
         at = index - self._log.last - 1
@@ -120,13 +134,6 @@ class Waiting:
             self.entries.clear()
         while self.entries and self.entries[-1].index >= index:
             self.entries.pop()
-
-    def expect(self, entries: tuple[Entry, ...]) -> None:
-        """Entries that came with a state: they are to be appended like the leader's."""
-        for entry in entries:
-            if entry.index == self.end + 1 and is_sound(entry) and len(self.entries) < WAITING_MAX:
-                self.entries.append(entry)
-        self.verified = self.end
 
     def settle(self) -> None:
         """Append what waits and is whole now, and commit as far as the leader says."""

@@ -9,6 +9,9 @@ from holdfast.links.ports import SendFrame, multicast_unit
 from holdfast.machine import Outbox
 from holdfast.types import SYNC, Nanos
 
+Group = tuple[str, int]
+"""An adapter, and the plan of those listeners behind it that have the same: a number means the same to them."""
+
 
 class Caster:
     """Sends to the multicast groups of this node's adapters."""
@@ -17,18 +20,19 @@ class Caster:
         self._throttle = throttle
         self._buckets: dict[str, Bucket] = {}
 
-    def cast(self, now: Nanos, due: list[Path], out: Outbox) -> dict[str, list[int]]:
-        """Send what the listeners of these paths are due. For each adapter what went out, to be announced to all."""
-        wanted: dict[str, dict[int, Speaker]] = {}
+    def cast(self, now: Nanos, due: list[Path], out: Outbox) -> dict[Group, list[int]]:
+        """Send what the listeners of these paths are due. For each group what went out, to be announced to all."""
+        wanted: dict[Group, dict[int, Speaker]] = {}
         for path in due:
             if path.speaker.due_at <= now:
                 for index in path.speaker.casts(now):
-                    wanted.setdefault(path.key[1], {})[index] = path.speaker
-        sent: dict[str, list[int]] = {}
-        for adapter, indexes in wanted.items():
+                    wanted.setdefault(group_of(path), {})[index] = path.speaker
+        sent: dict[Group, list[int]] = {}
+        for group, indexes in wanted.items():
+            adapter = group[0]
             sends, cost = _probes(now, sorted(indexes.items(), key=lambda item: item[0]))
             if sends and self._throttle.take(now, self._bucket(now, adapter), adapter, cost):
-                sent[adapter] = list(indexes)
+                sent[group] = list(indexes)
                 for send in sends:
                     out.down(multicast_unit(adapter), send, True)
                 for path in due:
@@ -41,6 +45,10 @@ class Caster:
         if bucket is None:
             bucket = self._buckets[adapter] = self._throttle.path_bucket(now)
         return bucket
+
+
+def group_of(path: Path) -> Group:
+    return path.key[1], path.speaker.plan.id
 
 
 def _probes(now: Nanos, wanted: list[tuple[int, Speaker]]) -> tuple[list[SendFrame], int]:

@@ -62,15 +62,6 @@ class Tune(msgspec.Struct, frozen=True, gc=False):
     retry_ns: Nanos = 0
 
 
-class Want(msgspec.Struct, frozen=True, gc=False):
-    """Input: what clients need of an adapter (empty: of all) beyond what is configured; it replaces what was wanted of
-    it before."""
-
-    adapter: str
-    sizes: tuple[int, ...] = ()
-    patterns: tuple[str, ...] = ()
-
-
 class Budget(msgspec.Struct, frozen=True, gc=False):
     """What heartbeats may cost on the wire, in bytes per second, and how often they may be wrong."""
 

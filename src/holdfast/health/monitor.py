@@ -9,11 +9,14 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import Any, ClassVar, Final
 
-from holdfast.health.casting import Caster
-from holdfast.health.config import HealthConfig, Tune, Want
+from holdfast.health.attributes import Plan
+from holdfast.health.casting import Caster, group_of
+from holdfast.health.config import HealthConfig, Tune
 from holdfast.health.evidence import threshold
 from holdfast.health.listener import PathListener
+from holdfast.health.needs import SetNeeds
 from holdfast.health.path import SPOKEN, Path, PathKey, key_of
+from holdfast.health.placement import Placement
 from holdfast.health.speaker import Speaker
 from holdfast.health.table import PathTable
 from holdfast.health.throttle import BusyWindow, Interest, QueueDepth, Throttle
@@ -28,8 +31,10 @@ from holdfast.links.ports import (
     Received,
     SendChannel,
     link_unit,
+    traffic_name,
 )
 from holdfast.machine import Machine, Outbox
+from holdfast.telemetry.facts import NodeFact
 from holdfast.types import MICROSECOND, MILLISECOND, NEVER, SECOND, SYNC, FlowId, Nanos, NodeId
 from holdfast.wire.codec import encode
 from holdfast.wire.frames import PathRow, PathRows
@@ -46,13 +51,22 @@ class HealthMachine(Machine):
 
     layer: ClassVar[int] = 2
 
-    def __init__(self, me: Self, config: HealthConfig, mtus: dict[str, int]) -> None:
+    def __init__(
+        self,
+        me: Self,
+        config: HealthConfig,
+        mtus: dict[str, int],
+        placement: Placement | None = None,
+    ) -> None:
+        """`placement` outlives this unit: what traffic needs is not forgotten when it is rebuilt."""
         self.me = me
+        self.placement = placement or Placement(me.node, me.sealed)
         self.config = config
         self.table = PathTable()
         self.names: dict[bytes, str] = {me.node: me.name}
         self.throttle = Throttle(config.budget)
         self.wishes = Wishes(config, mtus)
+        self._needs_changed = False
         self._paths: dict[PathKey, Path] = {}
         self._flows: dict[tuple[bytes, FlowId], Path] = {}
         self._peers: dict[NodeId, bool] = {}
@@ -91,10 +105,11 @@ class HealthMachine(Machine):
                     self.table.forget_node(item.peer)
             elif kind is Tune:
                 self._tune(now, item, touched)
-            elif kind is Want:
-                self._want(now, item, touched)
+            elif kind is SetNeeds:
+                self._set_needs(now, item, out)
             elif kind in (Interest, QueueDepth, BusyWindow):
                 self._demand(now, item, touched)
+        self._heed_needs(now, touched, out)
         for path in touched.values():
             self._after(now, path, out)
         self._publish(out)
@@ -133,7 +148,7 @@ class HealthMachine(Machine):
                 if path is not None:
                     path.told(now, frame)
                     touched[path.key] = path
-                    self._judge(path, out)
+                    self._judge(now, path, out)
 
     # -- flows ---------------------------------------------------------------------------------------------------
 
@@ -148,19 +163,24 @@ class HealthMachine(Machine):
         path.flow_ready(now, ready)
         self._flows[ready.peer, ready.flow] = path
         touched[key] = path
-        self._judge(path, out)
+        self._judge(now, path, out)
 
     def _new_path(self, now: Nanos, ready: FlowReady) -> Path:
         wishes = self.wishes
         mtu, signatures = wishes.mtu(ready.adapter), wishes.signatures(ready.subnet)
-        plan = wishes.plan(ready.adapter)
-        speaker = Speaker(now, ready, plan, signatures, self.throttle, mtu)
+        speaker = Speaker(now, ready, self._plan(ready), signatures, self.throttle, mtu)
         start_ns = signatures.basic_active.period_ns
         listener = PathListener(now, ready, start_ns, self.config.confirm_ns, mtu)
         return Path(now, ready, speaker, listener)
 
+    def _plan(self, ready: FlowReady) -> Plan:
+        """What is probed on a path: what the configuration says, and what traffic needs beyond it."""
+        sizes, patterns, _ = self.placement.wanted_values(ready.peer)
+        return self.wishes.plan(ready.adapter, sizes, patterns)
+
     def _lost(self, now: Nanos, lost: FlowLost, touched: dict[PathKey, Path], out: Outbox) -> None:
         path = self._flows.pop((lost.peer, lost.flow), None)
+        self.placement.forget(lost.flow)
         if path is None:
             return
         kind = path.flow_lost(now, lost.flow)
@@ -188,11 +208,21 @@ class HealthMachine(Machine):
                 path.speaker.tune(now, self.wishes.signatures(path.ready.subnet))
                 touched[path.key] = path
 
-    def _want(self, now: Nanos, want: Want, touched: dict[PathKey, Path]) -> None:
-        self.wishes.want(want)
+    def _set_needs(self, now: Nanos, item: SetNeeds, out: Outbox) -> None:
+        self._needs_changed = True
+        if not self.placement.set(item):
+            what = f"needs of {traffic_name(item.traffic)}: this node has too many; not taken"
+            out.fact(NodeFact(now, "refused", what))
+
+    def _heed_needs(self, now: Nanos, touched: dict[PathKey, Path], out: Outbox) -> None:
+        """Traffic needs something else now: other values are probed, and every flow is judged again."""
+        if not self._needs_changed:
+            return
+        self._needs_changed = False
         for path in self._paths.values():
-            path.speaker.replan(now, self.wishes.plan(path.key[1]))
+            path.speaker.replan(now, self._plan(path.ready))
             touched[path.key] = path
+            self._judge(now, path, out)
 
     def _demand(
         self, now: Nanos, item: Interest | QueueDepth | BusyWindow, touched: dict[PathKey, Path]
@@ -217,11 +247,14 @@ class HealthMachine(Machine):
         for path in due:
             path.listener.check(now, self._evidence)
             if path.speaker.due_at <= now:
-                sends = path.speaker.tick(now, path.echoes(now), casts.get(path.key[1], []))
+                sends = path.speaker.tick(now, path.echoes(now), casts.get(group_of(path), []))
                 for send in sends:
                     out.down(path.unit, send, True)
                 self._sample(now, path, out)
             self._after(now, path, out)
+        for flow in self.placement.due(now):
+            for path in [path for (_, known), path in self._flows.items() if known == flow]:
+                self._judge(now, path, out)
         self._publish(out)
         self._arm()
 
@@ -263,7 +296,7 @@ class HealthMachine(Machine):
         heap = self._heap
         while heap and heap[0][0] != heap[0][2].armed_at:
             heappop(heap)
-        self.deadline = heap[0][0] if heap else NEVER
+        self.deadline = min(heap[0][0] if heap else NEVER, self.placement.deadline)
 
     # -- rows ----------------------------------------------------------------------------------------------------
 
@@ -293,7 +326,7 @@ class HealthMachine(Machine):
     def _peer_up(self, item: PeerUp, out: Outbox) -> None:
         self._peers[item.peer] = True
         self._count()
-        self.names[item.peer] = item.member.name
+        self.names[item.peer] = self.placement.names[item.peer] = item.member.name
         self.table.forget(item.peer, item.member.incarnation)
         if self.table.rows:
             self._tell_all(item.peer, out)
@@ -316,11 +349,11 @@ class HealthMachine(Machine):
                 if path is not None:
                     path.speaker.heard(now, row.transport, row.alive)
                     self._schedule(path)
-                    self._judge(path, out)
+                    self._judge(now, path, out)
 
     # -- what links are told -------------------------------------------------------------------------------------
 
-    def _judge(self, path: Path, out: Outbox) -> None:
+    def _judge(self, now: Nanos, path: Path, out: Outbox) -> None:
         """What listeners say of what we send on a path: its link must know."""
         peer, adapter, remote = path.key
         rows = [
@@ -328,7 +361,7 @@ class HealthMachine(Machine):
             for kind in ("udp", "tcp", "frag", "multicast")
             if (row := self.table.rows.get((self.me.node, adapter, peer, remote, kind)))
         ]
-        for verdict in path.judged(rows):
+        for verdict in path.judged(now, rows, self.placement):
             out.down(path.unit, verdict)
 
     def status(self, now: Nanos, subnets: dict[tuple[bytes, str], str]) -> list[dict[str, Any]]:

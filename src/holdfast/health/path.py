@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast.health.listener import PathListener
+from holdfast.health.placement import Placement
 from holdfast.health.signature import BASIC_BYTES
 from holdfast.health.speaker import Echo, Speaker, lane_of
 from holdfast.health.state import State
-from holdfast.health.verdicts import of_this_flow, verdict
+from holdfast.health.verdicts import of_this_flow
 from holdfast.links.ports import FlowReady, FlowVerdict, Received, link_unit
 from holdfast.telemetry.facts import PathFact
 from holdfast.types import NEVER, FlowId, Nanos, NodeId
@@ -146,7 +147,7 @@ class Path:
             if heard.live.peer_sent_ns
         }
 
-    def judged(self, rows: list[PathRow]) -> list[FlowVerdict]:
+    def judged(self, now: Nanos, rows: list[PathRow], placement: Placement) -> list[FlowVerdict]:
         """What these rows, and what the peer says of single flows, mean for sending here, where that is new."""
         news = []
         for flow, ready in self.flows.items():
@@ -154,8 +155,8 @@ class Path:
                 continue
             said = self.said_of(ready)
             own = [of_this_flow(row, said) if row.transport == "udp" else row for row in rows]
-            found = verdict(ready, own, self.verdicts.get(flow))
-            if found is not None and found != self.verdicts.get(flow):
+            found = placement.verdict(now, ready, own)
+            if found != self.verdicts.get(flow):
                 self.verdicts[flow] = found
                 news.append(found)
         return news

@@ -1,9 +1,13 @@
-"""What configuration and clients want of measuring: signatures of subnets, plans of adapters."""
+"""What is wanted of measuring, by configuration and by clients: signatures of subnets, plans of adapters."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from holdfast.health.attributes import Plan, make_plan
-from holdfast.health.config import HealthConfig, Signatures, Tune, Want, tuned
+from holdfast.health.config import HealthConfig, Signatures, Tune, tuned
+
+PLANS_MAX: Final = 1000
 
 
 class Wishes:
@@ -14,8 +18,7 @@ class Wishes:
         self._mtus = mtus
         self._everywhere = config.signatures
         self._signatures = dict(config.subnets)
-        self._wants: dict[str, Want] = {}
-        self._plans: dict[str, Plan] = {}
+        self._plans: dict[tuple[str, tuple[int, ...], tuple[str, ...]], Plan] = {}
 
     def mtu(self, adapter: str) -> int:
         return self._mtus.get(adapter, 1500)
@@ -30,17 +33,13 @@ class Wishes:
         self._everywhere = tuned(self._everywhere, tune)
         self._signatures = {name: tuned(old, tune) for name, old in self._signatures.items()}
 
-    def plan(self, adapter: str) -> Plan:
-        plan = self._plans.get(adapter)
+    def plan(self, adapter: str, sizes: tuple[int, ...], patterns: tuple[str, ...]) -> Plan:
+        """What is probed from an adapter where traffic needs these values beyond what is configured."""
+        key = (adapter, sizes, patterns)
+        plan = self._plans.get(key)
         if plan is None:
-            wants = [self._wants[name] for name in ("", adapter) if name in self._wants]
-            sizes = tuple(size for want in wants for size in want.sizes)
-            patterns = tuple(pattern for want in wants for pattern in want.patterns)
+            if len(self._plans) >= PLANS_MAX:
+                self._plans.clear()
             plan = make_plan(self._config, self.mtu(adapter), sizes, patterns)
-            self._plans[adapter] = plan
+            self._plans[key] = plan
         return plan
-
-    def want(self, want: Want) -> None:
-        if not want.adapter or want.adapter in self._mtus:
-            self._wants[want.adapter] = want
-            self._plans.clear()

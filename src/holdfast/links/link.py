@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any, ClassVar, Final
 
-from holdfast.links.channel import ChannelOut
 from holdfast.links.cipher import Cipher
 from holdfast.links.config import Self
-from holdfast.links.flow import DATAGRAM_MAX, DATAGRAM_MIN, TAG_MAX, FlowState
+from holdfast.links.flow import TAG_MAX, FlowState
 from holdfast.links.handshake import (
     NAME_MAX,
     check_addressee,
@@ -23,6 +22,7 @@ from holdfast.links.handshake import (
     version_of,
 )
 from holdfast.links.inlet import Inlet, Route
+from holdfast.links.lanes import Placed
 from holdfast.links.measuring import FRAG
 from holdfast.links.outlet import Outlet
 from holdfast.links.ports import (
@@ -43,6 +43,7 @@ from holdfast.links.ports import (
     OpenFailed,
     PeerDown,
     PeerUp,
+    PortRefused,
     Reannounce,
     Received,
     SendChannel,
@@ -51,6 +52,7 @@ from holdfast.links.ports import (
     SessionEnded,
     Transmit,
     link_unit,
+    traffic_name,
 )
 from holdfast.links.sessions import Sessions
 from holdfast.links.wanted import WantedFlows
@@ -185,7 +187,7 @@ class LinkMachine(Machine):
             self._outlet.flush(now, acks, unheard, out)
         self._touched = False
         for flow in self.flows.values():
-            if flow.parts:
+            if flow.parts or flow.apart:
                 self._outlet.transmit(flow, out)
         self._wake_at(self._outlet.deadline)
         self._wake_at(self._wanted.deadline)
@@ -256,20 +258,24 @@ class LinkMachine(Machine):
 
     def _send(self, now: Nanos, item: SendChannel | SendRaw, out: Outbox) -> None:
         if self.up_since is None:
-            return  # whoever sends has been told that the peer is down
+            # Whoever holds a channel has been told that the peer is down.
+            if isinstance(item, SendRaw):
+                reason = f"there is no session with {self.member.name}"
+                out.effect(PortRefused(self.peer, item.port, len(item.messages), reason))
+            return
         if isinstance(item, SendChannel):
             channel = self._outlet.channel(item.channel)
             channel.write(item.messages)
             if channel.waiting_bytes > QUEUE_MAX:
                 self._end_session(now, f"channel {item.channel} is full", out)
         else:
-            self._outlet.raw(item, now)
+            self._outlet.raw(item, out)
 
     def _send_frame(self, item: SendFrame, out: Outbox) -> None:
         if item.flow is None:
             self._touched = True
             if self.up_since is not None:
-                self._outlet.datagram(item.cls, encode(item.frame))
+                self._outlet.datagrams.frame(item.cls, encode(item.frame))
             return
         flow = self.flows.get(item.flow)
         if flow is None or not flow.ready or flow.closing or not self._cipher.usable(flow):
@@ -328,23 +334,8 @@ class LinkMachine(Machine):
     def _verdict(self, now: Nanos, verdict: FlowVerdict, out: Outbox) -> None:
         """Health has learnt something about sending on a flow."""
         flow = self.flows.get(verdict.flow)
-        if flow is None:
-            return
-        size = flow.size
-        if verdict.size and not flow.stream:
-            size = min(max(verdict.size, DATAGRAM_MIN), DATAGRAM_MAX)
-        worse = (
-            (flow.alive and not verdict.alive)
-            or (verdict.degraded and not flow.degraded)
-            or size < flow.size
-        )
-        if verdict.alive and not flow.alive:
-            flow.shunned_until = 0
-        flow.alive = verdict.alive
-        flow.degraded = verdict.degraded
-        flow.rank = verdict.rank
-        flow.size = size
-        self._outlet.judged(now, flow, worse, out)
+        if flow is not None:
+            self._outlet.judge(now, flow, verdict, out)
 
     # -- the session ---------------------------------------------------------------------------------------------
 
@@ -497,12 +488,13 @@ class LinkMachine(Machine):
         """End every channel, loudly. What comes next has a new epoch, so that nothing of the past is taken for it.
         `hang_up`: the flows are of no use either. `left`: the peer said goodbye, and will not answer."""
         self.up_since = None
-        unsent = self._outlet.clear()
+        unsent = self._outlet.clear(out)
         self._inlet.clear()
         self._cipher.renew(self._sessions.open(self.unit))
         self.epoch = self._sessions.next_epoch(self.peer)
         for flow in list(self.flows.values()):
             flow.parts.clear()
+            flow.apart.clear()
             if flow.ready:
                 flow.ready = False
                 self._announce(out, FlowLost(self.peer, flow.flow, reason, left))
@@ -658,21 +650,20 @@ class LinkMachine(Machine):
     # -- for people ----------------------------------------------------------------------------------------------
 
     def _moved(
-        self,
-        now: Nanos,
-        channel: ChannelOut,
-        flow: FlowState,
-        before: FlowState | None,
-        out: Outbox,
+        self, now: Nanos, lane: Placed, flow: FlowState, before: FlowState | None, out: Outbox
     ) -> None:
         was = before.path if before else ""
-        reason = f"channel {channel.channel}"
+        reason = f"{traffic_name(lane.traffic)}: {lane.reason}"
         out.fact(self._fact(now, "moved", path=flow.path, path_before=was, reason=reason))
 
     def _fact(
         self, now: Nanos, event: str, path: str = "", path_before: str = "", reason: str = ""
     ) -> LinkFact:
         return LinkFact(now, event, self.peer.hex(), self.member.name, path, path_before, reason)
+
+    def placement(self, traffic: int) -> tuple[str, str]:
+        """The path that some traffic uses, and why."""
+        return self._outlet.placement(traffic)
 
     def status(self) -> dict[str, Any]:
         """The link as the page and `holdfast status` show it."""
@@ -682,10 +673,22 @@ class LinkMachine(Machine):
             "session": self._cipher.session,
             "refused": self.last_refusal,
             "flows": [
-                {"path": f.path, "ready": f.ready, "alive": f.alive, "size": f.size, "use": f.use}
+                {
+                    "path": f.path,
+                    "ready": f.ready,
+                    "alive": f.alive,
+                    "size": f.size,
+                    "use": f.use,
+                    "unfit": {
+                        traffic_name(fit.traffic): fit.reason
+                        for fit in f.fitness.values()
+                        if fit.state
+                    },
+                }
                 for f in self.flows.values()
             ],
             "channels": self._outlet.status(self._inlet.received),
             "rejected": self.rejected | {"frame": self._inlet.unreadable},
-            "datagrams_dropped": self._outlet.datagrams_dropped,
+            "datagrams": self._outlet.datagram_status(),
+            "datagrams_dropped": self._outlet.datagrams.dropped,
         }

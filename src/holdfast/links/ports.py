@@ -156,6 +156,18 @@ DATAGRAMS = 1 << 20
 """Added to the port of an application's datagrams where both kinds of traffic are named by a number."""
 
 
+def traffic_name(traffic: int) -> str:
+    """What people call this traffic."""
+    if traffic > DATAGRAMS:
+        return f"datagrams {traffic - DATAGRAMS}"
+    return "datagrams" if traffic == DATAGRAMS else f"channel {traffic}"
+
+
+def class_of(traffic: int) -> int:
+    """The class that traffic belongs to: what applications send is `DATA`."""
+    return traffic if traffic < PORT_MIN else DATA
+
+
 class SendRaw(msgspec.Struct, frozen=True, gc=False):
     """Datagrams of an application: packed together, may be lost."""
 
@@ -169,19 +181,45 @@ class MemberUpdate(msgspec.Struct, frozen=True, gc=False):
     member: MemberInfo
 
 
+FIT = 0
+HELD = 1
+"""It suits again, but it has failed before, and was not sound for long enough since."""
+UNFIT = 2
+"""It does not suit; used only while nothing suits."""
+BARRED = 3
+"""Never to be used by this traffic, which rather waits."""
+
+
+class Fitness(msgspec.Struct, frozen=True, gc=False):
+    """What a flow is worth to one kind of traffic, by the need of that traffic."""
+
+    traffic: int
+    """A channel's number, or `DATAGRAMS` plus the port of an application's datagrams. Those without an entry of
+    their own are judged as `DATA`, and as `DATAGRAMS`."""
+    state: int
+    reason: str = ""
+    """In plain words, where it is not just fit."""
+    rank: int = 0
+    """Lower is better among flows in one state: what the traffic would rather have."""
+    size: int = 0
+    """The packets that this traffic asked for: it is put into no larger ones, and not together with others, whose
+    larger packets may be lost where its own pass. 0: any."""
+
+
 class FlowVerdict(msgspec.Struct, frozen=True, gc=False):
     """What health knows of sending on a flow: whether the peer hears it, and the largest packet that passes."""
 
     flow: FlowId
     alive: bool
     size: int
-    """0 leaves the size as it is."""
+    """The largest packet that passes; 0 leaves a datagram flow's size as it is, and says of a stream that it carries
+    segments of every size."""
     degraded: bool = False
-    """The path has a soft error that could hurt what uses this flow."""
+    """The path has a soft error, whomever it hurts."""
     rank: int = 0
     """Lower is better among flows that are equally able."""
-    unfit: tuple[tuple[int, str], ...] = ()
-    """Traffic that should not use this flow, and why: a channel's number, or `DATAGRAMS` plus a port's."""
+    fitness: tuple[Fitness, ...] = ()
+    """Empty: a path with a soft error suits nobody, any other suits all."""
 
 
 class Leave(msgspec.Struct, frozen=True, gc=False):
@@ -286,3 +324,12 @@ class PortRoom(msgspec.Struct, frozen=True, gc=False):
     peer: NodeId
     port: int
     queued: int
+
+
+class PortRefused(msgspec.Struct, frozen=True, gc=False):
+    """Effect for the driver: datagrams of an application that were not sent, how many, and why."""
+
+    peer: NodeId
+    port: int
+    count: int
+    reason: str

@@ -17,6 +17,7 @@ from holdfast.group.config import GroupConfig
 from holdfast.health.config import LAN as HEALTH_LAN
 from holdfast.health.config import WAN as HEALTH_WAN
 from holdfast.health.config import HealthConfig
+from holdfast.health.needs import SetNeeds
 from holdfast.links.config import LAN as LINK_LAN
 from holdfast.links.config import WAN as LINK_WAN
 from holdfast.links.config import LinkTiming
@@ -29,7 +30,11 @@ from holdfast.node.diagnostics import (
     check_tune,
     health_config,
 )
+from holdfast.node.needs import NeedsFields, NeedsSection, group_needs
 from holdfast.wire.frames import AdapterInfo
+
+WAN_SLOWER = 8
+"""Leaders are heard, and missed, so much more slowly in the WAN preset."""
 
 
 class AdapterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -83,10 +88,21 @@ class GroupSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     voters: tuple[str, ...]
-    leader: str
+    """Who decides, when the group begins: one to nine nodes."""
+    leader: str = ""
+    """The voter that leads at first; elections decide afterwards. The first one that may lead, when left out."""
     application: str = ""
     """`package.module:Class` of a `holdfast.Replica`; the code that starts the node may give it instead."""
     window_mb: int = 16
+    learners: tuple[str, ...] = ()
+    """Replicas that do not vote."""
+    never_lead: tuple[str, ...] = ()
+    """Replicas that are not elected."""
+    durability: Literal["memory", "durable"] = "memory"
+    delivery: Literal["safe", "fast"] = "safe"
+    mode: Literal["majority", "availability"] = "majority"
+    needs: NeedsFields | None = None
+    """What its messages and its order need of the paths to others."""
 
 
 class LabConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -112,6 +128,7 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     web: WebConfig = WebConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
     group: tuple[GroupSection, ...] = ()
+    needs: tuple[NeedsSection, ...] = ()
     diagnostics: DiagnosticsConfig = DiagnosticsConfig()
     tune: tuple[TuneSection, ...] = ()
     lab: LabConfig = LabConfig()
@@ -144,15 +161,35 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(infos)
 
     def groups(self) -> tuple[GroupConfig, ...]:
-        return tuple(
-            GroupConfig(
-                name=group.name,
-                voters=group.voters,
-                leader=group.leader,
-                window_bytes=group.window_mb << 20,
-            )
-            for group in self.group
+        return tuple(self.one_group(group) for group in self.group)
+
+    def one_group(self, group: GroupSection) -> GroupConfig:
+        slower = 1 if self.preset == "lan" else WAN_SLOWER
+        plain = GroupConfig(
+            name=group.name,
+            voters=group.voters,
+            leader=group.leader,
+            learners=group.learners,
+            never_lead=group.never_lead,
+            durability=group.durability,
+            delivery=group.delivery,
+            mode=group.mode,
+            window_bytes=group.window_mb << 20,
         )
+        return msgspec.structs.replace(
+            plain,
+            append_period_ns=plain.append_period_ns * slower,
+            election_ns=plain.election_ns * slower,
+            stall_ns=plain.stall_ns * slower,
+        )
+
+    def needs_of_traffic(self, source: str = "configuration") -> list[SetNeeds]:
+        """Everything that the file says about what traffic needs."""
+        found = [item for section in self.needs for item in section.items(source)]
+        for group in self.group:
+            if group.needs is not None:
+                found += group_needs(group.name, group.needs, source)
+        return found
 
 
 def split_address(address: str, where: str) -> tuple[str, int]:
@@ -208,8 +245,9 @@ def check(config: NodeConfig, source: str) -> None:
         if not port:
             raise ConfigError(f"{source}: join: nobody listens at port 0, as in {join!r}")
     for group in config.group:
-        _check_group(group, source)
+        _check_group(config, group, source)
     _check_twice([group.name for group in config.group], "groups are called", source)
+    _check_needs(config, source)
     check_diagnostics(config.diagnostics, source)
     subnets = [adapter.subnet or adapter.name for adapter in config.adapter]
     for tune in config.tune:
@@ -282,6 +320,27 @@ def _check_telemetry(telemetry: TelemetryConfig, source: str) -> None:
         raise ConfigError(f"{source}: [telemetry] seal_s is more than 0 and at most a day (86400)")
 
 
+def _check_needs(config: NodeConfig, source: str) -> None:
+    """An adapter or subnet that this node does not have would never be found."""
+    config.needs_of_traffic(source)
+    places = [(f"[[needs]] of port {section.port}", section) for section in config.needs]
+    fields: list[tuple[str, NeedsFields]] = [
+        *places,
+        *((f"group {g.name!r}: needs", g.needs) for g in config.group if g.needs is not None),
+    ]
+    known = (
+        ("adapter", [adapter.name for adapter in config.adapter]),
+        ("subnet", [adapter.subnet or adapter.name for adapter in config.adapter]),
+    )
+    for where, needs in fields:
+        for key, names in known:
+            value = getattr(needs, key)
+            if value and value not in names:
+                raise ConfigError(
+                    f"{source}: {where}: no adapter has {key} {value!r}; known: {', '.join(names)}"
+                )
+
+
 def _check_tls(config: NodeConfig, source: str) -> None:
     for key in ("authority", "certificate", "key"):
         if not getattr(config.security, key):
@@ -295,15 +354,18 @@ def _check_tls(config: NodeConfig, source: str) -> None:
         )
 
 
-def _check_group(group: GroupSection, source: str) -> None:
-    if not 1 <= len(group.voters) <= 9:
-        raise ConfigError(f"{source}: group {group.name!r} needs one to nine voters")
-    if len(set(group.voters)) != len(group.voters):
-        raise ConfigError(f"{source}: group {group.name!r} names a voter twice")
-    if group.leader not in group.voters:
-        raise ConfigError(f"{source}: group {group.name!r}: leader {group.leader!r} is not a voter")
+def _check_group(config: NodeConfig, group: GroupSection, source: str) -> None:
     if group.window_mb < 1:
         raise ConfigError(f"{source}: group {group.name!r}: window_mb is at least 1")
+    if group.durability == "durable" and not config.data:
+        raise ConfigError(
+            f"{source}: group {group.name!r} is durable, but this node keeps nothing: set data = "
+            '"some/directory", or durability = "memory"'
+        )
+    try:
+        config.one_group(group)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from None
 
 
 def _check_keys(raw: Any, kind: type[msgspec.Struct], source: str, where: str) -> None:

@@ -19,10 +19,12 @@ from zlib import crc32
 
 from holdfast.errors import MisuseError
 from holdfast.group.config import GROUP_FRAMES, units_for
+from holdfast.group.journal import journal_tables
 from holdfast.group.replica import ReplicaMachine
 from holdfast.group.source import SourceMachine
 from holdfast.health.config import HealthConfig
 from holdfast.health.monitor import HEALTH, HealthMachine
+from holdfast.health.placement import Placement
 from holdfast.links.config import Self
 from holdfast.links.directory import DIRECTORY, MEMBERS, DirectoryMachine
 from holdfast.links.door import DoorMachine
@@ -109,6 +111,9 @@ class NodeCore:
         """With which this node seals what it multicasts; every peer gets it over TLS."""
         self._streams_begun: dict[str, int] = {}
         self.sessions = Sessions(self._rng("sessions"))
+        self.placement = Placement(node, self.me.sealed)
+        for needs in config.needs_of_traffic():
+            self.placement.set(needs)
         self.turns = Turns(self._build)
         self.groups = {group.name: group for group in config.groups()}
         for unit in self._fixed_units():
@@ -119,9 +124,10 @@ class NodeCore:
         self._listeners.remove(DOOR)
 
     @staticmethod
-    def tables(_: NodeConfig) -> list[str]:
+    def tables(config: NodeConfig) -> list[str]:
         """The tables of the store that must be loaded before a core can be made."""
-        return [MEMBERS]
+        replicas = [group for group in config.groups() if config.name in group.replicas]
+        return [MEMBERS, *(table for group in replicas for table in journal_tables(group))]
 
     def _fixed_units(self) -> Iterable[str]:
         yield DOOR
@@ -132,7 +138,7 @@ class NodeCore:
         yield DIRECTORY
         for group in self.groups.values():
             yield f"source/{group.name}"
-            if self.config.name in (*group.voters, *group.learners):
+            if self.config.name in group.replicas:
                 yield f"replica/{group.name}"
 
     def _rng(self, unit: str) -> Random:
@@ -149,7 +155,7 @@ class NodeCore:
             return DoorMachine(me, join, self.sessions, self._spawn, rng, self._now)
         if kind == HEALTH:
             mtus = {adapter.name: adapter.mtu for adapter in self.config.adapter}
-            return HealthMachine(me, self._health, mtus)
+            return HealthMachine(me, self._health, mtus, self.placement)
         if kind == DIRECTORY:
             spawn = self._spawn if self.config.mesh == "all" else _spawn_nothing
             return DirectoryMachine(me, spawn, self._stored.get(MEMBERS, []), self._now)
@@ -168,13 +174,16 @@ class NodeCore:
         if kind == "replica":
             if self.turns.machine(unit) is not None:
                 # The others count on what it acknowledged, and that was in the memory that it just lost.
-                raise MisuseError(f"a replica in memory cannot be rebuilt: restart node {me.name}")
+                raise MisuseError(
+                    f"a replica cannot be rebuilt while its node runs: restart node {me.name}"
+                )
             return ReplicaMachine(
                 config=self.groups[name],
                 node=me.node,
                 name=me.name,
                 incarnation=me.incarnation,
                 rng=rng,
+                stored=self._stored,
             )
         if unit.startswith(MULTICAST):
             adapter = me.adapter(name)

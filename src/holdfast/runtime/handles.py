@@ -9,12 +9,17 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+import msgspec
+
 from holdfast.errors import HoldfastError, MisuseError
 from holdfast.group.ports import Multicast
+from holdfast.health.monitor import HEALTH
+from holdfast.health.needs import Needs, SetNeeds
 from holdfast.links.channel import MESSAGE_MAX
-from holdfast.links.ports import SendChannel, SendRaw, link_unit
-from holdfast.runtime.driver import Driver
-from holdfast.types import DATA, NodeId
+from holdfast.links.datagrams import BOUNDS
+from holdfast.links.ports import DATAGRAMS, SendChannel, SendRaw, link_unit
+from holdfast.runtime.driver import ITEM_BYTES, Driver
+from holdfast.types import DATA, SYNC, NodeId
 
 QUEUE_BYTES: Final = 8 << 20
 
@@ -106,25 +111,76 @@ class _Handle:
         raise AssertionError("a handle is one of the kinds below")
 
 
-class Channel(_Handle):
-    """Reliable and in order, over whichever path works, until the peer restarts or every path is dead."""
+class Place(msgspec.Struct, frozen=True, gc=False):
+    """Where some traffic goes now: `own adapter/the peer's adapter/transport`, and why there."""
 
-    def __init__(self, driver: Driver, peer: NodeId, port: int) -> None:
-        super().__init__(driver, link_unit(peer), QUEUE_BYTES)
+    path: str
+    """Empty before anything was sent, and while nothing may be used."""
+    reason: str
+
+
+class _PeerHandle(_Handle):
+    """Traffic to one port of one peer, which has a place among the paths to that peer."""
+
+    def __init__(
+        self, driver: Driver, peer: NodeId, port: int, traffic: int, needs: Needs | None, bound: int
+    ) -> None:
+        super().__init__(driver, link_unit(peer), bound)
         self.peer = peer
         self.port = port
+        self._traffic = traffic
+        self._needs: Needs | None = None
+        if needs is not None:
+            self.needs = needs
+
+    @property
+    def needs(self) -> Needs | None:
+        """What this traffic needs of its path; may be set at any time, and None takes it back."""
+        return self._needs
+
+    @needs.setter
+    def needs(self, needs: Needs | None) -> None:
+        if self._ended is not None:
+            raise self._ended
+        self._needs = needs
+        item = SetNeeds("application", self._traffic, needs, self.peer)
+        self._driver.intake.force(SYNC, HEALTH, item, ITEM_BYTES)
+        self._driver.wake()
+
+    @property
+    def placement(self) -> Place:
+        """The path that this traffic uses now, and why."""
+        link = self._driver.core.link(self.peer)
+        return Place(*link.placement(self._traffic)) if link is not None else Place("", "")
+
+
+class Channel(_PeerHandle):
+    """Reliable and in order, over whichever path works, until the peer restarts or every path is dead."""
+
+    def __init__(self, driver: Driver, peer: NodeId, port: int, needs: Needs | None = None) -> None:
+        super().__init__(driver, peer, port, port, needs, QUEUE_BYTES)
 
     def _request(self, messages: list[bytes]) -> object:
         return SendChannel(self.port, messages)
 
 
-class Datagrams(_Handle):
+class Datagrams(_PeerHandle):
     """Messages that may be lost, doubled or overtaken: packed into as few packets as fit."""
 
-    def __init__(self, driver: Driver, peer: NodeId, port: int) -> None:
-        super().__init__(driver, link_unit(peer), QUEUE_BYTES)
-        self.peer = peer
-        self.port = port
+    def __init__(self, driver: Driver, peer: NodeId, port: int, needs: Needs | None = None) -> None:
+        super().__init__(driver, peer, port, DATAGRAMS + port, needs, BOUNDS[DATA])
+        self.refused = 0
+        """Messages that were accepted here but could not be sent: no path carries them, or too much waited."""
+        self.refusal = ""
+        """Why the last of them was refused."""
+
+    def is_to(self, peer: NodeId, port: int) -> bool:
+        return (self.peer, self.port) == (peer, port)
+
+    def refuse(self, count: int, reason: str) -> None:
+        """The node says that messages were not sent."""
+        self.refused += count
+        self.refusal = reason
 
     def hand_over(self) -> None:
         super().hand_over()

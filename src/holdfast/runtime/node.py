@@ -23,8 +23,9 @@ from holdfast.errors import (
     PeerUnknown,
 )
 from holdfast.group.ports import Replica, SourceRoom
+from holdfast.health.needs import Needs
 from holdfast.links.inlet import CHANNELS_MAX
-from holdfast.links.ports import PORT_MIN, PortReady, PortRoom, SessionEnded
+from holdfast.links.ports import PORT_MIN, PortReady, PortRefused, PortRoom, SessionEnded
 from holdfast.machine import Failure
 from holdfast.node.config import NodeConfig
 from holdfast.node.core import NodeCore
@@ -256,8 +257,12 @@ class Node:
         if callback is not None:
             callback(ready.peer, ready.messages)
 
-    def _room(self, room: PortRoom | SourceRoom) -> None:
-        if isinstance(room, PortRoom):
+    def _room(self, room: PortRoom | PortRefused | SourceRoom) -> None:
+        if isinstance(room, PortRefused):
+            for handle in self._handles:
+                if isinstance(handle, Datagrams) and handle.is_to(room.peer, room.port):
+                    handle.refuse(room.count, room.reason)
+        elif isinstance(room, PortRoom):
             channel = self._channels.get((room.peer, room.port))
             if channel is not None:
                 channel.queued(room.queued)
@@ -325,8 +330,10 @@ class Node:
             f"no member of domain {self.config.domain!r} is called {name!r}; nothing was sent"
         )
 
-    def channel(self, peer: NodeId | str, port: int = PORT_MIN) -> Channel:
-        """A reliable, ordered stream of messages to a port of `peer`."""
+    def channel(
+        self, peer: NodeId | str, port: int = PORT_MIN, needs: Needs | None = None
+    ) -> Channel:
+        """A reliable, ordered stream of messages to a port of `peer`, on a path that gives what it `needs`."""
         if port < PORT_MIN:
             raise MisuseError(f"ports below {PORT_MIN} are Holdfast's own")
         node = self.peer(peer) if isinstance(peer, str) else peer
@@ -341,14 +348,18 @@ class Node:
                 raise MisuseError(
                     f"there are {PORTS_MAX} channels to {peer!r} already, and a peer takes no more; nothing was opened"
                 )
-            channel = self._channels[key] = Channel(self._drive(), node, port)
+            channel = self._channels[key] = Channel(self._drive(), node, port, needs)
             self._handles.append(channel)
+        elif needs is not None:
+            self._channels[key].needs = needs
         return self._channels[key]
 
-    def datagrams(self, peer: NodeId | str, port: int = PORT_MIN) -> Datagrams:
-        """Messages to a port of `peer` that may be lost."""
+    def datagrams(
+        self, peer: NodeId | str, port: int = PORT_MIN, needs: Needs | None = None
+    ) -> Datagrams:
+        """Messages to a port of `peer` that may be lost, on a path that gives what they need."""
         node = self.peer(peer) if isinstance(peer, str) else peer
-        datagrams = Datagrams(self._drive(), node, port)
+        datagrams = Datagrams(self._drive(), node, port, needs)
         self._handles.append(datagrams)
         return datagrams
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import resource
 from pathlib import Path
 from time import monotonic_ns
 
@@ -21,9 +22,11 @@ from holdfast.transports import (
     Credentials,
     Faults,
     MulticastTransport,
+    TcpLimits,
     TcpTransport,
     Tls,
     Transport,
+    UdpLimits,
     UdpTransport,
     load_tls,
 )
@@ -109,6 +112,12 @@ def make_transports(
 ) -> dict[tuple[str, str], Transport]:
     """One transport for each adapter and kind, not started yet."""
     made: dict[tuple[str, str], Transport] = {}
+    # What measures gets at most a quarter of the files that this process may open: data must never want for one.
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    share = max(8, files // (8 * len(config.adapter)))
+    tcp, udp = TcpLimits(), UdpLimits()
+    tcp = msgspec.structs.replace(tcp, measuring_max=min(tcp.measuring_max, share))
+    udp = msgspec.structs.replace(udp, sides_max=min(udp.sides_max, share))
     for a in config.adapters():
         if a.multicast:
             group = split_address(a.multicast, f"adapter {a.name!r}")
@@ -119,10 +128,24 @@ def make_transports(
             key = (a.name, kind)
             if kind == "tcp":
                 made[key] = TcpTransport(
-                    a.name, a.host, a.port, driver, driver.next_flow, tls=tls, faults=faults
+                    a.name,
+                    a.host,
+                    a.port,
+                    driver,
+                    driver.next_flow,
+                    tls=tls,
+                    faults=faults,
+                    limits=tcp,
                 )
             else:
                 made[key] = UdpTransport(
-                    a.name, a.host, a.port, driver, driver.next_flow, faults=faults, mtu=a.mtu
+                    a.name,
+                    a.host,
+                    a.port,
+                    driver,
+                    driver.next_flow,
+                    faults=faults,
+                    limits=udp,
+                    mtu=a.mtu,
                 )
     return made

@@ -66,8 +66,10 @@ class AppWorker:
         """Do a batch of jobs; what was applied is reported once for all that came before."""
         index = size = 0
         for job in jobs:
-            if self._closing or self._failed:
+            if self._closing:
                 return
+            if self._failed and not isinstance(job, RestoreState):
+                continue  # Only a state from elsewhere can help it.
             try:
                 if isinstance(job, Apply):
                     self._application.apply(job.batch, self._context(job))
@@ -82,9 +84,13 @@ class AppWorker:
                     )
                 else:
                     self._application.restore(job.data)
+                    self._failed = False
                     self._answer(Restored(job.index))
             except Exception as error:  # noqa: BLE001 the application's own; it suspends this replica only
                 self._failed = True
+                if index:
+                    self._answer(Applied(index, size))
+                    index = size = 0
                 self._answer(AppFailed(job.index, f"{type(error).__name__}: {error}"))
         if index:
             self._answer(Applied(index, size))

@@ -46,8 +46,9 @@ class Worker:
         """Of batches that were handed over and not answered; the replica bounds it by `APPLY_MAX`."""
 
     def give(self, job: Job) -> None:
-        if self._failed:
-            return
+        if self._failed and not isinstance(job, RestoreState):
+            return  # Only a state from elsewhere can help it.
+        self._failed = False
         self._jobs.append(job)
         if isinstance(job, Apply):
             self.outstanding_bytes += job.size
@@ -91,7 +92,7 @@ class Worker:
             if answer is None:
                 continue
             if isinstance(answer, Applied):
-                self.outstanding_bytes -= answer.size
+                self.outstanding_bytes = max(0, self.outstanding_bytes - answer.size)
             self._host.give(self._unit, answer)
 
     def _run(self, job: Job) -> Any:
@@ -100,6 +101,7 @@ class Worker:
         except Exception as error:  # noqa: BLE001  # an application may raise anything
             self._failed = True
             self._jobs.clear()
+            self.outstanding_bytes = 0
             return AppFailed(job.index, f"{type(error).__name__}: {error}")
 
     def _answer(self, job: Job) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -33,6 +33,8 @@ class GroupPlan(msgspec.Struct, frozen=True):
     name: str = "book"
     voters: int = 3
     load: Load = Load()
+    durability: Literal["memory", "durable"] = "memory"
+    delivery: Literal["safe", "fast"] = "safe"
 
 
 def make_core(context: HostContext, config: NodeConfig) -> Core:
@@ -120,7 +122,11 @@ class Cluster:
         groups = []
         for group in self._groups:
             voters = tuple(map(node_name, range(1, min(group.voters, self._nodes) + 1)))
-            groups.append(GroupSection(group.name, voters, voters[0]))
+            groups.append(
+                GroupSection(
+                    group.name, voters, durability=group.durability, delivery=group.delivery
+                )
+            )
         return NodeConfig(
             domain=DOMAIN,
             name=node_name(number),

@@ -32,14 +32,15 @@ class NodeFact(Fact, frozen=True, gc=False):
 
 
 class LinkFact(Fact, frozen=True, gc=False):
-    """A link or its channels: `up`, `down`, `flow_ready`, `flow_lost`, `moved` (from one flow's path to another's)."""
+    """A link or its channels: `up`, `down`, `flow_ready`, `flow_lost`, `flow_unheard` (one that was to measure could
+    not be agreed on), `moved` (from one flow's path to another's)."""
 
     kind: ClassVar[str] = "link"
     event: str
     peer: str
     peer_name: str
     path: str = ""
-    """`local adapter/remote adapter/transport`"""
+    """`local adapter/remote adapter/transport`, and `+use` for a flow that measures"""
     path_before: str = ""
     reason: str = ""
 

@@ -47,6 +47,8 @@ class TcpLimits(msgspec.Struct, frozen=True):
     newcomers_max: int = 64
     """Accepted connections that have not said anything yet. The oldest makes room."""
     flows_max: int = 1024
+    measuring_max: int = 512
+    """Of these, connections that measure: data must never find the place taken."""
     write_high_bytes: int = 1 << 20
     """A flow that has this much waiting asks for no more..."""
     write_low_bytes: int = 256 * 1024
@@ -78,6 +80,10 @@ class Owner(Protocol):
 
     def admitted(self, connection: Connection) -> None:
         """It may carry packets now: give it its flow number and announce it."""
+        ...
+
+    def measures(self, connection: Connection) -> bool:
+        """It turns out to be one that measures; False when there are enough of those."""
         ...
 
     def spoke(self, connection: Connection) -> None:
@@ -268,6 +274,9 @@ class Connection(asyncio.BufferedProtocol):
         if lead.mss:
             if not MSS_MIN <= lead.mss <= MSS_MAX:
                 self.end(f"the peer wants to measure segments of {lead.mss} bytes")
+                return 0
+            if not self.owner.measures(self):
+                self.end("there are enough connections that measure", at_once=True)
                 return 0
             self._watch_closely()
             if self._pipe is not None:

@@ -71,6 +71,7 @@ class TcpTransport:
         """All that are of use, whatever their stage."""
         self._newcomers: dict[Connection, None] = {}
         """Accepted, and have not said anything yet; oldest first."""
+        self._measuring: dict[Connection, None] = {}
         self._flows: dict[FlowId, Connection] = {}
         self._ending: dict[Connection, None] = {}
         """Of no use any more, but the socket is still open."""
@@ -100,6 +101,9 @@ class TcpTransport:
             return
         if len(self._connections) >= self.limits.flows_max:
             self._failed(connection, f"there are {self.limits.flows_max} connections already")
+            return
+        if request.use and not self.measures(connection):
+            self._failed(connection, "there are enough connections that measure")
             return
         self._connections[connection] = None
         self._run(self._make(connection))
@@ -163,12 +167,19 @@ class TcpTransport:
             )
         )
 
+    def measures(self, connection: Connection) -> bool:
+        if len(self._measuring) >= self.limits.measuring_max:
+            return False
+        self._measuring[connection] = None
+        return True
+
     def spoke(self, connection: Connection) -> None:
         self._newcomers.pop(connection, None)
 
     def ended(self, connection: Connection, reason: str) -> None:
         self._connections.pop(connection, None)
         self._newcomers.pop(connection, None)
+        self._measuring.pop(connection, None)
         self._ending[connection] = None
         if connection.flow is not None:
             del self._flows[connection.flow]

@@ -336,6 +336,8 @@ class Append(Frame, frozen=True, gc=False, array_like=True, tag=43):
     entries: tuple[Entry, ...] = ()
     contact_ns: int = 0
     """How long ago the leader last heard from a majority."""
+    history: int = 0
+    """Which founding of the group this order goes back to."""
 
 
 class Appended(Frame, frozen=True, gc=False, array_like=True, tag=44):
@@ -351,6 +353,12 @@ class Appended(Frame, frozen=True, gc=False, array_like=True, tag=44):
     """The highest number held of each stream: a number that anybody holds is a gap for the leader."""
     applied: int = 0
     """The index up to which the replica's application has come: what nobody needs any more may be freed."""
+    history: int = 0
+    all_marks: bool = False
+    """`marks` speaks of every stream, not only of those that have changed."""
+    failed: int = 0
+    """The entry at which the replica's application failed, and why; 0 while it works."""
+    why: str = ""
 
 
 class StateRequest(Frame, frozen=True, gc=False, array_like=True, tag=45):
@@ -376,6 +384,55 @@ class Freed(Frame, frozen=True, gc=False, array_like=True, tag=47):
 
     group: str
     upto: tuple[tuple[StreamId, int], ...]
+    view: int = 0
+    """The number of the view that is decided, and the names of the replicas in it: sources send to these."""
+    replicas: tuple[str, ...] = ()
+
+
+class Ballot(Frame, frozen=True, gc=False, array_like=True, tag=48):
+    """Asks for a vote. `kind`: 0 would I get it (a pre-vote, changes nothing), 1 give it to me, 2 from the leader:
+    campaign at once, in my place."""
+
+    group: str
+    history: int
+    kind: int
+    term: int
+    last_term: int
+    last_index: int
+    view: bytes = b""
+    """Who is in the group, as the sender's log has it: one that has just started finds itself in it, or not."""
+
+
+class Vote(Frame, frozen=True, gc=False, array_like=True, tag=49):
+    """The answer to a `Ballot`. A refusal carries the term that its sender is in."""
+
+    group: str
+    history: int
+    kind: int
+    term: int
+    granted: bool
+
+
+class Seek(Frame, frozen=True, gc=False, array_like=True, tag=50):
+    """A replica without a place in the group is here, and looks for those who have one. `kind`: 0 let me in,
+    1 add the replica `name` (as a voter if `voter`), 2 remove it."""
+
+    group: str
+    history: int = 0
+    kind: int = 0
+    name: str = ""
+    voter: bool = True
+
+
+class Standing(Frame, frozen=True, gc=False, array_like=True, tag=51):
+    """The answer to a `Seek`: what its sender is. `history` is 0 when it has none: a group that is new, or forgot."""
+
+    group: str
+    history: int
+    term: int
+    leader: str = ""
+    removed: bool = False
+    """The one that seeks was removed from the group, and will not be let in before somebody adds it."""
 
 
 AnyFrame = (
@@ -403,6 +460,10 @@ AnyFrame = (
     | StateRequest
     | StateChunk
     | Freed
+    | Ballot
+    | Vote
+    | Seek
+    | Standing
 )
 
 IMMEDIATE: Final = frozenset({Basic, Probe, Payload, Idle, Nack, RawBatch})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from tests.unit.group.harness import World, leading, node_id, ready, settle
+from tests.unit.group.harness import World, leader, leading, node_id, ready, settle
 
 from holdfast.types import MILLISECOND
 
@@ -83,7 +83,7 @@ class Chaos:
             name = rng.choice(world.names)
             role = (
                 "leader"
-                if name == "n1"
+                if name == leader(world)
                 else "follower"
                 if name in world.config.replicas
                 else "source"
@@ -151,5 +151,5 @@ class Amnesia(Chaos):
         name = self.rng.choice(self.world.config.voters)
         others = [other for other in self.world.config.voters if other != name]
         if any(self.world.hosts[other].status["memory"] == "whole" for other in others):
-            self.restarts["leader" if name == "n1" else "follower"] += 1
+            self.restarts["leader" if name == leader(self.world) else "follower"] += 1
             self.world.restart(name)

@@ -23,6 +23,7 @@ from holdfast.group import (
     source_unit,
     units_for,
 )
+from holdfast.group.journal import journal_tables
 from holdfast.group.ports import (
     AppFailed,
     Applied,
@@ -36,8 +37,9 @@ from holdfast.group.ports import (
 )
 from holdfast.links.ports import PeerDown, PeerUp, Received, SendChannel, link_unit
 from holdfast.machine import Machine, Outbox, Turns
+from holdfast.stores.memory import MemoryStore, Tables
 from holdfast.telemetry.facts import DeliveryFact, GroupFact, OrderFact
-from holdfast.types import MICROSECOND, MILLISECOND, NodeId
+from holdfast.types import MICROSECOND, MILLISECOND, SECOND, NodeId
 from holdfast.wire.codec import Rejected, decode_frame
 from holdfast.wire.frames import MemberInfo
 
@@ -128,9 +130,13 @@ class Host:
         self.fails_at = 0
         """The application raises when it is given this position."""
         self.unanswered: list[Any] = []
+        self.unwritten: list[tuple[int, list[Any]]] = []
+        """Turns whose writes are not on disk yet."""
         self.room: list[int] = []
         self.turns = Turns(lambda _unit: None)
         config = world.config
+        if name in world.joiners:
+            config = msgspec.structs.replace(config, learners=(*config.learners, name))
         seed = f"{world.seed}/{name}/{incarnation}"
         self.source = SourceMachine(
             config=config, node=self.id, name=name, incarnation=incarnation, rng=Random(seed + "s")
@@ -138,8 +144,13 @@ class Host:
         self.turns.add(source_unit(GROUP), self.source)
         self.replica: ReplicaMachine | None = None
         if name in config.replicas:
+            stored = {
+                table: MemoryStore(world.disks[name]).load(table)
+                for table in journal_tables(config)
+            }
             self.replica = ReplicaMachine(
-                config=config, node=self.id, name=name, incarnation=incarnation, rng=Random(seed + "r")
+                config=config, node=self.id, name=name, incarnation=incarnation, rng=Random(seed + "r"),
+                stored=stored,
             )  # fmt: skip
             self.turns.add(replica_unit(GROUP), self.replica)
         for other in world.names:
@@ -167,13 +178,15 @@ class World:
         learners: int = 0,
         sources: int = 0,
         *,
+        joiners: int = 0,
         loss: float = 0.0,
         double: float = 0.0,
         reorder: bool = False,
         delay_us: tuple[int, int] = (50, 400),
         **settings: Any,
     ) -> None:
-        """Voters are n1, n2, ..., learners l1, ..., nodes that only send s1, ...; n1 leads."""
+        """Voters are n1, n2, ..., learners l1, ..., nodes that only send s1, ..., replicas that only their own
+        configuration names j1, ...; n1 leads at first."""
         self.seed = seed
         self.rng = Random(f"world/{seed}")
         self.loss, self.double, self.reorder = loss, double, reorder
@@ -181,13 +194,16 @@ class World:
         self.app_delay_us = (10, 200)
         names = [f"n{k + 1}" for k in range(voters)], [f"l{k + 1}" for k in range(learners)]
         self.config = GroupConfig(
-            name=GROUP, voters=tuple(names[0]), leader="n1", learners=tuple(names[1]), **settings
+            name=GROUP, voters=tuple(names[0]), learners=tuple(names[1]), **settings
         )
-        self.names = [*names[0], *names[1], *(f"s{k + 1}" for k in range(sources))]
-        self.now = 0
+        self.joiners = [f"j{k + 1}" for k in range(joiners)]
+        self.names = [*names[0], *names[1], *self.joiners, *(f"s{k + 1}" for k in range(sources))]
+        self.now = SECOND
         self.hosts: dict[str, Host] = {}
         self.past: list[Host] = []
         """Hosts that were killed: what they delivered still counts."""
+        self.disks = {name: Tables() for name in self.names}
+        self.disk_us = (100, 800)
         self.facts: list[tuple[str, Any]] = []
         self.failures: list[Any] = []
         self.turns_run = 0
@@ -199,6 +215,7 @@ class World:
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._sequence = 0
         self._alarm: dict[str, int] = {}
+        self._paused: dict[str, list[tuple[Host, str, Any]]] = {}
         self._trace = blake2b(digest_size=16)
         self.drop: Callable[[str, str, Any], bool] | None = None
         """A test may lose frames of its choice: (from, to, frame)."""
@@ -246,6 +263,8 @@ class World:
 
     def kill(self, name: str) -> None:
         host = self.hosts.pop(name)
+        # Of what was not reported as written some may be there, in order.
+        self._save(host, self.rng.randint(0, len(host.unwritten)))
         self.past.append(host)
         for other in list(self.hosts.values()):
             if not self._is_cut(name, other.name):
@@ -311,8 +330,19 @@ class World:
 
     # -- turns ---------------------------------------------------------------------------------------------------
 
+    def pause(self, name: str) -> None:
+        """Stop a process as SIGSTOP does: what arrives waits."""
+        self._paused[name] = []
+
+    def resume(self, name: str) -> None:
+        waiting = self._paused.pop(name)
+        if name in self.hosts:
+            self._turn(self.hosts[name], [(unit, item) for host, unit, item in waiting])
+
     def _feed(self, host: Host, unit: str, item: Any) -> None:
-        if self.hosts.get(host.name) is host:
+        if host.name in self._paused:
+            self._paused[host.name].append((host, unit, item))
+        elif self.hosts.get(host.name) is host:
             self._turn(host, [(unit, item)])
 
     def _turn(self, host: Host, inputs: list[tuple[str, Any]]) -> None:
@@ -328,9 +358,37 @@ class World:
                     f"{host.name}: {failure.unit} failed on {failure.inputs}"
                 ) from failure.error
             self.facts.extend((host.name, fact) for fact in result.facts)
+            if result.writes:
+                host.unwritten.append((result.number, result.writes))
+                if len(host.unwritten) == 1:
+                    self._sync(host)
             for effect in result.effects:
                 self._effect(host, effect)
         self._set_alarm(host)
+
+    def _sync(self, host: Host) -> None:
+        delay_ns = self.rng.randint(*self.disk_us) * MICROSECOND
+        self.at(self.now + delay_ns, lambda: self._synced(host, len(host.unwritten)))
+
+    def _synced(self, host: Host, count: int) -> None:
+        if self.hosts.get(host.name) is not host:
+            return
+        if host.name in self._paused:
+            self.at(self.now + MILLISECOND, lambda: self._synced(host, count))
+            return
+        turn = self._save(host, count)
+        if host.unwritten:
+            self._sync(host)
+        if host.turns.written(turn):
+            self._turn(host, [])
+
+    def _save(self, host: Host, count: int) -> int:
+        """Write the turns that have waited longest; the number of the last one."""
+        done = host.unwritten[:count]
+        del host.unwritten[:count]
+        for _, writes in done:
+            MemoryStore(self.disks[host.name]).commit(writes)
+        return done[-1][0] if done else 0
 
     def _set_alarm(self, host: Host) -> None:
         deadline = host.turns.next_deadline()
@@ -339,7 +397,7 @@ class World:
             self.at(max(deadline, self.now), lambda: self._ring(host, deadline))
 
     def _ring(self, host: Host, deadline: int) -> None:
-        if self.hosts.get(host.name) is not host:
+        if self.hosts.get(host.name) is not host or host.name in self._paused:
             return
         if self._alarm.get(host.name) == deadline:
             del self._alarm[host.name]
@@ -370,7 +428,7 @@ class World:
     def _work(self, host: Host) -> None:
         if self.hosts.get(host.name) is not host or not host.unanswered:
             return
-        if host.frozen:
+        if host.frozen or host.name in self._paused:
             self.at(self.now + MILLISECOND, lambda: self._work(host))
             return
         effect = host.unanswered.pop(0)
@@ -475,17 +533,30 @@ def settle(world: World, expected: int, limit_ns: int = 20_000 * MILLISECOND) ->
     world.check()
 
 
+def leader(world: World) -> str:
+    """Who leads with the others behind it; empty when nobody does. A leader that was cut off may not know it yet."""
+    leaders = [
+        (host.status["term"], name)
+        for name, host in world.hosts.items()
+        if host.replica and host.status["state"] == "leading"
+    ]
+    return max(leaders)[1] if leaders else ""
+
+
 def leading(world: World) -> bool:
-    host = world.hosts.get("n1")
-    return host is not None and host.status["state"] == "leading"
+    return bool(leader(world))
 
 
 def ready(world: World, limit_ns: int = 10_000 * MILLISECOND) -> None:
     """Run until the leader leads and every running replica has a whole memory."""
 
     def reached() -> bool:
+        memories = {
+            name: host.status["memory"] for name, host in world.hosts.items() if host.replica
+        }
         return leading(world) and all(
-            host.status["memory"] == "whole" for host in world.hosts.values() if host.replica
+            memory == "whole" or (memory == "blank" and name in world.joiners)
+            for name, memory in memories.items()
         )
 
     world.run_until(reached, limit_ns)

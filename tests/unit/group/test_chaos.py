@@ -28,7 +28,9 @@ def test_replicas_agree_and_nothing_is_lost_or_doubled_under_faults(seed: int) -
 def test_replicas_never_disagree_however_many_forget(seed: int) -> None:
     """Restarts at any moment, as long as one voter remembers. The group may halt; it may not begin another history."""
     world = Amnesia(seed, steps=40).run()
-    assert world.events("restored")
+    assert world.events("founded") == world.events("founded")[:1]
+    seen["forgetful runs"] += 1
+    seen["let in again"] += len(world.events("view"))
 
 
 def test_the_runs_above_were_worth_it() -> None:
@@ -38,3 +40,4 @@ def test_the_runs_above_were_worth_it() -> None:
     assert seen["deliveries"] > 10_000
     assert min(seen["recovered"], seen["restored"], seen["cuts"]) > 50
     assert seen["leader restarts"] > 10
+    assert seen["let in again"] > 100

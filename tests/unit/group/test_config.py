@@ -27,6 +27,9 @@ S = StreamId(b"s" * 16, 1, 0)
         ({"voters": tuple("abcdefghij")}, "at most 9"),
         ({"window_bytes": 100_000}, "window_bytes"),
         ({"nack_delay_ns": 0}, "nack_delay_ns"),
+        ({"never_lead": ("z",)}, "'z' is no replica"),
+        ({"never_lead": ("a",)}, "nobody may lead"),
+        ({"election_ns": 50_000_000}, "election_ns"),
     ],
 )
 def test_a_group_that_cannot_work_is_refused_with_the_reason(
@@ -45,13 +48,14 @@ def test_unknown_settings_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("voters", "majority", "witnesses"), [(1, 1, 0), (2, 2, 1), (3, 2, 2), (4, 3, 2), (5, 3, 3)]
+    ("settings", "founder"),
+    [({}, "a"), ({"leader": "b"}, "b"), ({"never_lead": ("a", "b")}, "c")],
+    ids=str,
 )
-def test_witnesses_meet_every_majority(voters: int, majority: int, witnesses: int) -> None:
-    config = GroupConfig("g", tuple("abcde"[:voters]), "a")
-    assert (config.majority, config.witnesses) == (majority, witnesses)
-    others = voters - 1
-    assert voters == 1 or witnesses + (majority - 1) > others
+def test_the_founder_is_the_wanted_leader_or_the_first_that_may_lead(
+    settings: dict[str, Any], founder: str
+) -> None:
+    assert GroupConfig("g", ("a", "b", "c"), **settings).founder == founder
 
 
 def test_a_stranger_cannot_be_a_replica() -> None:

@@ -17,15 +17,19 @@ from holdfast.wire.codec import Rejected, decode_frame, encode
 from holdfast.wire.frames import (
     Append,
     Appended,
+    Ballot,
     Basic,
     Entry,
     Freed,
     Idle,
     Nack,
     Payload,
+    Seek,
+    Standing,
     StateChunk,
     StateRequest,
     StreamId,
+    Vote,
 )
 
 NUMBERS = (
@@ -50,6 +54,8 @@ class Forger:
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(f"hostile/{seed}")
+        self.known = 0
+        """The history of the group that is attacked."""
         self.streams = [
             StreamId(node_id(name), life, 0) for name in ("n1", "n2", "s1") for life in (1, 2)
         ]
@@ -61,6 +67,9 @@ class Forger:
 
     def number(self) -> int:
         return self.rng.choice(NUMBERS) if self.rng.random() < 0.5 else self.rng.randint(0, 60)
+
+    def history(self) -> int:
+        return self.known if self.rng.random() < 0.7 else self.number()
 
     def stream(self) -> StreamId:
         return self.rng.choice(self.streams)
@@ -86,7 +95,7 @@ class Forger:
     def frame(self) -> Any:
         number, rng = self.number, self.rng
         group = GROUP if rng.random() < 0.95 else "other"
-        kind = rng.randrange(9)
+        kind = rng.randrange(13)
         if kind == 0:
             return Payload(group, self.stream(), number(), number(), number(), self.block())
         if kind == 1:
@@ -95,10 +104,23 @@ class Forger:
             return Nack(group, self.stream(), self.pairs())
         if kind == 3:
             entries = tuple(self.entry() for _ in range(rng.randint(0, 4)))
-            return Append(group, number(), number(), number(), number(), entries, number())
+            return Append(
+                group, number(), number(), number(), number(), entries, number(), self.history()
+            )
         if kind == 4:
             ok = rng.random() < 0.5
-            return Appended(group, number(), number(), ok, number(), self.marks(), number())
+            return Appended(
+                group,
+                number(),
+                number(),
+                ok,
+                number(),
+                self.marks(),
+                number(),
+                self.history(),
+                ok,
+                number(),
+            )
         if kind == 5:
             return StateRequest(group, number())
         if kind == 6:
@@ -106,7 +128,25 @@ class Forger:
                 group, number(), number(), number(), number(), memoryview(rng.randbytes(50))
             )
         if kind == 7:
-            return Freed(group, self.marks())
+            return Freed(group, self.marks(), number(), ("n1", "n2", "n3"))
+        if kind == 8:
+            return Ballot(
+                group,
+                self.history(),
+                rng.randint(-1, 3),
+                number(),
+                number(),
+                number(),
+                rng.randbytes(9),
+            )
+        if kind == 9:
+            return Vote(group, self.history(), rng.randint(-1, 2), number(), rng.random() < 0.5)
+        if kind == 10:
+            return Seek(
+                group, self.history(), rng.choice((-1, 0, 0, 1, 3)), rng.choice(("n2", "", "zz"))
+            )
+        if kind == 11:
+            return Standing(group, self.history(), number(), "n2", rng.random() < 0.1)
         return Basic(number(), number(), number())
 
 
@@ -114,6 +154,8 @@ def attack(world: World, seed: int, frames: int, senders: tuple[str, ...]) -> in
     """Give forged frames to everybody's units, as if they came from `senders`; how many were ignored."""
     forger = Forger(seed)
     for _ in range(frames):
+        replicas = [host.replica for host in world.hosts.values() if host.replica]
+        forger.known = max(replica._core.history for replica in replicas)
         frame = decode_frame(encode(forger.frame()))
         assert not isinstance(frame, Rejected)
         target = world.hosts[forger.rng.choice(list(world.hosts))]
@@ -156,4 +198,4 @@ def test_frames_from_strangers_change_nothing(seed: int) -> None:
         10 * SECOND,
     )
     world.check()
-    assert world.hosts["n1"].status["term"] == 1
+    assert world.hosts["n1"].status["term"] == 2

@@ -6,11 +6,11 @@ from random import Random
 from typing import Any
 
 from holdfast.group.config import GroupConfig
-from holdfast.group.delivery import Delivery
-from holdfast.group.log import Kind, Log
+from holdfast.group.core import Core
+from holdfast.group.entries import Member, View, encode_data
+from holdfast.group.log import Kind
 from holdfast.group.peers import Peer
 from holdfast.group.ports import SnapshotTaken, TakeSnapshot
-from holdfast.group.streams import Streams
 from holdfast.group.transfer import CHUNK, PARTS_MAX, TRIES_MAX, WINDOW, Image, StateIn, StateOut
 from holdfast.links.ports import SendChannel
 from holdfast.machine import Outbox
@@ -19,8 +19,9 @@ from holdfast.wire.codec import decode_frame
 from holdfast.wire.frames import Entry, StateChunk, StateRequest
 
 CONFIG = GroupConfig("g", ("a", "b"), "a", state_bytes=10_000_000)
-GIVER = Peer(NodeId(b"a" * 16), "a", 1)
-TAKER = Peer(NodeId(b"b" * 16), "b", 1)
+GIVER = Peer(NodeId(b"a" * 16), "a", 1, 1)
+TAKER = Peer(NodeId(b"b" * 16), "b", 1, 1)
+VIEW = View(1, (Member("a", b"a" * 16, 1, True), Member("b", b"b" * 16, 1, True)))
 STATE = Random(5).randbytes(40 * CHUNK)
 
 
@@ -30,13 +31,15 @@ class Pair:
     def __init__(self, seed: int = 1, loss: float = 0.0) -> None:
         self.rng = Random(seed)
         self.loss = loss
-        self.log = Log()
-        self.delivery = Delivery(CONFIG, self.log, Streams(1000, 8))
-        for index in range(1, 4):
+        self.core = Core(CONFIG, GIVER.node, "a", 1)
+        self.core.history = 7
+        self.log, self.delivery = self.core.log, self.core.delivery
+        self.log.append(Entry(1, 1, 1, 0, Kind.VIEW, data=encode_data(VIEW)))
+        for index in range(2, 4):
             self.log.append(Entry(1, index, 1, 0, Kind.TERM))
         self.log.commit_to(2)
         self.delivery.hand_out(0, Outbox())
-        self.giver = StateOut(CONFIG, self.log, self.delivery)
+        self.giver = StateOut(self.core)
         self.taker = StateIn(CONFIG, Random(seed))
         self.now = 0
         self.image: Image | None = None
@@ -91,7 +94,7 @@ def test_a_state_arrives_whole_with_what_the_order_had_come_to() -> None:
     assert image is not None
     assert image.state == STATE
     assert (image.index, image.term) == (2, 1)
-    assert [entry.index for entry in image.entries] == [3], "entries after the state come with it"
+    assert (image.view, image.history) == (VIEW, 7)
 
 
 def test_lost_chunks_and_requests_are_made_good() -> None:

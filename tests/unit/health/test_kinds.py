@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.health.wires import EVERYTHING, JUMBO, Wires, flow_cut, over, pattern
 
-from holdfast.health.config import Want
+from holdfast.health.needs import Needs, SetNeeds
 from holdfast.health.throttle import BusyWindow
 from holdfast.types import SECOND
 from holdfast.wire.frames import Basic
@@ -113,12 +113,13 @@ def test_what_a_client_needs_is_probed_as_well_and_what_is_known_stays() -> None
     wires.faults = [over("n1", "n2", 1350)]
     wires.run(2)
     begin = wires.now
-    wires.give("n1", Want("red", (1300, 1400, 99_999), ("cc", "no hex")))
+    wires.give("n1", SetNeeds("a", 16, Needs(size=1300, pattern="cc")))
+    wires.give("n1", SetNeeds("b", 17, Needs(size=1400)))
     wires.run_until(lambda: "cc" in wires.row("n1", "n2").patterns, 3)
     wires.run_until(lambda: wires.row("n1", "n2").size == 1300, 3)
     assert all(fact.alive for fact in wires.changes(begin))
     assert wires.row("n2", "n1").patterns == ("00", "ff", "55", "aa"), "it is a matter of who sends"
-    wires.give("n1", Want("red"))
+    wires.give("n1", SetNeeds("a", 16, None))
     wires.run_until(lambda: wires.row("n1", "n2").size == 1280, 3)
 
 

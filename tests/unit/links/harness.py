@@ -19,6 +19,7 @@ from holdfast.links.ports import (
     DOOR,
     Identity,
     PortReady,
+    PortRefused,
     PortRoom,
     SendChannel,
     SendRaw,
@@ -53,6 +54,7 @@ class Node:
         self.messages: list[tuple[NodeId, int, bytes]] = []
         """What came by channel for ports: peer, port, message."""
         self.datagrams: list[tuple[NodeId, int, bytes]] = []
+        self.refused: list[PortRefused] = []
         self.ended: list[SessionEnded] = []
         self.room: dict[tuple[NodeId, int], int] = {}
         self.facts: list[Any] = []
@@ -335,6 +337,8 @@ class World:
             log.extend((effect.peer, effect.port, bytes(m)) for m in effect.messages)
         elif isinstance(effect, PortRoom):
             node.room[(effect.peer, effect.port)] = effect.queued
+        elif isinstance(effect, PortRefused):
+            node.refused.append(effect)
         elif isinstance(effect, SessionEnded):
             node.ended.append(effect)
         else:

@@ -161,6 +161,29 @@ def test_both_kernels_keep_to_the_segment_size(demo_ca: Path, mss: int, sealed: 
 
 
 @on_loop
+async def test_connections_that_measure_leave_room_for_others() -> None:
+    limits = TcpLimits(measuring_max=2)
+    async with end("tcp", LEFT) as left, end("tcp", RIGHT, limits=limits) as right:
+        flows = [await opened(left, right, "mss:536") for _ in range(3)]
+        for flow in flows:
+            left.transport.transmit(flow, [b"x"])
+        await left.seen.until(lambda: left.seen.closes, "one too many")
+        data = await opened(left, right, "")
+        left.transport.transmit(data, [b"data"])
+        await right.seen.until(lambda: b"data" in right.seen.packets(), "data")
+        right.transport.open(OpenFlow("red", "tcp", left.host, left.port, "asker", "mss:536"))
+        await right.seen.until(lambda: right.seen.failures)
+        assert right.seen.failures[-1].reason == "there are enough connections that measure"
+        left.transport.close_flow(next(f for f in flows if f not in closed(left)), "enough")
+        await right.seen.until(lambda: len(right.seen.closes) == 2)
+        await opened(left, right, "mss:960")
+
+
+def closed(one: End) -> list[FlowId]:
+    return [event.flow for event in one.seen.closes]
+
+
+@on_loop
 async def test_ordinary_connections_say_how_much_is_around_a_packet() -> None:
     async with end("tcp", LEFT) as left, end("tcp", RIGHT) as right:
         await opened(left, right, "")

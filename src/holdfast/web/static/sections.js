@@ -143,6 +143,7 @@ function fillLinkRow(line, { link, channel }) {
   setText(name, channelName(channel.channel));
   setText(path, channel.path || "–");
   setClass(path, "mono");
+  if (path.title !== (channel.reason ?? "")) path.title = channel.reason ?? "";
   ["queued", "unacked", "sent", "received", "moves"].forEach((key, i) => setText(numbers[i], count(channel[key])));
 }
 

@@ -1,0 +1,320 @@
+"""What a durable replica must not forget: its term and vote, the entries of its log, their messages, and a state.
+
+Everything is written in the turn in which it changes, a row for each block of messages and one for all entries of the
+turn, and one commit serves the turn. The turn itself sees to it that no acknowledgement and no vote leaves before
+(`machine.turn`). The leader, which acknowledges nothing to itself, is told by `Durable` when its own writes are done.
+
+What is on disk is erased only below a state that is on disk, whole. Memory is freed by other rules, earlier.
+
+    group/<name>/vote      one row: history, term, vote
+    group/<name>/log       first index -> entries; a row cuts off everything that rows before it have from there on
+    group/<name>/messages  stream and first number -> block
+    group/<name>/state     index and part -> a piece of an image; one row says which image is whole
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from struct import Struct
+from typing import Final
+
+import msgspec
+
+from holdfast.errors import StoreError
+from holdfast.group.config import GroupConfig, replica_unit
+from holdfast.group.core import Core
+from holdfast.group.log import Cursor
+from holdfast.group.streams import is_sound_payload
+from holdfast.group.transfer import Image, decode_image
+from holdfast.machine import Erase, Outbox, Put
+from holdfast.wire.frames import Entry, Payload, StreamId
+
+CHUNK: Final = 256 << 10
+CHUNKS_PER_TURN: Final = 16
+"""Of a state that is written while the replica works: the rest follows when these are on disk."""
+STREAMS_MAX: Final = 1 << 14
+
+Rows = list[tuple[bytes, bytes]]
+
+_INDEX: Final = Struct(">Q")
+_PART: Final = Struct(">QI")
+_STREAM: Final = Struct(">16sQQQ")
+_BLOCK: Final = Struct("<QQ")
+_END: Final = b"\xff" * 9
+_WHOLE: Final = b"whole"
+_VOTE: Final = b"vote"
+_encode: Final = msgspec.msgpack.Encoder().encode
+_entries: Final = msgspec.msgpack.Decoder(tuple[Entry, ...])
+
+
+class _Vote(msgspec.Struct, frozen=True, array_like=True):
+    history: int = 0
+    term: int = 0
+    voted: bytes = b""
+
+
+_vote: Final = msgspec.msgpack.Decoder(_Vote)
+_whole: Final = msgspec.msgpack.Decoder(tuple[int, int])
+
+
+class Durable(msgspec.Struct, frozen=True, gc=False):
+    """To the replica itself, when all that it wrote up to here is on disk."""
+
+    index: int
+    term: int
+    cuts: int
+
+
+def tables(group: str) -> tuple[str, str, str, str]:
+    """The tables of one group: vote, log, messages, state."""
+    prefix = f"group/{group}/"
+    return prefix + "vote", prefix + "log", prefix + "messages", prefix + "state"
+
+
+class Journal:
+    """Writes what has changed, once a turn."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._vote_table, self._log_table, self._message_table, self._state_table = tables(
+            core.config.name
+        )
+        self._unit = replica_unit(core.config.name)
+        self._vote = _Vote()
+        self._rows: list[int] = []
+        """First indices of the rows of the log."""
+        self._logged = 0
+        self._cuts = 0
+        self._taken: list[Payload] = []
+        self._streams: dict[StreamId, None] = {}
+        """Streams that there may be rows of."""
+        self._state: memoryview | None = None
+        self._state_at = Cursor()
+        self._next_part = 0
+        self._waits = False
+        self.bytes = 0
+        """Of messages that were written since the last state."""
+        self.durable = 0
+        """Our own log up to here is on disk."""
+        self.durable_term = 0
+        self.state_index = 0
+        """Of the last state that is on disk, whole."""
+
+    # -- what changes --------------------------------------------------------------------------------------------
+
+    def taken(self, frame: Payload) -> None:
+        """A block of messages is held now."""
+        self._taken.append(frame)
+        self.bytes += len(frame.block)
+
+    @property
+    def wants_state(self) -> bool:
+        """So much was written since the last state that it is time for another."""
+        config, delivery = self._core.config, self._core.delivery
+        much = self.bytes >= config.snapshot_bytes or len(self._rows) >= config.log_entries
+        idle = self._state is None and not delivery.suspended and not delivery.paused
+        return much and idle and delivery.at.index > self.state_index
+
+    def keep_state(self, at: Cursor, image: memoryview) -> None:
+        """Write an image of our own application, piece by piece."""
+        self._state, self._state_at, self._next_part = image, at, 0
+        self.bytes = 0
+
+    def begin_again(self, at: Cursor, image: memoryview, emptied: bool, out: Outbox) -> None:
+        """The log goes on from an image that came from elsewhere. It is written at once: what follows it cannot be
+        acknowledged before. `emptied`: nothing of our own log is left; it is behind the state, or was never decided."""
+        self.keep_state(at, image)
+        while self._state is not None:
+            self._write_state(out)
+        if emptied:
+            out.write(Erase(self._log_table, b"", _END))
+            self._rows = []
+            self._logged = at.index
+            self._cuts += 1
+            self.durable = 0
+            self._core.log.cut_at = 0
+
+    def settle(self, out: Outbox) -> None:
+        """Write what this turn has changed, and ask to be told when it is on disk."""
+        before = len(out.writes)
+        self._write_vote(out)
+        self._write_messages(out)
+        self._write_log(out)
+        if self._state is not None and not self._waits:
+            self._waits = True
+            for _ in range(CHUNKS_PER_TURN):
+                if self._state is not None:
+                    self._write_state(out)
+        if len(out.writes) > before:
+            term = self._core.leadership.term
+            out.down(self._unit, Durable(self._logged, term, self._cuts))
+
+    def written(self, item: Durable) -> None:
+        self._waits = False
+        self.durable_term = max(self.durable_term, item.term)
+        if item.cuts == self._cuts:
+            self.durable = max(self.durable, item.index)
+
+    def _write_vote(self, out: Outbox) -> None:
+        leadership = self._core.leadership
+        vote = _Vote(self._core.history, leadership.term, leadership.voted)
+        if vote != self._vote:
+            self._vote = vote
+            out.write(Put(self._vote_table, _VOTE, _encode(vote)))
+
+    def _write_messages(self, out: Outbox) -> None:
+        for frame in self._taken:
+            stream = frame.stream
+            self._streams[stream] = None
+            head = _BLOCK.pack(frame.count, frame.created_ns)
+            out.write(
+                Put(
+                    self._message_table, _stream_key(stream, frame.first), head + bytes(frame.block)
+                )
+            )
+        self._taken.clear()
+
+    def _write_log(self, out: Outbox) -> None:
+        log = self._core.log
+        if log.cut_at:
+            if log.cut_at <= self._logged:
+                out.write(Erase(self._log_table, _INDEX.pack(log.cut_at), _END))
+                out.write(Put(self._log_table, _INDEX.pack(log.cut_at), _encode(())))
+                self._rows = [first for first in self._rows if first < log.cut_at]
+                self._logged = log.cut_at - 1
+                self._cuts += 1
+                self.durable = min(self.durable, self._logged)
+            log.cut_at = 0
+        if log.last > self._logged:
+            first = self._logged + 1
+            entries = log.entries(first, log.last - self._logged)
+            out.write(Put(self._log_table, _INDEX.pack(first), _encode(entries)))
+            self._rows.append(first)
+            self._logged = log.last
+
+    # -- states --------------------------------------------------------------------------------------------------
+
+    def _write_state(self, out: Outbox) -> None:
+        """The next piece; with the last one the image is whole, and what lies below it is erased."""
+        image, index, part = self._state, self._state_at.index, self._next_part
+        assert image is not None, "there is a state to write"
+        data = image[part * CHUNK : (part + 1) * CHUNK]
+        out.write(Put(self._state_table, _PART.pack(index, part), bytes(data)))
+        self._next_part += 1
+        parts = max(1, -(-len(image) // CHUNK))
+        if self._next_part < parts:
+            return
+        out.write(Put(self._vote_table, _WHOLE, _encode((index, parts))))
+        out.write(Erase(self._state_table, b"", _PART.pack(index, 0)))
+        self._erase_below(self._state_at, out)
+        self._state = None
+        self.state_index = index
+
+    def _erase_below(self, at: Cursor, out: Outbox) -> None:
+        below = 0
+        while below + 1 < len(self._rows) and self._rows[below + 1] <= at.index + 1:
+            below += 1
+        if below:
+            out.write(Erase(self._log_table, b"", _INDEX.pack(self._rows[below])))
+            del self._rows[:below]
+        for stream in list(self._streams):
+            number = at.next.get(stream, 0)
+            if at.is_over(stream):
+                number = 1 << 62
+                del self._streams[stream]
+            found = self._core.streams.get(stream)
+            if found is not None:
+                # A block that reaches above the state is still needed.
+                number = min([number, *(piece.start for piece in found.pieces(number, number))])
+            if number:
+                first, stop = _stream_key(stream, 0), _stream_key(stream, number)
+                out.write(Erase(self._message_table, first, stop))
+
+    # -- the start -----------------------------------------------------------------------------------------------
+
+    def load(self, stored: Mapping[str, Rows]) -> Image | None:
+        """Take everything in that was written; the state to begin with, if there is one."""
+        core = self._core
+        image = self._load_vote_and_state(stored)
+        if image is not None:
+            core.log.restart(image.cursor())
+        for key, value in stored.get(self._message_table, []):
+            self._load_message(key, value)
+        entries = self._load_entries(stored)
+        for entry in entries:
+            if entry.index <= core.log.last:
+                continue
+            held = entry.stream is None or core.streams.holds(entry.stream, entry.first, entry.last)
+            if not core.log.tail.fits(entry) or not held:
+                raise self._broken(f"entry {entry.index} does not follow, or its messages are gone")
+            core.log.append(entry)
+        self._logged = max(core.log.last, self.state_index)
+        self.durable, self.durable_term = self._logged, core.leadership.term
+        core.waiting.restart()
+        return image
+
+    def _load_vote_and_state(self, stored: Mapping[str, Rows]) -> Image | None:
+        core, rows = self._core, dict(stored.get(self._vote_table, []))
+        try:
+            self._vote = _vote.decode(rows[_VOTE]) if _VOTE in rows else _Vote()
+            whole = _whole.decode(rows[_WHOLE]) if _WHOLE in rows else None
+        except (msgspec.DecodeError, ValueError) as error:
+            raise self._broken(str(error)) from None
+        core.history = self._vote.history
+        core.leadership.term = self._vote.term
+        core.leadership.voted = self._vote.voted
+        if whole is None:
+            return None
+        index, parts = whole
+        chunks = dict(stored.get(self._state_table, []))
+        keys = [_PART.pack(index, part) for part in range(parts)]
+        image = decode_image(b"".join(chunks.get(key, b"") for key in keys))
+        if image is None or image.index != index:
+            raise self._broken(f"the state at entry {index} is not whole")
+        self.state_index = index
+        return image
+
+    def _load_message(self, key: bytes, value: bytes) -> None:
+        source, incarnation, number, first = _STREAM.unpack(key)
+        count, created_ns = _BLOCK.unpack_from(value)
+        stream = StreamId(source, incarnation, number)
+        block = memoryview(value)[_BLOCK.size :]
+        frame = Payload(self._core.config.name, stream, first, count, created_ns, block)
+        if not is_sound_payload(frame):
+            raise self._broken(f"messages from {first} of a stream are damaged")
+        tail = self._core.log.tail
+        if len(self._streams) < STREAMS_MAX:
+            self._streams[stream] = None
+        if not tail.is_over(stream):
+            # All of it is taken, however much: it was acknowledged.
+            self._core.streams.take_all(frame, tail.next.get(stream, 1))
+        self.bytes += len(block)
+
+    def _load_entries(self, stored: Mapping[str, Rows]) -> list[Entry]:
+        entries: list[Entry] = []
+        for key, value in stored.get(self._log_table, []):
+            (first,) = _INDEX.unpack(key)
+            self._rows.append(first)
+            while entries and entries[-1].index >= first:
+                entries.pop()
+            try:
+                entries.extend(_entries.decode(value))
+            except (msgspec.DecodeError, ValueError) as error:
+                raise self._broken(str(error)) from None
+        return entries
+
+    def _broken(self, why: str) -> StoreError:
+        name = self._core.config.name
+        return StoreError(
+            f"what this node's store has of group {name} is damaged: {why}; the node was not started. Give it an empty "
+            "store: it joins the group again as a new replica"
+        )
+
+
+def journal_tables(config: GroupConfig) -> tuple[str, ...]:
+    """The tables that a replica of the group needs at its start."""
+    return tables(config.name) if config.is_durable else ()
+
+
+def _stream_key(stream: StreamId, number: int) -> bytes:
+    return _STREAM.pack(stream.source, stream.incarnation, stream.stream, number)

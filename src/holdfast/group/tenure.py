@@ -1,0 +1,154 @@
+"""Whether a leader may stay. Three things end its term, besides a later one:
+
+- it has not heard a majority for one election time-out: it may be the only one who hears it (DESIGN, Groups, rule 5);
+- it hears a majority, but nothing gets decided while work waits: heartbeats pass where larger frames do not;
+- somebody asked for it (`Leadership.hand_over`), or it is no voter any more.
+
+In the last two it hands over: it orders nothing more, waits until the successor has its whole log, and tells it to
+campaign at once. One that is not taken over from in time steps down, or goes on if nothing is wrong with it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.group.core import Core
+from holdfast.group.election import NOW
+from holdfast.group.leadership import Role
+from holdfast.group.peers import Peer, post
+from holdfast.group.progress import Appends, Progress
+from holdfast.machine import Outbox
+from holdfast.types import MILLISECOND, NEVER, Nanos
+from holdfast.wire.frames import Ballot
+
+STALLS_MAX: Final = 5
+"""Each stall in a row doubles the patience: where nobody gets anything decided, changing leaders does not help."""
+
+
+class Tenure:
+    """Watches a leader."""
+
+    def __init__(self, core: Core, appends: Appends) -> None:
+        self._core = core
+        self._appends = appends
+        self._commit = 0
+        self._moved_ns: Nanos = 0
+        """When the commit index last grew, or nothing waited."""
+        self._stalls = 0
+        self._wanted_ns: Nanos = NEVER
+        """Since when it wants to hand over, and whether it has to: it cannot go on."""
+        self._must = False
+        self._grace_ns: Nanos = 0
+        """Silence before this is its own fault: its process did not run."""
+
+    def begin(self, now: Nanos) -> None:
+        self._commit = self._core.log.commit
+        self._moved_ns = self._grace_ns = now
+        self._wanted_ns = NEVER
+        self._must = False
+
+    def was_late(self, now: Nanos) -> None:
+        self._grace_ns = self._moved_ns = now
+
+    @property
+    def handing_over(self) -> bool:
+        return self._core.leadership.wanted is not None
+
+    def settle(self, now: Nanos, out: Outbox) -> bool:
+        """False when this replica does not lead any more."""
+        core = self._core
+        if self._is_alone(now):
+            ms = core.config.election_ns // MILLISECOND
+            return self._step_down(f"it has not heard a majority for {ms} ms", now, out)
+        self._watch_commit(now, out)
+        log = core.log
+        if core.me is None and log.view_index <= log.commit:
+            core.leadership.hand_over()
+            self._must = True
+        elif core.delivery.suspended and self._successor(now) is not None:
+            core.leadership.hand_over()
+        return self._hand_over(now, out)
+
+    def _is_alone(self, now: Nanos) -> bool:
+        contact_ns = min(self._appends.contact_ns(now), now - self._grace_ns)
+        return contact_ns >= self._core.config.election_ns
+
+    def _watch_commit(self, now: Nanos, out: Outbox) -> None:
+        log = self._core.log
+        if log.commit > self._commit:
+            self._stalls = 0
+        if log.commit > self._commit or log.commit == log.last:
+            self._commit, self._moved_ns = log.commit, now
+        elif now - self._moved_ns >= self._stall_ns and not self.handing_over:
+            waits_ms = (now - self._moved_ns) // MILLISECOND
+            self._core.fact("stalls", f"nothing was decided for {waits_ms} ms", now, out)
+            self._stalls = min(self._stalls + 1, STALLS_MAX)
+            self._moved_ns = now
+            if self._successor(now) is not None:
+                self._core.leadership.hand_over()
+                self._must = True
+
+    @property
+    def _stall_ns(self) -> Nanos:
+        return self._core.config.stall_ns << self._stalls
+
+    def _hand_over(self, now: Nanos, out: Outbox) -> bool:
+        """The next step of handing over; False when this replica has stepped down instead."""
+        core = self._core
+        if not self.handing_over:
+            self._wanted_ns = NEVER
+            return True
+        if self._wanted_ns == NEVER:
+            self._wanted_ns = now
+        if now - self._wanted_ns >= core.config.election_ns:
+            core.leadership.wanted = None
+            self._wanted_ns = NEVER
+            if self._must:
+                return self._step_down("nobody took over", now, out)
+            core.fact("stays", "nobody took over", now, out)
+            return True
+        found = self._successor(now)
+        if found is not None:
+            peer, progress = found
+            if self._must or progress.match == core.log.last:
+                tail = core.log.tail
+                ballot = Ballot(
+                    core.config.name, core.history, NOW, core.leadership.term, tail.term, tail.index
+                )
+                post(out, [peer.node], ballot)
+        return True
+
+    def _successor(self, now: Nanos) -> tuple[Peer, Progress] | None:
+        """The best one to take over: as wanted, else the one that has most."""
+        core = self._core
+        prefer = core.leadership.wanted or ()
+        fit = [
+            (peer, progress)
+            for peer, progress in self._appends.here()
+            if progress.member.voter
+            and progress.member.may_lead
+            and not progress.member.suspended
+            and not progress.failed
+            and now - progress.heard_ns < core.config.election_ns
+        ]
+        if not fit:
+            return None
+        ranks = {name: len(prefer) - at for at, name in enumerate(prefer)}
+        return max(fit, key=lambda item: (ranks.get(item[0].name, 0), item[1].match))
+
+    def _step_down(self, why: str, now: Nanos, out: Outbox) -> bool:
+        core = self._core
+        core.leadership.go(Role.FOLLOWER)
+        core.leadership.leader = ""
+        core.leadership.heard_ns = -1
+        core.fact("steps down", f"{core.name} leads no more: {why}", now, out)
+        return False
+
+    def deadline(self, now: Nanos) -> Nanos:
+        contact_ns = min(self._appends.contact_ns(now), now - self._grace_ns)
+        due_ns = now - contact_ns + self._core.config.election_ns
+        if self._core.log.last > self._core.log.commit:
+            due_ns = min(due_ns, self._moved_ns + self._stall_ns)
+        if self.handing_over:
+            due_ns = min(due_ns, now + self._core.config.append_period_ns)
+        return due_ns

@@ -1,0 +1,247 @@
+"""`fast` delivery and `availability`: what they give up, and how it is made good (DESIGN, Groups, rule 11)."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+from tests.unit.group.harness import World, leader, ready, settle
+from tests.unit.group.test_group import started, talk, texts
+
+from holdfast.types import MILLISECOND, SECOND
+from holdfast.wire.frames import Appended
+
+# -- fast --------------------------------------------------------------------------------------------------------
+
+
+def test_fast_delivery_does_not_wait_for_anybody() -> None:
+    world = started(1, delivery="fast")
+    world.drop = lambda sender, target, frame: isinstance(frame, Appended)
+    world.send("n1", [b"at once"])
+    world.run(5 * MILLISECOND)
+    assert world.hosts["n1"].messages == [b"at once"]
+    assert world.hosts["n1"].status["commit"] < world.hosts["n1"].status["last"]
+    safe = started(1)
+    safe.drop = world.drop
+    safe.send("n1", [b"not yet"])
+    safe.run(5 * MILLISECOND)
+    assert safe.hosts["n1"].messages == []
+
+
+def undecided(**settings: Any) -> World:
+    """n1 has delivered what nobody else ever heard of; the others go on without it."""
+    world = started(1, delivery="fast", **settings)
+    sent = talk(world, ("n1", "n2"))
+    settle(world, sent)
+    world.isolate("n1")
+    world.send("n1", [b"delivered by n1 alone"])
+    world.run(20 * MILLISECOND)
+    assert world.hosts["n1"].messages[-1] == b"delivered by n1 alone"
+    world.run(600 * MILLISECOND)
+    world.send("n2", [b"instead"])
+    world.run(50 * MILLISECOND)
+    assert world.hosts["n3"].messages[-1] == b"instead"
+    return world
+
+
+@pytest.mark.parametrize("durability", ["memory", "durable"])
+def test_a_replica_whose_log_is_cut_below_what_it_delivered_begins_again_from_a_state(
+    durability: str,
+) -> None:
+    """Rule 11. Without it n1 would go on with a state that has a message at a place where the others have another."""
+    world = undecided(durability=durability)
+    world.heal_all()
+    world.run_until(
+        lambda: all(len(host.messages) == 102 for host in world.hosts.values()), 5 * SECOND
+    )
+    world.run(SECOND)
+    assert world.hosts["n1"].messages[100:] == [b"instead", b"delivered by n1 alone"]
+    assert "n1" in [name for name, _ in world.events("restored")]
+    assert {tuple(host.messages) for host in world.hosts.values()} == {
+        tuple(world.hosts["n2"].messages)
+    }
+
+
+def test_entries_that_are_cut_off_and_were_delivered_are_undone_even_if_nothing_else_is_lacking() -> (
+    None
+):
+    """As above, with a leader that still has everything: no state would be needed for the log, only for this."""
+    world = started(1, delivery="fast", voters=5)
+    for name in ("n2", "n3", "n4"):
+        world.cut("n1", name)
+        world.cut("n5", name)
+    world.send("n1", [b"delivered by n1 and n5"])
+    world.run(700 * MILLISECOND)
+    world.send("n2", [b"instead"])
+    world.run(50 * MILLISECOND)
+    world.heal_all()
+    world.run_until(
+        lambda: all(len(host.messages) == 2 for host in world.hosts.values()), 5 * SECOND
+    )
+    assert sorted({name for name, _ in world.events("undone")}) == ["n1", "n5"]
+    assert {tuple(host.messages) for host in world.hosts.values()} == {
+        (b"instead", b"delivered by n1 and n5")
+    }
+
+
+def test_what_a_fast_replica_had_delivered_in_vain_is_reported() -> None:
+    world = undecided()
+    world.drop = lambda sender, target, frame: sender == "n1" and getattr(frame, "count", 0) == 1
+    world.heal_all()
+    world.run_until(lambda: bool(world.events("lost")), 5 * SECOND)
+    (name, fact), *_ = world.events("lost")
+    assert name == "n1"
+    assert "51 to 51" in fact.detail
+
+
+def test_nobody_is_given_a_state_that_is_not_decided() -> None:
+    """n1's application is ahead of the decision when n3, restarted, asks it for a state."""
+    world = started(1, delivery="fast")
+    settle(world, talk(world, ("n1",)))
+    world.restart("n3")
+    world.run_until(lambda: bool(world.events("state_sent")) or bool(world.events("view")), SECOND)
+    ready(world)
+    world.drop = lambda sender, target, frame: isinstance(frame, Appended) and frame.match > 0
+    world.send("n1", [b"ahead"])
+    world.run(5 * MILLISECOND)
+    taken = world.hosts["n1"].status
+    assert taken["position"] == 51
+    assert taken["commit"] < taken["last"]
+    world.facts.clear()
+    world.kill("n3")
+    world.start("n3")
+    world.run(100 * MILLISECOND)
+    assert not world.events("state_sent")
+
+
+# -- availability ------------------------------------------------------------------------------------------------
+
+
+def split(world: World, ours: tuple[str, ...]) -> None:
+    for a in ours:
+        for b in world.names:
+            if b not in ours:
+                world.cut(a, b)
+
+
+def test_a_side_without_a_majority_goes_on() -> None:
+    """The seed's 'at least one server'."""
+    world = started(1, mode="availability")
+    settle(world, talk(world, ("n1",)))
+    world.kill("n1")
+    world.kill("n2")
+    world.run(SECOND)
+    world.send("n3", [b"alone"])
+    world.run(200 * MILLISECOND)
+    assert world.hosts["n3"].messages[-1] == b"alone"
+
+
+def test_a_majority_group_does_not() -> None:
+    world = started(1)
+    settle(world, talk(world, ("n1",)))
+    world.kill("n1")
+    world.kill("n2")
+    world.run(SECOND)
+    world.send("n3", [b"alone"])
+    world.run(200 * MILLISECOND)
+    assert len(world.hosts["n3"].messages) == 50
+
+
+@pytest.mark.parametrize("durability", ["memory", "durable"])
+@pytest.mark.parametrize("seed", range(4))
+def test_when_two_sides_meet_one_wins_and_the_other_says_what_it_loses(
+    seed: int, durability: str
+) -> None:
+    """Both sides decided things. The later term wins; terms of two sides are never the same."""
+    world = started(seed, voters=4, mode="availability", durability=durability)
+    settle(world, talk(world, ("n1", "n3")))
+    split(world, ("n1", "n2"))
+    world.run(SECOND)
+    for k in range(5):
+        world.send("n1", [f"left {k}".encode()])
+        world.send("n3", [f"right {k}".encode()])
+        world.run(20 * MILLISECOND)
+    left, right = world.hosts["n2"].messages[100:], world.hosts["n4"].messages[100:]
+    assert (len(left), len(right)) == (5, 5)
+    world.heal_all()
+    world.run_until(
+        lambda: (
+            len({tuple(host.messages) for host in world.hosts.values()}) == 1
+            and leader(world) != ""
+        ),
+        20 * SECOND,
+    )
+    world.run(2 * SECOND)
+    (final,) = {tuple(host.messages) for host in world.hosts.values()}
+    assert final[100:105] in (tuple(left), tuple(right)), "one side's order is the group's"
+    losers = {"n1", "n2"} if final[100:105] == tuple(right) else {"n3", "n4"}
+    assert {name for name, _ in world.events("lost")} == losers
+    world.send("n1", [b"together"])
+    world.run_until(
+        lambda: all(host.messages[-1] == b"together" for host in world.hosts.values()), 5 * SECOND
+    )
+
+
+def test_two_sides_never_lead_in_the_same_term() -> None:
+    leaders: dict[tuple[int, int], str] = {}
+    for seed in range(3):
+        world = started(seed, voters=5, mode="availability")
+        rng = Random(seed)
+        for _ in range(15):
+            world.heal_all()
+            split(world, tuple(rng.sample(world.names, 2)))
+            world.run(rng.randint(200, 600) * MILLISECOND)
+        for name, fact in world.events("leads"):
+            assert leaders.setdefault((seed, fact.term), name) == name
+    assert len(leaders) > 10
+
+
+def test_a_side_that_goes_on_alone_is_not_stopped_by_full_buffers() -> None:
+    world = started(1, voters=3, mode="availability")
+    world.isolate("n3")
+    sent = 0
+    for k in range(400):
+        if world.hosts["n3"].source.held < 40_000:
+            world.send("n3", texts(f"{k}", 10, size=200))
+            sent += 10
+        world.run(2 * MILLISECOND)
+    assert sent * 200 > 4 * 64_000
+
+
+# -- both, under faults ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("modes", [{"delivery": "fast"}, {"mode": "availability"}], ids=str)
+def test_in_the_end_all_replicas_have_the_same(modes: dict[str, Any], seed: int) -> None:
+    """Cuts of every kind while everybody sends: whatever had to be undone, one order is left."""
+    rng = Random(f"modes/{seed}")
+    world = started(seed, voters=5, durability=rng.choice(("memory", "durable")), **modes)
+    for step in range(40):
+        for name in world.names:
+            if rng.random() < 0.5 and world.hosts[name].source.held < 30_000:
+                world.send(name, [f"{name}/{step}".encode()])
+        if rng.random() < 0.15:
+            world.heal_all()
+        if rng.random() < 0.2:
+            split(world, tuple(rng.sample(world.names, rng.randint(1, 2))))
+        world.run(rng.randint(1, 80) * MILLISECOND)
+    world.heal_all()
+    ready(world, 30 * SECOND)
+    world.run(5 * SECOND)
+    assert len({tuple(host.messages) for host in world.hosts.values()}) == 1
+    assert all(
+        [item.position for item in host.app.got] == list(range(1, len(host.app.got) + 1))
+        for host in world.hosts.values()
+    )
+    undone.extend(name for kind in ("undone", "lost") for name, _ in world.events(kind))
+
+
+undone: list[str] = []
+
+
+def test_the_runs_above_had_something_to_undo() -> None:
+    if not undone:
+        pytest.skip("they were not run")
+    assert len(undone) > 3

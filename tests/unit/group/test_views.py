@@ -1,0 +1,320 @@
+"""Who is in the group, while messages flow: joins, leaves, restarts, suspensions (DESIGN, Groups, rules 6 and 8)."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from tests.unit.group.harness import World, leader, ready, settle
+from tests.unit.group.test_group import FAST, started, talk, texts
+from tests.unit.group.test_memory import WINDOW, pour
+
+from holdfast.group.entries import VOTERS_MAX, Member, View, decode_view, encode_data
+from holdfast.group.ports import AddReplica, RemoveReplica
+from holdfast.types import MILLISECOND, SECOND
+from holdfast.wire.frames import Append, Appended, Payload, Seek
+
+
+def parts(world: World, name: str) -> dict[str, str]:
+    """Who is what, as a replica has it decided."""
+    return {
+        member["name"]: member["part"] + ("/suspended" if member["suspended"] else "")
+        for member in world.hosts[name].status["view"]
+    }
+
+
+def flow(world: World, names: tuple[str, ...], done: Any, limit_ns: int = 5 * SECOND) -> int:
+    """Everybody named sends all the time until `done`; how many messages that made."""
+    sent, end = 0, world.now + limit_ns
+    while not done():
+        assert world.now < end, world.describe()
+        for name in names:
+            if world.hosts[name].source.held < WINDOW // 2:
+                world.send(name, texts(name, 3))
+                sent += 3
+        world.run(2 * MILLISECOND)
+    return sent
+
+
+# -- joins and leaves --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("voter", [True, False])
+@pytest.mark.parametrize("asked", ["n1", "n2"])
+def test_a_replica_is_added_while_messages_flow(voter: bool, asked: str) -> None:
+    """L10. Only its own configuration names j1; whoever is asked passes it on to the leader."""
+    world = started(1, joiners=1, sources=1)
+    sent = talk(world, ("n1", "s1"))
+    part = "voter" if voter else "learner"
+    world.inject(asked, AddReplica("j1", voter))
+    sent += flow(world, ("n1", "n3", "s1"), lambda: parts(world, "n1").get("j1") == part)
+    settle(world, sent)
+    assert parts(world, "j1") == {"n1": "voter", "n2": "voter", "n3": "voter", "j1": part}
+    sources = world.hosts["s1"].source.status()
+    assert sources["replicas"] == ["n1", "n2", "n3", "j1"], "sources send to it as well"
+
+
+def test_one_that_nobody_added_is_not_let_in() -> None:
+    world = started(1, joiners=1)
+    settle_without(world, "j1", talk(world, ("n1",)))
+    world.run(SECOND)
+    assert world.hosts["j1"].status["state"] == "starting"
+    assert "j1" not in parts(world, "n1")
+
+
+def settle_without(world: World, name: str, expected: int) -> None:
+    """Like `settle`, for everybody else."""
+    others = [host for host in world.hosts.values() if host.replica and host.name != name]
+    world.run_until(lambda: all(len(host.app.got) >= expected for host in others), 10 * SECOND)
+    world.check()
+
+
+@pytest.mark.parametrize("asked", ["n1", "n2", "n3"])
+def test_a_replica_is_removed_and_stays_out(asked: str) -> None:
+    """Self-removal is one of the cases. It holds nobody back, and is not let in again by itself."""
+    world = started(1)
+    sent = talk(world, ("n1", "n2"))
+    settle(world, sent)
+    world.inject(asked, RemoveReplica("n3"))
+    sent += flow(world, ("n1", "n2"), lambda: "n3" not in parts(world, "n1"))
+    settle_without(world, "n3", sent)
+    world.restart("n3")
+    world.run(SECOND)
+    assert parts(world, "n1") == {"n1": "voter", "n2": "voter"}
+    assert world.hosts["n3"].status["state"] == "removed"
+    world.inject("n2", AddReplica("n3"))
+    ready(world)
+    settle(world, sent)
+
+
+def test_a_leader_that_is_removed_hands_over() -> None:
+    world = started(1)
+    sent = talk(world, ("n1", "n2"))
+    world.inject("n1", RemoveReplica("n1"))
+    sent += flow(world, ("n2", "n3"), lambda: leader(world) in ("n2", "n3"))
+    settle_without(world, "n1", sent)
+    assert parts(world, "n2") == {"n2": "voter", "n3": "voter"}
+
+
+def test_the_last_voter_is_not_removed() -> None:
+    world = started(1, voters=1)
+    world.inject("n1", RemoveReplica("n1"))
+    settle(world, talk(world, ("n1",)))
+    assert parts(world, "n1") == {"n1": "voter"}
+
+
+def test_a_voter_becomes_a_learner_and_a_voter_again() -> None:
+    world = started(1)
+    world.inject("n1", AddReplica("n3", voter=False))
+    world.run_until(lambda: parts(world, "n1")["n3"] == "learner", SECOND)
+    world.inject("n1", AddReplica("n3"))
+    world.run_until(lambda: parts(world, "n1")["n3"] == "voter", SECOND)
+
+
+def test_there_are_at_most_nine_voters() -> None:
+    world = started(1, voters=VOTERS_MAX, joiners=1)
+    world.inject("n1", AddReplica("j1"))
+    settle(world, talk(world, ("n1",)))
+    world.run(SECOND)
+    assert parts(world, "n1")["j1"] == "learner"
+
+
+# -- one change at a time, and not before there is a leader that knows -------------------------------------------
+
+
+def test_changes_wait_for_each_other() -> None:
+    """Two steps at once could make two majorities that have nobody in common."""
+    world = started(1, joiners=2)
+    seen: list[tuple[int, int]] = []
+
+    def watch(sender: str, target: str, frame: Any) -> bool:
+        if isinstance(frame, Append) and sender == "n1":
+            seen.extend((entry.index, frame.commit) for entry in frame.entries if entry.kind == 4)
+        return False
+
+    world.drop = watch
+    for name in ("j1", "j2"):
+        world.inject("n1", AddReplica(name))
+    world.inject("n1", RemoveReplica("n3"))
+    world.run_until(lambda: list(parts(world, "n1")) == ["n1", "n2", "j1", "j2"], 5 * SECOND)
+    firsts = sorted(dict(reversed(seen)).items())
+    assert len(firsts) >= 3
+    assert all(commit >= before for (before, _), (_, commit) in pairwise(firsts))
+
+
+def test_a_new_leader_changes_nothing_before_a_majority_has_said_what_it_holds() -> None:
+    """Rule 6. n2 leads, its term has begun, but what the others hold it does not know yet."""
+    world = started(1, voters=3, joiners=1)
+
+    def no_marks(sender: str, target: str, frame: Any) -> bool:
+        return isinstance(frame, Appended) and frame.all_marks
+
+    world.drop = no_marks
+    world.kill("n1")
+    world.run_until(lambda: leader(world) != "", SECOND)
+    chief = leader(world)
+    world.send(chief, [b"x"])
+    world.inject(chief, AddReplica("j1"))
+    world.run(120 * MILLISECOND)
+    assert world.hosts[chief].status["state"] == "leading"
+    assert "j1" not in parts(world, chief)
+    world.drop = None
+    world.run_until(lambda: "j1" in parts(world, leader(world) or "n2"), SECOND)
+
+
+# -- restarts ----------------------------------------------------------------------------------------------------
+
+
+def test_a_voter_that_restarted_learns_first_and_then_votes_again() -> None:
+    """Rule 2: a restart is a new life, let in again by a view entry."""
+    world = started(1)
+    settle(world, talk(world, ("n1",)))
+    world.facts.clear()
+    world.restart("n3")
+    ready(world)
+    steps = [fact.detail for _, fact in world.events("view")]
+    assert steps == ["n3 is let in (life 2), learns", "n3 votes"]
+    settle(world, 50)
+
+
+def test_a_life_that_was_not_let_in_decides_nothing() -> None:
+    """Rule 2. n2 acknowledged an entry and restarted; n3 has never seen it. If n2's next life voted for n3, what n1
+    and n2 had decided would be lost."""
+    world = started(1)
+    world.cut("n1", "n3")
+    world.cut("n2", "n3")
+    world.send("n1", [b"decided by n1 and n2"])
+    world.run_until(lambda: world.hosts["n2"].messages != [], SECOND)
+    world.kill("n1")
+    world.restart("n2")
+    world.heal("n2", "n3")
+    world.run(3 * SECOND)
+    world.send("n3", [b"must not take its place"])
+    world.run(SECOND)
+    assert leader(world) == ""
+    world.check()
+
+
+# -- suspension --------------------------------------------------------------------------------------------------
+
+
+def test_a_replica_that_is_too_far_behind_is_suspended_by_an_entry_and_comes_back() -> None:
+    """Rule 8, L7: suspended is not removed; it comes back by itself, through a state."""
+    world = started(1)
+    world.isolate("n3")
+    sent, _ = pour(world, "n1", rounds=400, watch=[])
+    assert parts(world, "n1")["n3"] == "voter/suspended"
+    world.heal_all()
+    settle(world, sent)
+    ready(world, 20 * SECOND)
+    assert parts(world, "n1")["n3"] == "voter"
+    assert [name for name, _ in world.events("restored")] == ["n3"]
+
+
+def test_a_majority_is_never_suspended() -> None:
+    """Rule 8: n2 and n3 stand still. One is suspended; the other would leave no majority that is well, so the sources
+    wait for it, and it is asked again later."""
+    world = started(1, patience_ns=SECOND)
+    for name in ("n2", "n3"):
+        world.hosts[name].frozen = True
+    sent, most = pour(world, "n1", rounds=100, watch=["n1"])
+    world.run(4 * SECOND)
+    more, most = pour(world, "n1", rounds=300, watch=["n1"])
+    suspended = [part for part in parts(world, "n1").values() if part.endswith("suspended")]
+    assert len(suspended) == 1
+    assert (sent + more) * 200 < 4 * WINDOW, "the source has stopped"
+    assert most < 2 * WINDOW + 5000
+    for name in ("n2", "n3"):
+        world.hosts[name].frozen = False
+    settle(world, sent + more)
+    ready(world, 20 * SECOND)
+
+
+def test_a_backup_that_cannot_get_an_ordered_message_takes_a_state_instead() -> None:
+    """L7: nobody stops for it. Whatever is sent to n3 of that stream is lost; it asks to be suspended, and is."""
+    world = started(1, sources=1, lack_ns=100 * MILLISECOND)
+    world.drop = lambda sender, target, frame: target == "n3" and isinstance(frame, Payload)
+    sent, _ = pour(world, "s1", rounds=400, watch=[])
+    assert sent * 200 > 2 * WINDOW, "the others went on"
+    suspensions = [fact.detail for _, fact in world.events("view") if "suspended" in fact.detail]
+    assert "n3 is suspended: it cannot get the messages of entry" in suspensions[0]
+    world.drop = None
+    settle(world, sent)
+    ready(world)
+    assert "n3" in [name for name, _ in world.events("restored")]
+
+
+def test_a_replica_whose_application_failed_comes_back_while_messages_flow() -> None:
+    """The state must not be older than what it has let go of when it arrives, however fast the others go on."""
+    world = started(1, rejoin_ns=50 * MILLISECOND)
+    world.hosts["n3"].fails_at = 7
+    sent = flow(world, ("n1", "n2"), lambda: bool(world.events("restored")), 20 * SECOND)
+    sent += flow(world, ("n1", "n2"), lambda: parts(world, "n1")["n3"] == "voter", 20 * SECOND)
+    settle(world, sent)
+
+
+def test_what_a_joiner_will_need_is_kept_until_it_has_caught_up() -> None:
+    """Rule 8: it pins buffers. Without that, the log would be gone below its state each time that one arrives."""
+    world = started(1, joiners=1)
+    for _ in range(30):
+        world.send("n1", texts("a", 5, size=200))
+        world.run(5 * MILLISECOND)
+    world.drop = lambda sender, target, frame: target == "j1" and isinstance(frame, Append)
+    world.inject("n1", AddReplica("j1"))
+    world.run(300 * MILLISECOND)
+    world.send("n1", texts("b", 20, size=200))
+    world.run(SECOND)
+    assert world.hosts["n1"].status["log"] > 0, "pinned"
+    world.drop = None
+    world.run_until(lambda: parts(world, "n1")["j1"] == "voter", 5 * SECOND)
+    world.run_until(lambda: world.hosts["n1"].status["log"] == 0, 5 * SECOND)
+
+
+def test_a_joiner_that_needs_too_much_does_not_stop_the_others() -> None:
+    """Rule 8: its byte budget ends."""
+    world = started(1, joiners=1)
+    settle_without(world, "j1", talk(world, ("n1",)))
+    world.run(2 * SECOND)
+    world.drop = lambda sender, target, frame: target == "j1" and not isinstance(frame, Seek)
+    world.inject("n1", AddReplica("j1"))
+    world.run(50 * MILLISECOND)
+    sent, most = pour(world, "n1", rounds=400, watch=["n1"])
+    assert sent * 200 > 4 * WINDOW
+    assert most < 2 * WINDOW
+    assert parts(world, "n1")["j1"] == "learner/suspended"
+
+
+# -- views by themselves -----------------------------------------------------------------------------------------
+
+
+def member(name: str, voter: bool = True) -> Member:
+    return Member(name, name.encode().ljust(16, b"."), 1, voter)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        View(1, ()),
+        View(1, (member("a", voter=False),)),
+        View(1, tuple(member(f"n{k}") for k in range(10))),
+        View(1, (member("a"), member("a"))),
+        View(1, (Member("a", b"short", 1, True),)),
+    ],
+    ids=["empty", "no voters", "too many", "twice", "no id"],
+)
+def test_views_that_make_no_sense_are_refused(view: View) -> None:
+    assert decode_view(encode_data(view)) is None
+
+
+def test_whatever_a_view_is_decoded_from_nothing_is_raised() -> None:
+    for data in (b"", b"\xc0", b"\x93\x01\x02\x03", encode_data([1, [[1]]]), bytes(range(256))):
+        assert decode_view(data) is None
+    assert decode_view(encode_data(View(3, (member("a"),)))) == View(3, (member("a"),))
+
+
+def test_a_world_of_views_is_fast_enough() -> None:
+    world = World(1, voters=9, learners=3, **FAST)
+    world.start()
+    ready(world)
+    settle(world, talk(world, ("n1", "n5")))
