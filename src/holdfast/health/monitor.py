@@ -37,7 +37,7 @@ from holdfast.machine import Machine, Outbox
 from holdfast.telemetry.facts import NodeFact
 from holdfast.types import MICROSECOND, MILLISECOND, NEVER, SECOND, SYNC, FlowId, Nanos, NodeId
 from holdfast.wire.codec import encode
-from holdfast.wire.frames import PathRow, PathRows
+from holdfast.wire.frames import PathRow, PathRows, Settled
 
 HEALTH: Final = "health"
 ROWS_PER_FRAME: Final = 200
@@ -148,7 +148,8 @@ class HealthMachine(Machine):
                 if path is not None:
                     path.told(now, frame)
                     touched[path.key] = path
-                    self._judge(now, path, out)
+                    if type(frame) is Settled:
+                        self._judge(now, path, out)
 
     # -- flows ---------------------------------------------------------------------------------------------------
 
@@ -341,6 +342,7 @@ class HealthMachine(Machine):
     def _rows(self, now: Nanos, peer: NodeId, frame: PathRows, out: Outbox) -> None:
         if not frame.rows:
             self._tell_all(peer, out)
+        ours: dict[PathKey, Path] = {}
         for row in frame.rows[: 10 * ROWS_PER_FRAME]:
             if row.listener == self.me.node or not self.table.put(row, now):
                 continue
@@ -348,8 +350,10 @@ class HealthMachine(Machine):
                 path = self._paths.get((row.listener, row.sender_adapter, row.listener_adapter))
                 if path is not None:
                     path.speaker.heard(now, row.transport, row.alive)
-                    self._schedule(path)
-                    self._judge(now, path, out)
+                    ours[path.key] = path
+        for path in ours.values():
+            self._schedule(path)
+            self._judge(now, path, out)
 
     # -- what links are told -------------------------------------------------------------------------------------
 

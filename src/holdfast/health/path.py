@@ -195,9 +195,9 @@ class Path:
             return True
         return (
             abs(row.loss_ppm - state.loss_ppm) >= 10_000
-            or abs(row.rtt_us - state.rtt_us) > max(200, row.rtt_us // 2)
-            or abs(row.jitter_us - state.jitter_us) > max(500, row.jitter_us)
-            or abs(row.rate_kbps - state.rate_kbps) > max(1000, row.rate_kbps // 2)
+            or abs(row.rtt_us - state.rtt_us) > max(1000, row.rtt_us // 2)
+            or abs(row.jitter_us - state.jitter_us) > max(1000, row.jitter_us)
+            or abs(row.rate_kbps.bit_length() - state.rate_kbps.bit_length()) > 2
         )
 
     def fact(self, now: Nanos, kind: str, event: str, name_of: Callable[[bytes], str]) -> PathFact:
