@@ -96,7 +96,8 @@ def make_plan(
     frag = tuple(sorted(size for size in cut if mtu < size <= SIZE_MAX))[-RUNGS_MAX:]
     ends = whole[:1] + whole[-1:] if len(whole) > 1 else whole
     sizes = {"udp": whole, "alt": whole, "frag": frag, "tcp": whole, "multicast": ends}
-    patterns = tuple(dict.fromkeys((*config.patterns, *extra_patterns)))[:PATTERNS_MAX]
+    extra = (pattern for pattern in extra_patterns if pattern_bytes(pattern) and len(pattern) <= 64)
+    patterns = tuple(dict.fromkeys((*config.patterns, *extra)))[:PATTERNS_MAX]
     lanes = tuple((name, sizes[name]) for name in LANES if KIND_OF[name] in config.kinds)
     return Plan(patterns, lanes)
 

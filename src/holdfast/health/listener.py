@@ -9,49 +9,18 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
 from holdfast.health.attributes import KIND_OF, MIXED, Plan, heard_plan
 from holdfast.health.lane import SETTLE_NS_MAX, Lane, Values
 from holdfast.health.liveness import PROMISE_MAX, Liveness
 from holdfast.health.metrics import Throughput
 from holdfast.health.speaker import lane_of
+from holdfast.health.state import BORROWED, UNKNOWN, Heard, State, state_of
 from holdfast.links.ports import FlowReady
 from holdfast.types import MILLISECOND, NEVER, FlowId, Nanos
 from holdfast.wire.frames import AnyFrame, Basic, Confirm, Heeded, Notice, Probe, Settled, Signature
 
 ASK_NS: Final = 500 * MILLISECOND
-_UNKNOWN: Final = Values(0, 0)
 _DATAGRAMS: Final = ("udp", "alt")
-_BORROWED: Final = ("frag", "multicast")
-"""Kinds without basics of their own: they are as alive as their path, at most."""
-
-
-class State(msgspec.Struct, frozen=True, gc=False):
-    """What is said of one kind on the path; the fields are those of a table row."""
-
-    alive: bool
-    size: int
-    size_max: int
-    loss_ppm: int = 0
-    rtt_us: int = 0
-    patterns: tuple[str, ...] = ()
-    bad_patterns: tuple[str, ...] = ()
-    holes: tuple[int, ...] = ()
-    jitter_us: int = 0
-    rate_kbps: int = 0
-    flows: int = 0
-    flows_bad: int = 0
-
-
-class _Heard:
-    """One flow with basics."""
-
-    __slots__ = ("lane", "live")
-
-    def __init__(self, lane: str, live: Liveness) -> None:
-        self.lane = lane
-        self.live = live
 
 
 class PathListener:
@@ -63,7 +32,7 @@ class PathListener:
         self.adapter = ready.remote_adapter
         """The sender's; ours is `listener_adapter` in what the two say to each other."""
         self.local = ready.adapter
-        self.flows: dict[FlowId, _Heard] = {}
+        self.flows: dict[FlowId, Heard] = {}
         self.lanes: dict[str, Lane] = {}
         self.stated: dict[str, Values] = {}
         """What was acknowledged and confirmed of each lane, and so is published."""
@@ -96,7 +65,7 @@ class PathListener:
         if ready.use == "" and ready.transport in ("udp", "tcp"):
             live = Liveness(now, self._start_ns, stream=ready.transport == "tcp")
             live.announced_ns = self._announced_ns
-            self.flows[ready.flow] = _Heard(lane_of(ready), live)
+            self.flows[ready.flow] = Heard(lane_of(ready), live)
         elif ready.use == "alt" and self._mute:
             self._mute = False
             self._changed("udp", worse=False)
@@ -117,6 +86,7 @@ class PathListener:
             return ""
         self._forget(heard.lane)
         kind = KIND_OF[heard.lane]
+        self._changed(kind, worse=False)
         return kind if all(KIND_OF[other.lane] != kind for other in self.flows.values()) else ""
 
     def _forget(self, name: str) -> None:
@@ -140,7 +110,7 @@ class PathListener:
         if frame.sent and at > self._excused_to:
             self._announced(now, frame, at)
 
-    def _other_port(self, now: Nanos, flow: FlowId) -> _Heard:
+    def _other_port(self, now: Nanos, flow: FlowId) -> Heard:
         """The sender has moved its other flow to another port: the lane begins anew."""
         for old in [f for f, heard in self.flows.items() if heard.lane == "alt"]:
             del self.flows[old]
@@ -148,7 +118,7 @@ class PathListener:
         self.stated.pop("alt", None)
         self._waiting.pop("alt", None)
         self._lanes()
-        heard = self.flows[flow] = _Heard("alt", Liveness(now, self._start_ns))
+        heard = self.flows[flow] = Heard("alt", Liveness(now, self._start_ns))
         return heard
 
     def _announced(self, now: Nanos, frame: Basic, at: Nanos) -> None:
@@ -346,14 +316,14 @@ class PathListener:
         )
         return bool(done or failed or name in self.stated or values.size == sizes[-1])
 
-    def _life(self, heard: _Heard) -> None:
+    def _life(self, heard: Heard) -> None:
         """A flow died, or came to life: everybody hears of that at once."""
         if sum(other.live.alive for other in self.flows.values()) <= heard.live.alive:
-            for kind in _BORROWED:  # the first to live, or the last to die
+            for kind in BORROWED:  # the first to live, or the last to die
                 if kind in self.stated:
                     self._changed(kind, worse=False)
         lane = self.lanes.get(heard.lane)
-        values = lane.values() if lane is not None else _UNKNOWN
+        values = lane.values() if lane is not None else UNKNOWN
         self._settled(heard.live.since, heard.lane, values, False)
         self._changed(KIND_OF[heard.lane], not heard.live.alive)
 
@@ -393,61 +363,10 @@ class PathListener:
 
     # -- what is said --------------------------------------------------------------------------------------------
 
-    def kinds(self) -> list[str]:
-        """The kinds of which something can be said."""
-        kinds = [KIND_OF[heard.lane] for heard in self.flows.values()]
-        kinds += [name for name in ("frag", "multicast") if name in self.stated]
-        return list(dict.fromkeys(kinds))
-
     def state(self, kind: str) -> State:
-        lives = {f: heard for f, heard in self.flows.items() if KIND_OF[heard.lane] == kind}
-        stated = [
-            self.stated[n]
-            for n in dict.fromkeys((kind, "alt"))
-            if n in self.stated and KIND_OF[n] == kind
-        ]
-        best = max(stated, key=lambda values: values.size, default=_UNKNOWN)
-        live = self._live(kind) if kind in _BORROWED else self._speaks(lives)
-        alive = live is not None and live.alive
-        if kind in _BORROWED:
-            alive = any(h.live.alive for h in self.flows.values()) and best.alive and best.size > 0
-        lane = self.lanes.get(kind)
-        bad = 0
-        if alive and kind == "udp":
-            bad = sum(self._flow_is_bad(heard, best) for heard in lives.values()) + self._mute
-        return State(
-            alive=alive,
-            size=best.size if best.alive or kind not in _BORROWED else 0,
-            size_max=max((values.size_max for values in stated), default=0),
-            loss_ppm=live.loss.ppm if live is not None else 0,
-            rtt_us=live.trip.rtt_us if live is not None else 0,
-            patterns=tuple(bit.name for bit in lane.bits if bit.sent) if lane is not None else (),
-            bad_patterns=next((values.bad_patterns for values in stated), ()),
-            holes=best.holes,
-            jitter_us=live.trip.jitter_us if live is not None else 0,
-            rate_kbps=self._rate.rate_kbps if kind == "udp" else 0,
-            flows=len(lives) + self._mute if kind == "udp" else 0,
-            flows_bad=bad,
-        )
-
-    @staticmethod
-    def _speaks(lives: dict[FlowId, _Heard]) -> Liveness | None:
-        """The flow that speaks for its kind: one that lives, and was heard after others had fallen silent; for one
-        that sends rarely may be silent as well, and not be missed yet."""
-        fell = max((h.live.heard_at for h in lives.values() if not h.live.alive), default=-1)
-        for heard in lives.values():
-            if heard.live.alive and heard.live.heard_at > fell:
-                return heard.live
-        return next((h.live for h in lives.values() if not h.live.alive), None)
-
-    def _flow_is_bad(self, heard: _Heard, best: Values) -> bool:
-        """Whether one flow does not carry what another of its path does."""
-        values = self.stated.get(heard.lane)
-        if not heard.live.alive:
-            return True
-        return values is not None and (
-            values.size < best.size or len(values.holes) > len(best.holes)
-        )
+        """What is to be said of a kind now."""
+        rate = self._rate.rate_kbps
+        return state_of(kind, self.flows, self.lanes.get(kind), self.stated, rate, self._mute)
 
     def tally(self, kind: str) -> tuple[int, int]:
         """Basics heard and expected since the last time, and begin to count anew."""

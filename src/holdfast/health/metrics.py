@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.types import SECOND, Nanos
+from holdfast.types import MICROSECOND, SECOND, Nanos
 
 LOSS_FLOOR_PPM: Final = 5_000
 _SMOOTH: Final = 16
@@ -12,6 +12,8 @@ _SMOOTH_LONG: Final = 256
 _LOSS_START_PPM: Final = 10_000
 GAP_MAX: Final = 64
 """A larger gap in the numbers of basics says that the sender began anew, not that so many were lost."""
+GAP_NS_MIN: Final = 20 * MICROSECOND
+"""Packets that are read closer to each other than this say nothing of the path, only of who reads them."""
 _SAMPLE_MAX: Final = 1 << 40
 _FLAT_MAX: Final = 16
 
@@ -91,7 +93,7 @@ class Throughput:
         self._pair, self._at = pair, at
 
     def _sample(self, size: int, gap_ns: Nanos) -> None:
-        if gap_ns <= 0:
+        if gap_ns < GAP_NS_MIN:
             # Read together: the path is faster than can be seen from here.
             self._flat += 1
             if self._flat >= _FLAT_MAX:

@@ -10,10 +10,9 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import Any, ClassVar, Final
 
-import msgspec
-
-from holdfast.health.attributes import Plan, make_plan
-from holdfast.health.config import HealthConfig, Signatures, Tune, tuned
+from holdfast.health.attributes import Plan
+from holdfast.health.casting import Caster, group_of
+from holdfast.health.config import HealthConfig, Signatures, Tune
 from holdfast.health.evidence import threshold
 from holdfast.health.listener import PathListener
 from holdfast.health.needs import SetNeeds
@@ -21,10 +20,10 @@ from holdfast.health.neighbourhood import Neighbourhood
 from holdfast.health.path import SPOKEN, Path, PathKey, key_of
 from holdfast.health.placement import Placement
 from holdfast.health.ports import HEALTH, KEEPER, Fresh, RowsHeard
-from holdfast.health.speaker import Speaker, cast_probes
+from holdfast.health.speaker import Speaker
 from holdfast.health.table import PathTable
-from holdfast.health.throttle import Bucket, BusyWindow, Interest, QueueDepth, Throttle
-from holdfast.health.verdicts import of_this_flow
+from holdfast.health.throttle import BusyWindow, Interest, QueueDepth, Throttle
+from holdfast.health.wishes import Wishes
 from holdfast.links.config import Self
 from holdfast.links.ports import (
     FlowLost,
@@ -34,13 +33,13 @@ from holdfast.links.ports import (
     PeerUp,
     Received,
     SendChannel,
-    multicast_unit,
     traffic_name,
 )
 from holdfast.machine import Machine, Outbox
 from holdfast.telemetry.facts import NodeFact
 from holdfast.types import MICROSECOND, MILLISECOND, NEVER, SYNC, FlowId, Nanos, NodeId
 from holdfast.wire.codec import encode
+from holdfast.wire.frames import Settled
 
 __all__ = ["HEALTH", "HealthMachine"]
 
@@ -72,15 +71,14 @@ class HealthMachine(Machine):
         self._neighbourhood = neighbourhood or Neighbourhood(me)
         self.names: dict[bytes, str] = {me.node: me.name}
         self.throttle = Throttle(config.budget)
-        self._mtus = mtus
+        self.wishes = Wishes(config, mtus)
         self._needs_changed = False
-        self._signatures: dict[str, Signatures] = {}
         self._paths: dict[PathKey, Path] = {}
         self._flows: dict[tuple[bytes, FlowId], Path] = {}
         self._peers: dict[NodeId, bool] = {}
         self._heap: list[tuple[Nanos, int, Path]] = []
         self._order = 0
-        self._casts: dict[str, Bucket] = {}
+        self._caster = Caster(self.throttle)
         self._evidence = threshold(10, TESTS_PER_PATH, config.budget.alarms_per_1000_days)
         self._version = 0
         self._now: Nanos = 0
@@ -155,7 +153,8 @@ class HealthMachine(Machine):
                 if path is not None:
                     path.told(now, frame)
                     touched[path.key] = path
-                    self._judge(now, path, out)
+                    if type(frame) is Settled:
+                        self._judge(now, path, out)
 
     # -- flows ---------------------------------------------------------------------------------------------------
 
@@ -173,23 +172,19 @@ class HealthMachine(Machine):
         self._judge(now, path, out)
 
     def _new_path(self, now: Nanos, ready: FlowReady) -> Path:
-        mtu = self._mtus.get(ready.adapter, 1500)
-        plan = self._plan(ready)
-        signatures = self._signatures.get(ready.subnet) or self.config.of(ready.subnet)
-        speaker = Speaker(now, ready, plan, signatures, self.throttle, mtu)
+        wishes = self.wishes
+        mtu, signatures = wishes.mtu(ready.adapter), wishes.signatures(ready.subnet)
+        speaker = Speaker(now, ready, self._plan(ready), signatures, self.throttle, mtu)
         start_ns = signatures.basic_active.period_ns
-        return Path(
-            now, ready, speaker, PathListener(now, ready, start_ns, self.config.confirm_ns, mtu)
-        )
+        listener = PathListener(now, ready, start_ns, self.config.confirm_ns, mtu)
+        return Path(now, ready, speaker, listener)
 
     def _plan(self, ready: FlowReady) -> Plan:
         """What is probed on a path: what the configuration says, and what traffic needs beyond it."""
         sizes, patterns, _ = self.placement.wanted_values(ready.peer)
-        config = self.config
         # In a sparse neighbourhood only some paths are probed; the others have basics, which links live by.
-        if not self._neighbourhood.probes(ready.subnet, ready.peer):
-            config = msgspec.structs.replace(config, kinds=())
-        return make_plan(config, self._mtus.get(ready.adapter, 1500), sizes, patterns)
+        probed = self._neighbourhood.probes(ready.subnet, ready.peer)
+        return self.wishes.plan(ready.adapter, sizes, patterns, probed)
 
     def _lost(self, now: Nanos, lost: FlowLost, touched: dict[PathKey, Path], out: Outbox) -> None:
         path = self._flows.pop((lost.peer, lost.flow), None)
@@ -215,21 +210,11 @@ class HealthMachine(Machine):
     # -- what clients want ---------------------------------------------------------------------------------------
 
     def _tune(self, now: Nanos, tune: Tune, touched: dict[PathKey, Path]) -> None:
+        self.wishes.tune(tune)
         for path in self._paths.values():
             if tune.subnet in ("", path.ready.subnet):
-                path.speaker.tune(now, tuned(path.speaker.signatures, tune))
-                self._signatures[path.ready.subnet] = path.speaker.signatures
+                path.speaker.tune(now, self.wishes.signatures(path.ready.subnet))
                 touched[path.key] = path
-        if tune.subnet and tune.subnet not in self._signatures:
-            self._signatures[tune.subnet] = tuned(self.config.of(tune.subnet), tune)
-
-    def _demand(
-        self, now: Nanos, item: Interest | QueueDepth | BusyWindow, touched: dict[PathKey, Path]
-    ) -> None:
-        self.throttle.demand(now, item)
-        for path in self._paths.values():
-            path.speaker.respread(now)
-            touched[path.key] = path
 
     def _set_needs(self, now: Nanos, item: SetNeeds, out: Outbox) -> None:
         self._needs_changed = True
@@ -247,6 +232,14 @@ class HealthMachine(Machine):
             touched[path.key] = path
             self._judge(now, path, out)
 
+    def _demand(
+        self, now: Nanos, item: Interest | QueueDepth | BusyWindow, touched: dict[PathKey, Path]
+    ) -> None:
+        self.throttle.demand(now, item)
+        for path in self._paths.values():
+            path.speaker.respread(now)
+            touched[path.key] = path
+
     # -- the tick ------------------------------------------------------------------------------------------------
 
     def wake(self, now: Nanos, out: Outbox) -> None:
@@ -258,11 +251,11 @@ class HealthMachine(Machine):
             if at == path.armed_at:
                 path.armed_at = NEVER
                 due.append(path)
-        casts = self._cast(now, due, out)
+        casts = self._caster.cast(now, due, out)
         for path in due:
             path.listener.check(now, self._evidence)
             if path.speaker.due_at <= now:
-                sends = path.speaker.tick(now, path.echoes(now), casts.get(path.key[1], []))
+                sends = path.speaker.tick(now, path.echoes(now), casts.get(group_of(path), []))
                 for send in sends:
                     out.down(path.unit, send, True)
                 self._sample(now, path, out)
@@ -272,28 +265,6 @@ class HealthMachine(Machine):
                 self._judge(now, path, out)
         self._publish(out)
         self._arm()
-
-    def _cast(self, now: Nanos, due: list[Path], out: Outbox) -> dict[str, list[int]]:
-        """Multicast probes that any of these listeners is due: each goes out once for all on an adapter."""
-        wanted: dict[str, dict[int, Speaker]] = {}
-        for path in due:
-            if path.speaker.due_at <= now:
-                for index in path.speaker.casts(now):
-                    wanted.setdefault(path.key[1], {})[index] = path.speaker
-        sent: dict[str, list[int]] = {}
-        for adapter, indexes in wanted.items():
-            bucket = self._casts.get(adapter)
-            if bucket is None:
-                bucket = self._casts[adapter] = self.throttle.path_bucket(now)
-            sends, cost = cast_probes(now, sorted(indexes.items(), key=lambda item: item[0]))
-            if sends and self.throttle.take(now, bucket, adapter, cost):
-                sent[adapter] = list(indexes)
-                for send in sends:
-                    out.down(multicast_unit(adapter), send, True)
-                for path in due:
-                    if path.key[1] == adapter and path.speaker.hears_casts:
-                        path.speaker.pay(now, cost)
-        return sent
 
     def _sample(self, now: Nanos, path: Path, out: Outbox) -> None:
         """Publish values that moved without a change of state, and record some of them, now and then."""
@@ -357,12 +328,15 @@ class HealthMachine(Machine):
 
     def _rows(self, now: Nanos, item: RowsHeard, out: Outbox) -> None:
         """Listeners have said something new of what we send."""
+        ours: dict[PathKey, Path] = {}
         for row in item.rows:
             path = self._paths.get((NodeId(row.listener), row.sender_adapter, row.listener_adapter))
             if path is not None:
                 path.speaker.heard(now, row.transport, row.alive)
-                self._schedule(path)
-                self._judge(now, path, out)
+                ours[path.key] = path
+        for path in ours.values():
+            self._schedule(path)
+            self._judge(now, path, out)
 
     # -- what links are told -------------------------------------------------------------------------------------
 
@@ -374,16 +348,9 @@ class HealthMachine(Machine):
             for kind in ("udp", "tcp", "frag", "multicast")
             if (row := self.table.rows.get((self.me.node, adapter, peer, remote, kind)))
         ]
-        for flow, ready in path.flows.items():
-            if ready.use not in ("", "alt") or ready.transport == "multicast":
-                continue
-            said = path.said_of(ready)
-            own = [of_this_flow(row, said) if row.transport == "udp" else row for row in rows]
-            found = self.placement.verdict(now, ready, own)
-            if found != path.verdicts.get(flow):
-                path.verdicts[flow] = found
-                out.down(path.unit, found)
+        for verdict in path.judged(now, rows, self.placement):
+            out.down(path.unit, verdict)
 
     def signatures(self, subnet: str) -> Signatures:
         """What is sent on a subnet, and how often."""
-        return self._signatures.get(subnet) or self.config.of(subnet)
+        return self.wishes.signatures(subnet)

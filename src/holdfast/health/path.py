@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from holdfast.health.listener import PathListener, State
+from holdfast.health.listener import PathListener
+from holdfast.health.placement import Placement
 from holdfast.health.signature import BASIC_BYTES
 from holdfast.health.speaker import Echo, Speaker, lane_of
+from holdfast.health.state import State
+from holdfast.health.verdicts import of_this_flow
 from holdfast.links.ports import FlowReady, FlowVerdict, Received, link_unit
 from holdfast.telemetry.facts import PathFact
 from holdfast.types import NEVER, FlowId, Nanos, NodeId
@@ -83,6 +86,8 @@ class Path:
 
     def flow_ready(self, now: Nanos, ready: FlowReady) -> None:
         self.flows[ready.flow] = ready
+        if ready.use in ("", "alt"):
+            self.said.pop(lane_of(ready), None)  # that was said of another flow
         self.listener.flow_ready(now, ready)
         self.speaker.flow_ready(now, ready)
 
@@ -142,6 +147,20 @@ class Path:
             if heard.live.peer_sent_ns
         }
 
+    def judged(self, now: Nanos, rows: list[PathRow], placement: Placement) -> list[FlowVerdict]:
+        """What these rows, and what the peer says of single flows, mean for sending here, where that is new."""
+        news = []
+        for flow, ready in self.flows.items():
+            if ready.use not in ("", "alt") or ready.transport == "multicast":
+                continue
+            said = self.said_of(ready)
+            own = [of_this_flow(row, said) if row.transport == "udp" else row for row in rows]
+            found = placement.verdict(now, ready, own)
+            if found != self.verdicts.get(flow):
+                self.verdicts[flow] = found
+                news.append(found)
+        return news
+
     def said_of(self, ready: FlowReady) -> Settled | None:
         """What the peer says of this very flow."""
         if ready.transport == "udp" and self.speaker.pulses.get(ready.flow):
@@ -176,9 +195,9 @@ class Path:
             return True
         return (
             abs(row.loss_ppm - state.loss_ppm) >= 10_000
-            or abs(row.rtt_us - state.rtt_us) > max(200, row.rtt_us // 2)
-            or abs(row.jitter_us - state.jitter_us) > max(500, row.jitter_us)
-            or abs(row.rate_kbps - state.rate_kbps) > max(1000, row.rate_kbps // 2)
+            or abs(row.rtt_us - state.rtt_us) > max(1000, row.rtt_us // 2)
+            or abs(row.jitter_us - state.jitter_us) > max(1000, row.jitter_us)
+            or abs(row.rate_kbps.bit_length() - state.rate_kbps.bit_length()) > 2
         )
 
     def fact(self, now: Nanos, kind: str, event: str, name_of: Callable[[bytes], str]) -> PathFact:

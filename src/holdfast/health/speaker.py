@@ -28,11 +28,12 @@ from holdfast.health.signature import (
 )
 from holdfast.health.throttle import NORMAL, Throttle
 from holdfast.links.ports import FlowReady, SendFrame
-from holdfast.types import MILLISECOND, NEVER, SYNC, FlowId, Nanos
+from holdfast.types import MILLISECOND, NEVER, SECOND, SYNC, FlowId, Nanos
 from holdfast.wire.frames import Basic, Probe, Settled, Signature, TunablesInfo
 
 ANNOUNCED_MAX: Final = 14
 """Probes that one basic announces: it must stay small enough to pass wherever anything passes."""
+SPREAD_NS: Final = 1 * SECOND
 _SHARED: Final = ("frag", "tcp", "multicast")
 """Lanes without basics of their own: every flow that carries data announces their probes."""
 
@@ -69,6 +70,7 @@ class Speaker:
         self._n = now // MILLISECOND
         self._heeded = 0
         self._period_ns = signatures.basic_active.period_ns
+        self._spread_at = now
         self._turn = 0
 
     # -- flows ---------------------------------------------------------------------------------------------------
@@ -156,6 +158,7 @@ class Speaker:
             pulse.next_at = min(pulse.next_at, now)
         for lane in self.lanes.values():
             lane.next_at = min(lane.next_at, now)
+            self._spread_at = now
             if lane.retry_at < NEVER:
                 lane.retry_at = min(lane.retry_at, now)
         if self.pulses:
@@ -196,13 +199,18 @@ class Speaker:
 
     def respread(self, now: Nanos) -> None:
         """What is sent has changed: spread it over the budget, and tell the listener."""
+        self._spread(now)
+        self.stale = True
+
+    def _spread(self, now: Nanos) -> None:
+        """How often each lane is sent, as the budget and the demand of this moment have it."""
+        self._spread_at = now + SPREAD_NS
         basics = basics_per_second(list(self.pulses.values()), self._period_ns)
         costs = {name: lane.round_cost(self.mtu) for name, lane in self.lanes.items() if lane.flows}
         wish = self.signatures.diag_active.period_ns
         wish = wish * NORMAL // self._throttle.speed(now, self.subnet, self.adapter)
         for name, period in self._throttle.spread(costs, wish, basics).items():
             self.lanes[name].period_ns = period
-        self.stale = True
 
     def signature(self) -> Signature:
         self.stale = False
@@ -241,6 +249,8 @@ class Speaker:
 
     def tick(self, now: Nanos, echoes: dict[FlowId, Echo], casts: list[int]) -> list[SendFrame]:
         """Everything that is due. `casts` went out by multicast just now, and must be announced."""
+        if now >= self._spread_at:
+            self._spread(now)  # a busy hour may have begun, or ended
         due = {pulse.lane for pulse in self.pulses.values() if now >= pulse.next_at}
         hurried = self._hurried()
         if not due and not hurried:
@@ -365,21 +375,6 @@ class Speaker:
 def announces(lane: str) -> tuple[str, ...]:
     """The lanes whose probes the basics of this one announce."""
     return ("alt",) if lane == "alt" else _SHARED if lane == "tcp" else ("udp", *_SHARED)
-
-
-def cast_probes(now: Nanos, wanted: list[tuple[int, Speaker]]) -> tuple[list[SendFrame], int]:
-    """Multicast probes, each made by one of the speakers that want it, and their bytes."""
-    sends = []
-    cost = 0
-    for index, speaker in wanted:
-        lane = speaker.lanes["multicast"]
-        rung, fill = divmod(index, lane.plan.fills)
-        size, flow = lane.plan.sizes[rung], speaker.flow_of(lane, 0)
-        if flow is not None:
-            probe = speaker.probe(lane, index, fill, size, pair_at(now))
-            sends.append(SendFrame(probe, SYNC, flow, size))
-            cost += size
-    return sends, cost
 
 
 def pair_at(now: Nanos) -> int:

@@ -22,4 +22,5 @@ def of_this_flow(row: PathRow, said: Settled | None) -> PathRow:
         size_max=max(said.size_max, row.size_max),
         holes=said.holes,
         bad_patterns=said.bad_patterns or row.bad_patterns,
+        flows_bad=0,
     )

@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.unit.health.wires import EVERYTHING, JUMBO, Wires, flow_cut, over, pattern
 
+from holdfast.health.needs import Needs, SetNeeds
+from holdfast.health.throttle import BusyWindow
+from holdfast.types import SECOND
 from holdfast.wire.frames import Basic
 
 KINDS = ("udp", "frag", "tcp", "multicast")
@@ -102,6 +105,22 @@ def test_a_pattern_of_a_client_is_probed_like_the_others() -> None:
     assert wires.row("n1", "n2").patterns == ("00", "deadbeef")
     wires.faults = [pattern("n1", "n2", bytes.fromhex("deadbeefdeadbeef"))]
     wires.run_until(lambda: wires.row("n1", "n2").bad_patterns == ("deadbeef",), 3)
+
+
+def test_what_a_client_needs_is_probed_as_well_and_what_is_known_stays() -> None:
+    """H11: a requirement adds its values to what is probed."""
+    wires = Wires(2).run(5)
+    wires.faults = [over("n1", "n2", 1350)]
+    wires.run(2)
+    begin = wires.now
+    wires.give("n1", SetNeeds("a", 16, Needs(size=1300, pattern="cc")))
+    wires.give("n1", SetNeeds("b", 17, Needs(size=1400)))
+    wires.run_until(lambda: "cc" in wires.row("n1", "n2").patterns, 3)
+    wires.run_until(lambda: wires.row("n1", "n2").size == 1300, 3)
+    assert all(fact.alive for fact in wires.changes(begin))
+    assert wires.row("n2", "n1").patterns == ("00", "ff", "55", "aa"), "it is a matter of who sends"
+    wires.give("n1", SetNeeds("a", 16, None))
+    wires.run_until(lambda: wires.row("n1", "n2").size == 1280, 3)
 
 
 def test_a_hole_between_sizes_that_pass_is_named() -> None:
@@ -256,6 +275,22 @@ def test_a_small_budget_is_kept_and_basics_go_on() -> None:
     assert max(wires.bytes.values()) / 60 <= 8_600
     assert wires.changes(begin) == []
     assert sound(wires, "n1", "n2", "udp")
+
+
+def test_a_busy_window_slows_diagnostics_down_while_it_lasts_and_nobody_is_alarmed() -> None:
+    """H13: the window is known before it begins."""
+    wires = Wires(2).run(5)
+    begin = wires.now
+    wires.give("n1", BusyWindow("red", begin + 10 * SECOND, begin + 20 * SECOND, 100))
+    spent = []
+    for _ in range(3):
+        wires.bytes.clear()
+        wires.run(9)
+        spent.append(wires.bytes["n1", "n2", "red"])
+        wires.run(1)
+    assert spent[1] < spent[0] // 2
+    assert abs(spent[2] - spent[0]) < spent[0] // 5
+    assert wires.changes(begin) == []
 
 
 def test_basics_are_small() -> None:
