@@ -111,7 +111,6 @@ def test_a_pattern_is_seen_and_survived(trial: Trial, ways: str) -> None:
     goes_on(outcome)
 
 
-@pytest.mark.xfail(reason="the nodes of the lab do not multicast yet", strict=False)
 def test_a_filter_for_multicast_is_seen_and_survived(trial: Trial) -> None:
     outcome = trial.run("filter multicast", "->", LAST_S)
     goes_on(outcome)

@@ -1,6 +1,7 @@
 """`holdfast bench`: measures, so that users can repeat them. Every figure has a ratio to something known.
 
-`report` is the shape of the output, `raw` the opponent; `link_speed`, `sim_speed` and `health_bench` are benchmarks.
+`report` is the shape of the output, `raw` and `fanout` are the opponents, `link_speed`, `group_speed`, `sim_speed`
+and `health_bench` the benchmarks; `peer` and `group_member` are the processes that they start, `crew` starts those of a group.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import typer
 from rich.console import Console
 
 from holdfast.cli.bench.report import Report, show
+from holdfast.errors import MisuseError
 
 app = typer.Typer(
     help="Measure this machine; each figure with a ratio to something known.", no_args_is_help=True
@@ -70,7 +72,6 @@ def health(
     """Faults under a flow of messages: when noticed, how long it stalls; cost; false alarms (root for the lab)."""
     from holdfast.cli.bench.health_bench import bench_health
     from holdfast.cli.lab.trial import CLASSES
-    from holdfast.errors import MisuseError
 
     for name in only or ():
         if name not in CLASSES:
@@ -78,3 +79,29 @@ def health(
     with Console(stderr=True).status("health") as shown:
         report = bench_health(shown.update, tuple(only or CLASSES), seconds, cost_seconds, minutes)
     _finish(report, as_json)
+
+
+@app.command()
+def group(
+    as_json: AsJson = False,
+    only: Annotated[
+        str, typer.Option(help="Some of throughput, leader, loss, memory; with commas.")
+    ] = "",
+    seconds: Annotated[
+        float, typer.Option(help="How long each measurement sends.", min=0.2, max=60)
+    ] = 3.0,
+    rounds: Annotated[
+        int, typer.Option(help="Rounds; the best of each is taken.", min=1, max=20)
+    ] = 2,
+    slow_messages: Annotated[
+        int, typer.Option(help="Messages with one slow replica; 10000000 for the whole measure.")
+    ] = 400_000,
+) -> None:
+    """Ordered deliveries per second of four replicas on loopback against raw fan-out, gaps, loss, memory."""
+    from holdfast.cli.bench.group_speed import PARTS, Plan, bench_group
+
+    parts = tuple(only.split(",")) if only else PARTS
+    unknown = [part for part in parts if part not in PARTS]
+    if unknown:
+        raise MisuseError(f"{unknown[0]!r} is not a part: {', '.join(PARTS)}; nothing was measured")
+    _finish(bench_group(Plan(parts, seconds, rounds, slow_messages)), as_json)

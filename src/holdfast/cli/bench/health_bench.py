@@ -93,7 +93,7 @@ def _trials(report: Report, say: Say, classes: tuple[str, ...], seconds: float) 
             _figures(report, name, outcome, undisturbed)
     report.figures["lab_expelled"] = expelled
     report.figures["lab_sound_paths_accused"] = accused
-    report.limit("lab_nobody_expelled", expelled, 0)
+    report.aim_below("lab_nobody_expelled", expelled, 0)
 
 
 def _figures(report: Report, name: str, outcome: Outcome, undisturbed: Outcome) -> None:
@@ -103,7 +103,7 @@ def _figures(report: Report, name: str, outcome: Outcome, undisturbed: Outcome) 
     report.figures[f"lab_{name}_missing"] = outcome.missing
     base = max(undisturbed.stall_ms, 0.1)
     report.ratios[f"{name}_stall_vs_undisturbed_longest"] = round(outcome.stall_ms / base, 2)
-    report.limit(f"lab_{name}_stall_ms", outcome.stall_ms, STALL_MS_AIM)
+    report.aim_below(f"lab_{name}_stall_ms", outcome.stall_ms, STALL_MS_AIM)
     report.aim(f"lab_{name}_noticed", float(outcome.alarm_ms >= 0), 1)
 
 
@@ -132,8 +132,8 @@ def _cost(report: Report, say: Say, seconds: float) -> None:
         "lab_cpu_percent_of_a_core_per_node_mean": round(sum(shares) / len(shares), 2),
         "lab_cpu_percent_of_a_core_per_node_max": round(max(shares), 2),
     }
-    report.limit("lab_bytes_per_s_and_path", round(max(rates)), BYTES_AIM)
-    report.limit("lab_cpu_percent_per_node", round(sum(shares) / len(shares), 2), CPU_AIM)
+    report.aim_below("lab_bytes_per_s_and_path", round(max(rates)), BYTES_AIM)
+    report.aim_below("lab_cpu_percent_per_node", round(sum(shares) / len(shares), 2), CPU_AIM)
 
 
 def _cpu_s(pids: dict[str, int]) -> dict[str, float]:
@@ -190,7 +190,7 @@ def _quiet(report: Report, say: Say, minutes: float) -> None:
         for process in running.values():
             process.kill()
             process.wait()
-    report.limit("virtual_false_alarms", total, 0)
+    report.aim_below("virtual_false_alarms", total, 0)
 
 
 def _answer(say: Say, ppm: int, minutes: float, process: subprocess.Popen[str]) -> dict[str, int]:
