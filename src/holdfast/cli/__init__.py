@@ -7,7 +7,7 @@ import sys
 import typer
 
 from holdfast import __version__
-from holdfast.cli import bench, ca, demo, health, node, sim, stress
+from holdfast.cli import bench, ca, demo, groups, health, node, sim, stress
 from holdfast.cli.lab import commands as lab
 from holdfast.errors import HoldfastError, MisuseError, SetupError
 from holdfast.pipeline import command as pipeline
@@ -28,8 +28,8 @@ app.command("demo")(demo.demo)
 app.add_typer(bench.app, name="bench")
 app.add_typer(health.app, name="health")
 app.add_typer(sim.app, name="sim")
-from holdfast.cli import bench, demo, health, node, sim, stress
-
+app.add_typer(groups.app, name="groups")
+app.add_typer(lab.app, name="lab")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(ca.app, name="ca")
 

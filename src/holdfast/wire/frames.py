@@ -623,12 +623,12 @@ AnyFrame = (
     | Settled
     | Confirm
     | PathRows
+    | TableDigest
+    | AskRows
     | StressOrder
     | StressProbe
     | StressCounts
     | StressReport
-    | TableDigest
-    | AskRows
     | Payload
     | Idle
     | Nack
@@ -647,6 +647,5 @@ AnyFrame = (
     | OutputsHere
 )
 
-IMMEDIATE: Final = frozenset({Basic, Probe, StressProbe, Payload, Idle, Nack, RawBatch})
-IMMEDIATE: Final = frozenset({Basic, Probe, Payload, Idle, Nack, Lost, RawBatch})
+IMMEDIATE: Final = frozenset({Basic, Probe, StressProbe, Payload, Idle, Nack, Lost, RawBatch})
 """Frames that promise nothing, so they do not wait for writes."""

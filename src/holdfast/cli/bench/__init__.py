@@ -1,7 +1,8 @@
 """`holdfast bench`: measures, so that users can repeat them. Every figure has a ratio to something known.
 
 `report` is the shape of the output, `raw` and `fanout` are the opponents, `link_speed`, `group_speed`, `sim_speed`
-and `health_bench` the benchmarks; `peer` and `group_member` are the processes that they start, `crew` starts those of a group.
+and `health_bench` the benchmarks; `peer` and `group_member` are the processes that they start, `crew` starts those of
+a group.
 """
 
 from __future__ import annotations

@@ -24,6 +24,8 @@ FILL: Final = "55"
 LOSSY_PPM: Final = 50_000
 _POLL_NS: Final = 20 * MILLISECOND
 _SOUND_NS: Final = 60 * SECOND
+_CALM_NS: Final = 2 * SECOND
+"""A stream that was stuck may be given up only after the fault that stopped it is gone."""
 
 CLASSES: Final = {
     "size": "over 1000",
@@ -145,8 +147,9 @@ class Trial:
         return int(sent[self.listener]["ended"])
 
     def wait_sound(self) -> None:
-        """Until nobody has anything to complain about, and the flow flows."""
+        """Until nobody has had anything to complain about for a while, and the flow flows."""
         deadline = monotonic_ns() + _SOUND_NS
+        since = 0
         while True:
             worst = [
                 row
@@ -155,7 +158,9 @@ class Trial:
                 if unsound(row) or not settled(row)
             ]
             flows = self.lab.ask(self.listener, "flows")["heard"].get(self.sender)
-            if not worst and flows and flows["messages"] and self.path_in_use():
+            sound = not worst and flows and flows["messages"] and self.path_in_use()
+            since = (since or monotonic_ns()) if sound else 0
+            if since and monotonic_ns() - since >= _CALM_NS:
                 return
             if monotonic_ns() > deadline:
                 raise HoldfastError(
