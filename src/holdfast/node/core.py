@@ -363,12 +363,6 @@ class NodeCore:
         return machine
 
     @property
-    def stress(self) -> StressMachine:
-        machine = self.turns.machine(STRESS)
-        assert isinstance(machine, StressMachine)
-        return machine
-
-    @property
     def keeper(self) -> KeeperMachine:
         machine = self.turns.machine(KEEPER)
         assert isinstance(machine, KeeperMachine)
@@ -406,6 +400,12 @@ class NodeCore:
         if isinstance(machine, DirectoryMachine):
             return machine.subnet_of(node, adapter)
         return adapter
+
+    @property
+    def stress(self) -> StressMachine:
+        machine = self.turns.machine(STRESS)
+        assert isinstance(machine, StressMachine)
+        return machine
 
     def link(self, peer: bytes) -> LinkMachine | None:
         machine = self.turns.machine(link_unit(peer))

@@ -474,9 +474,9 @@ class Node:
             "status": lambda _: self.status(),
             "fault": self._add_fault,
             "heal": self._remove_faults,
-            **stress_handlers(self._running, self._drive),
             "group": lambda request: ask_group(self._drive(), request),
             "health": HealthControl(self.health).answer,
+            **stress_handlers(self._running, self._drive),
         }
 
     def _add_fault(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """`holdfast bench`: measures, so that users can repeat them. Every figure has a ratio to something known.
 
-`report` is the shape of the output, `raw` and `fanout` are the opponents, `link_speed`, `group_speed`, `sim_speed`
-and `health_bench` the benchmarks; `peer` and `group_member` are the processes that they start, `crew` starts those of
-a group.
+`report` is the shape of the output, `raw` and `fanout` are the opponents, `link_speed`, `group_speed`, `sim_speed` and
+`health_bench` the benchmarks; `peer` and `group_member` are processes that they start, `crew` starts those of a group.
 """
 
 from __future__ import annotations
@@ -55,6 +54,32 @@ def simulator(
 
 
 @app.command()
+def group(
+    as_json: AsJson = False,
+    only: Annotated[
+        str, typer.Option(help="Some of throughput, leader, loss, memory; with commas.")
+    ] = "",
+    seconds: Annotated[
+        float, typer.Option(help="How long each measurement sends.", min=0.2, max=60)
+    ] = 3.0,
+    rounds: Annotated[
+        int, typer.Option(help="Rounds; the best of each is taken.", min=1, max=20)
+    ] = 2,
+    slow_messages: Annotated[
+        int, typer.Option(help="Messages with one slow replica; 10000000 for the whole measure.")
+    ] = 400_000,
+) -> None:
+    """Ordered deliveries per second of four replicas on loopback against raw fan-out, gaps, loss, memory."""
+    from holdfast.cli.bench.group_speed import PARTS, Plan, bench_group
+
+    parts = tuple(only.split(",")) if only else PARTS
+    unknown = [part for part in parts if part not in PARTS]
+    if unknown:
+        raise MisuseError(f"{unknown[0]!r} is not a part: {', '.join(PARTS)}; nothing was measured")
+    _finish(bench_group(Plan(parts, seconds, rounds, slow_messages)), as_json)
+
+
+@app.command()
 def health(
     as_json: AsJson = False,
     only: Annotated[
@@ -80,29 +105,3 @@ def health(
     with Console(stderr=True).status("health") as shown:
         report = bench_health(shown.update, tuple(only or CLASSES), seconds, cost_seconds, minutes)
     _finish(report, as_json)
-
-
-@app.command()
-def group(
-    as_json: AsJson = False,
-    only: Annotated[
-        str, typer.Option(help="Some of throughput, leader, loss, memory; with commas.")
-    ] = "",
-    seconds: Annotated[
-        float, typer.Option(help="How long each measurement sends.", min=0.2, max=60)
-    ] = 3.0,
-    rounds: Annotated[
-        int, typer.Option(help="Rounds; the best of each is taken.", min=1, max=20)
-    ] = 2,
-    slow_messages: Annotated[
-        int, typer.Option(help="Messages with one slow replica; 10000000 for the whole measure.")
-    ] = 400_000,
-) -> None:
-    """Ordered deliveries per second of four replicas on loopback against raw fan-out, gaps, loss, memory."""
-    from holdfast.cli.bench.group_speed import PARTS, Plan, bench_group
-
-    parts = tuple(only.split(",")) if only else PARTS
-    unknown = [part for part in parts if part not in PARTS]
-    if unknown:
-        raise MisuseError(f"{unknown[0]!r} is not a part: {', '.join(PARTS)}; nothing was measured")
-    _finish(bench_group(Plan(parts, seconds, rounds, slow_messages)), as_json)
