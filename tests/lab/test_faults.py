@@ -128,7 +128,7 @@ def test_every_fourth_packet_is_every_fourth_packet(lab: Lab, wire: Wire) -> Non
 
 
 def test_a_share_of_the_flows_suffers_always_and_the_others_never(lab: Lab, wire: Wire) -> None:
-    lab.break_("red n1->n2 blackout share 25% only udp")
+    lab.break_("red n1->n2 blackout only udp share 25%")
     port = wire.next_port()
     here = wire.udp("n2", port=port)
     for flow in range(200):

@@ -74,7 +74,7 @@ def break_command(
 
     WHERE is a subnet and FROM->TO or FROM<->TO, each may be *. WHAT is blackout, loss 20%, over 1000, mtu 800, filter
     udp (tcp, multicast, frag), pattern 5555 (at 100), every 4, packets 50, rate 32000 queue 8000, slow 5ms jitter 2ms,
-    reorder 5% by 3ms, duplicate 1%, corrupt 1%. After it may come: only udp, share 25%, flap 200ms/1s.
+    reorder 5% by 3ms, duplicate 1%, corrupt 1%. After it may come, in this order: only udp, share 25%, flap 200ms/1s.
     """
     from holdfast.cli.lab.lab import Lab
 

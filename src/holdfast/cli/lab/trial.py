@@ -24,6 +24,8 @@ FILL: Final = "55"
 LOSSY_PPM: Final = 50_000
 _POLL_NS: Final = 20 * MILLISECOND
 _SOUND_NS: Final = 60 * SECOND
+_CALM_NS: Final = 2 * SECOND
+"""A stream that was stuck may be given up only after the fault that stopped it is gone."""
 
 CLASSES: Final = {
     "size": "over 1000",
@@ -77,12 +79,10 @@ class Trial:
     def run(self, what: str, ways: str = "->", seconds: float = 5.0) -> Outcome:
         """Break the path in use, watch for so long, heal. `ways` is `->`, `<-` (the way back only) or `<->`."""
         self.wait_sound()
-        path = self.path_in_use()
+        path, what = self._aim(what)
         subnet = path.partition("/")[0]
         ends = (self.listener, self.sender) if ways == "<-" else (self.sender, self.listener)
         fault = f"{subnet} {ends[0]}{'<->' if ways == '<->' else '->'}{ends[1]} {what}"
-        if " share " in fault:
-            fault = f"{fault} from {self._quarter_in_use(path)}%"
         self.lab.ask(self.listener, "flows", reset=True)
         ended = self._ended()
         began = monotonic_ns()
@@ -129,9 +129,19 @@ class Trial:
                         return str(channel["path"])
         return ""
 
+    def _aim(self, what: str) -> tuple[str, str]:
+        """The path in use, and the fault such that it hits the flow on it: of the flows, the quarter that it is in."""
+        path = self.path_in_use()
+        while " share " in what:
+            quarter = self._quarter_in_use(path)
+            before, path = path, self.path_in_use()
+            if path == before:
+                return path, f"{what} from {quarter}%"
+        return path, what
+
     def _quarter_in_use(self, path: str) -> int:
         """Which quarter of the flows the messages belong to: the one with the most packets of their size."""
-        subnet, _, transport = path.split("/")
+        subnet, _, transport = path.partition("+")[0].split("/")
         watch = f"{subnet} {self.sender}->{self.listener} watch {FLOW_BYTES - 200} only {transport}"
         quarters = (0, 25, 50, 75)
         self.lab.break_(*(f"{watch} share 25% from {start}%" for start in quarters))
@@ -145,8 +155,9 @@ class Trial:
         return int(sent[self.listener]["ended"])
 
     def wait_sound(self) -> None:
-        """Until nobody has anything to complain about, and the flow flows."""
+        """Until nobody has had anything to complain about for a while, and the flow stays where it is."""
         deadline = monotonic_ns() + _SOUND_NS
+        since, path = 0, ""
         while True:
             worst = [
                 row
@@ -155,7 +166,10 @@ class Trial:
                 if unsound(row) or not settled(row)
             ]
             flows = self.lab.ask(self.listener, "flows")["heard"].get(self.sender)
-            if not worst and flows and flows["messages"] and self.path_in_use():
+            before, path = path, self.path_in_use()
+            sound = not worst and flows and flows["messages"] and path == before
+            since = (since or monotonic_ns()) if sound else 0
+            if since and monotonic_ns() - since >= _CALM_NS:
                 return
             if monotonic_ns() > deadline:
                 raise HoldfastError(
