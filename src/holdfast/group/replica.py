@@ -162,7 +162,7 @@ class ReplicaMachine(Machine):
 
     def _excuse(self, now: Nanos) -> None:
         """A process that did not run when it wanted to has heard nobody, and that is nobody's fault."""
-        if now - self.deadline > self._core.config.append_period_ns:
+        if now - self.deadline > self._core.config.election_ns // 2:
             self._leading.tenure.was_late(now)
 
     def _settle(self, now: Nanos, out: Outbox) -> None:
