@@ -18,7 +18,7 @@ from holdfast.node.config import AdapterConfig, GroupSection, LabConfig, NodeCon
 from holdfast.node.core import NodeCore
 from holdfast.runtime.node import Node
 from holdfast.sim.cluster import make_core
-from holdfast.sim.faults import Blackout, Fault, Over, Where
+from holdfast.sim.faults import Blackout, Fault, Filter, Over, Where
 from holdfast.sim.host import Host
 from holdfast.sim.ledger import Ledger
 from holdfast.sim.world import World
@@ -27,6 +27,8 @@ from holdfast.types import SECOND
 
 NAMES = ("ann", "ben", "cem")
 SUBNETS = ("red", "blue")
+GROUPS = {"red": "239.255.71.1:17401", "blue": "239.255.71.2:17401"}
+"""What the adapters of each subnet multicast to; on loopback all nodes of a machine hear it, and know their own."""
 GROUP = "book"
 PORT = 16
 
@@ -47,7 +49,12 @@ class ConformanceWorld(Protocol):
     def begin(self, name: str) -> None: ...
     def over(self, sender: str, listener: str, subnet: str, size: int) -> None: ...
     def silence(self, sender: str, listener: str, subnet: str) -> None: ...
+    def lose(self, sender: str, listener: str, subnet: str, kind: str) -> None:
+        """One kind of packets does not pass; from one node to one other, or (multicast) to all."""
+        ...
+
     def heal(self) -> None: ...
+    def wake(self, name: str) -> None: ...
     def close(self) -> None: ...
 
 
@@ -58,7 +65,8 @@ def config_of(name: str, hosts: dict[str, str], port: int, join: str, data: str 
         data=data,
         join=(join,),
         adapter=tuple(
-            AdapterConfig(subnet, f"{host}:{port}", mtu=1500) for subnet, host in hosts.items()
+            AdapterConfig(subnet, f"{host}:{port}", mtu=1500, multicast=GROUPS[subnet])
+            for subnet, host in hosts.items()
         ),
         security=SecurityConfig(mode="plain"),
         group=(GroupSection(GROUP, NAMES, NAMES[0]),),
@@ -125,8 +133,14 @@ class SimulatedWorld:
     def silence(self, sender: str, listener: str, subnet: str) -> None:
         self._world.network.add(Fault(Where(subnet, sender, listener), Blackout()))
 
+    def lose(self, sender: str, listener: str, subnet: str, kind: str) -> None:
+        self._world.network.add(Fault(Where(subnet, sender, listener), Filter(kind)))
+
     def heal(self) -> None:
         self._world.network.clear()
+
+    def wake(self, name: str) -> None:
+        self._world.host(name).give("nobody", None)
 
     def close(self) -> None:
         self._world.finish()
@@ -212,6 +226,17 @@ class SocketWorld:
     def silence(self, sender: str, listener: str, subnet: str) -> None:
         host = self._hosts[listener][subnet]
         self._fault(sender, Rule("drop_all", adapter=subnet, host=host))
+
+    def lose(self, sender: str, listener: str, subnet: str, kind: str) -> None:
+        host = (
+            GROUPS[subnet].split(":")[0] if kind == "multicast" else self._hosts[listener][subnet]
+        )
+        self._fault(sender, Rule("drop_all", adapter=subnet, host=host, transport=kind))
+
+    def wake(self, name: str) -> None:
+        driver = self._nodes[name]._driver
+        assert driver is not None
+        driver.wake()
 
     def _fault(self, name: str, rule: Rule) -> None:
         faults = self._nodes[name]._faults

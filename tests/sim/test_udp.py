@@ -70,7 +70,9 @@ def test_first_packet_makes_an_inbound_flow_with_the_senders_address() -> None:
     send(n1, flow, b"hello")
     world.run_for(10 * MILLISECOND)
     opened, arrived = puppet(n2).heard
-    assert opened == FlowOpened(opened.flow, "red", "udp", "127.1.0.1", 7000, inbound=True)
+    assert opened == FlowOpened(
+        opened.flow, "red", "udp", "127.1.0.1", 7000, inbound=True, overhead=28
+    )
     assert (arrived.flow, bytes(arrived.packets[0])) == (opened.flow, b"hello")
 
 

@@ -96,7 +96,7 @@ def status(
     where: Where,
     as_json: Annotated[bool, typer.Option("--json", help="Everything, for programs.")] = False,
 ) -> None:
-    """Show what a node on this machine knows: members, paths, groups."""
+    """Show what a node on this machine knows: members, paths, where its traffic goes and why, groups."""
     from holdfast.runtime.control import ask
 
     answer = ask(control_socket(where), {"do": "status"})
@@ -111,6 +111,7 @@ def status(
     )
     console.print(_members(answer))
     console.print(_paths(answer))
+    console.print(_traffic(answer))
     for group in answer["groups"]:
         console.print(
             f"group [bold]{group['name']}[/]: {group['state']}, leader {group.get('leader')}, "
@@ -144,6 +145,18 @@ def _paths(answer: dict[str, Any]) -> Table:
     return table
 
 
+def _traffic(answer: dict[str, Any]) -> Table:
+    table = Table("traffic", "path in use", "moves", "why")
+    for link in answer["links"]:
+        placed = [(f"channel {row['channel']}", row) for row in link["channels"]]
+        placed += [(f"datagrams {row['port']}", row) for row in link.get("datagrams", ())]
+        for name, row in placed:
+            refused = f"; {row['refused']} refused: {row['refusal']}" if row.get("refused") else ""
+            why = row.get("reason", "") + refused
+            table.add_row(f"{name} to {link['peer']}", row["path"] or "-", str(row["moves"]), why)
+    return table
+
+
 def fault(
     where: Where,
     kind: Annotated[str, typer.Argument(help="over_size, drop_all or loss.")],
@@ -151,7 +164,7 @@ def fault(
     loss_ppm: Annotated[int, typer.Option(help="loss: how many of a million are lost.")] = 0,
     adapter: Annotated[str, typer.Option(help="Only on this adapter.")] = "",
     to: Annotated[str, typer.Option(help="Only to this host.")] = "",
-    transport: Annotated[str, typer.Option(help="Only tcp or udp.")] = "",
+    transport: Annotated[str, typer.Option(help="Only tcp, udp, frag or multicast.")] = "",
 ) -> None:
     """Break what a node sends, on purpose (its configuration must allow it: lab.faults = true)."""
     from holdfast.runtime.control import ask

@@ -1,30 +1,133 @@
-"""How often, how large, how patient: the tunables of heartbeats."""
+"""How often, how large, how patient: the tunables of heartbeats, per subnet and signature.
+
+Four signatures are sent on every path. `basic_active` while it is alive and `basic_retry` while it is dead;
+`diag_active` for what passes and `diag_retry` for what does not. Each has tunables of its own, and a client may change
+them while the node runs (`Tune`).
+"""
 
 from __future__ import annotations
 
+from typing import Final, Literal
+
 import msgspec
 
-from holdfast.types import MILLISECOND, SECOND
+from holdfast.types import MILLISECOND, SECOND, Nanos
 
-RUNGS = (576, 1000, 1280, 1500, 4000, 9000)
-"""Packet sizes that are probed, headers included, up to the adapter's MTU."""
+RUNGS: Final = (576, 1000, 1280, 1500, 4000, 9000)
+"""Packet sizes that are probed, headers of IP included; those up to the adapter's MTU without fragmentation."""
+FRAG_RUNGS: Final = (2000, 4000, 9000)
+"""Datagrams larger than the MTU, which IP cuts into fragments."""
+PATTERNS: Final = ("00", "ff", "55", "aa")
+KINDS: Final = ("udp", "frag", "tcp", "multicast")
+PATTERNS_MAX: Final = 8
+RUNGS_MAX: Final = 12
+PERIOD_MIN: Final = 10 * MILLISECOND
+PERIOD_MAX: Final = 3600 * SECOND
+
+SignatureName = Literal["basic_active", "basic_retry", "diag_active", "diag_retry"]
+SIGNATURES: Final[tuple[SignatureName, ...]] = (
+    "basic_active",
+    "basic_retry",
+    "diag_active",
+    "diag_retry",
+)
+
+
+class Tunables(msgspec.Struct, frozen=True, gc=False):
+    """The tunables of one signature."""
+
+    period_ns: Nanos
+    grace: int = 1
+    """How many of its heartbeats must be missing before that means anything; more where many are lost anyway."""
+    retry_ns: Nanos = 25 * MILLISECOND
+    """How soon it is repeated while there is a doubt that has to be settled."""
+
+
+class Signatures(msgspec.Struct, frozen=True, gc=False):
+    """The four signatures of one subnet."""
+
+    basic_active: Tunables = Tunables(100 * MILLISECOND, 3)
+    basic_retry: Tunables = Tunables(200 * MILLISECOND)
+    diag_active: Tunables = Tunables(200 * MILLISECOND)
+    diag_retry: Tunables = Tunables(1 * SECOND)
+
+
+class Tune(msgspec.Struct, frozen=True, gc=False):
+    """Input: change the tunables of a signature, on one subnet or (empty) on all. 0 leaves a value as it is."""
+
+    subnet: str
+    signature: SignatureName
+    period_ns: Nanos = 0
+    grace: int = 0
+    retry_ns: Nanos = 0
+
+
+class Budget(msgspec.Struct, frozen=True, gc=False):
+    """What heartbeats may cost on the wire, in bytes per second, and how often they may be wrong."""
+
+    path: int = 64_000
+    adapter: int = 2_000_000
+    domain: int = 20_000_000
+    """All that this node sends; a share of what the domain may cost."""
+    burst_ms: int = 4_000
+    """How long the budget may be saved up for a doubt that must be settled quickly."""
+    alarms_per_1000_days: int = 10
+    """False alarms of the whole domain; thresholds follow from it."""
 
 
 class HealthConfig(msgspec.Struct, frozen=True, gc=False):
-    """Tunables; the defaults are for a LAN."""
+    """Everything that health is told; the defaults are for a LAN."""
 
-    basic_ns: int = 100 * MILLISECOND
-    grace: int = 3
-    """A path is dead when nothing was heard for this many of the promised periods."""
-    probe_every: int = 2
-    """Every how many basics the sizes are probed as well; 0 switches probing off."""
+    signatures: Signatures = Signatures()
+    subnets: tuple[tuple[str, Signatures], ...] = ()
+    """Subnets with signatures of their own."""
+    kinds: tuple[str, ...] = KINDS
+    """What is probed where there are flows for it; empty switches diagnostics off."""
     rungs: tuple[int, ...] = RUNGS
-    rows_ns: int = 1 * SECOND
+    frag_rungs: tuple[int, ...] = FRAG_RUNGS
+    patterns: tuple[str, ...] = PATTERNS
+    budget: Budget = Budget()
+    rows_ns: Nanos = 1 * SECOND
     """How often drifting values (loss, round trip) are published; changes of state go at once."""
-    sample_ns: int = 5 * SECOND
-    pause_ns_max: int = 10 * SECOND
-    """How much of its own lateness a node credits to others."""
+    sample_ns: Nanos = 5 * SECOND
+    confirm_ns: Nanos = 200 * MILLISECOND
+    """How long a listener waits for the sender's confirmation before it publishes a new value all the same."""
+
+    @property
+    def basic_ns(self) -> Nanos:
+        return self.signatures.basic_active.period_ns
+
+    def of(self, subnet: str) -> Signatures:
+        """The signatures of a subnet."""
+        return dict(self.subnets).get(subnet, self.signatures)
 
 
-LAN = HealthConfig()
-WAN = HealthConfig(basic_ns=1000 * MILLISECOND, rows_ns=5 * SECOND, sample_ns=30 * SECOND)
+LAN: Final = HealthConfig()
+WAN: Final = HealthConfig(
+    signatures=Signatures(
+        basic_active=Tunables(1 * SECOND, 3, 250 * MILLISECOND),
+        basic_retry=Tunables(2 * SECOND, 1, 250 * MILLISECOND),
+        diag_active=Tunables(2 * SECOND, 1, 250 * MILLISECOND),
+        diag_retry=Tunables(10 * SECOND, 1, 250 * MILLISECOND),
+    ),
+    rows_ns=5 * SECOND,
+    sample_ns=30 * SECOND,
+    confirm_ns=2 * SECOND,
+)
+
+
+def tuned(signatures: Signatures, tune: Tune) -> Signatures:
+    """The signatures after a change; values out of bounds are brought to the nearest that is allowed."""
+    if tune.signature not in SIGNATURES:
+        return signatures
+    old: Tunables = getattr(signatures, tune.signature)
+    new = Tunables(
+        _bounded(tune.period_ns or old.period_ns),
+        min(max(tune.grace or old.grace, 1), 100),
+        _bounded(tune.retry_ns or old.retry_ns),
+    )
+    return msgspec.structs.replace(signatures, **{tune.signature: new})
+
+
+def _bounded(period_ns: Nanos) -> Nanos:
+    return min(max(period_ns, PERIOD_MIN), PERIOD_MAX)

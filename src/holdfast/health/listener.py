@@ -1,262 +1,468 @@
-"""Judging one flow from what arrives on it.
+"""The listening half of one path: what arrives from one adapter of a peer at one of ours, and what it means.
 
-Two questions are asked of each flow towards this node. Is it alive: silence is held against the last promise that
-was received, never against what we think the period is, and for longer where basics are often lost. Which sizes
-pass: each probe is paired with a basic that was sent with it; a basic that arrives without its probe is evidence
-against that size, weighed by the loss that the basics themselves suffer. The weights are logarithms of likelihood
-ratios, so they add up (a sequential test). Two things are tested of each size: that nothing of it or above passes
-(then the misses of all these sizes count together, and one arrival speaks against it), and that it alone does not.
+It joins the liveness of each flow (`liveness`) with the sizes and patterns of each lane (`lane`), follows what the
+sender announces, tells it of doubts and of what passes, and says what is to be published: a death at once, other values
+when the sender has confirmed them.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Final
 
-from holdfast.types import Nanos
-from holdfast.wire.frames import Basic, Probe
+import msgspec
 
-# ln(0.98 / loss) in thousandths: what one missing probe says, for the loss that small packets suffer.
-_MISS: Final = (
-    (1_000, 6_888),
-    (10_000, 4_585),
-    (50_000, 2_976),
-    (100_000, 2_282),
-    (200_000, 1_589),
-    (400_000, 896),
-    (1_000_000, 300),
-)
-_HIT: Final = 3_900
-"""What one probe that arrived says for its size."""
-VERDICT: Final = 16_000
-"""Evidence for a verdict: odds of about nine million to one."""
-BASIC_SIZE: Final = 128
-"""What passes where not even the smallest size does: the basics, which are this large at most."""
-RUNGS_MAX: Final = 32
-LOSS_FLOOR_PPM: Final = 5_000
-_SMOOTH: Final = 16
-_SMOOTH_LONG: Final = 256
-_LOSS_START_PPM: Final = 10_000
-"""Loss is smoothed twice. The short one follows; the long one remembers, or a lossy path would be taken for a clean
-one whenever it is lucky for a while, and then its next losses for a limit."""
-# How many basics in a row must be missing before a flow is dead, for the loss that basics suffer: about once in a
-# million basics it is wrong.
-_PATIENCE: Final = (
-    (10_000, 3),
-    (30_000, 4),
-    (60_000, 5),
-    (100_000, 6),
-    (200_000, 9),
-    (400_000, 15),
-    (1_000_000, 20),
-)
-GAP_MAX: Final = 64
-"""A larger gap in the numbers of basics says that the sender began anew, not that so many were lost."""
-PAIRS_MAX: Final = 64
+from holdfast.health.attributes import KIND_OF, MIXED, Plan, heard_plan
+from holdfast.health.lane import SETTLE_NS_MAX, Lane, Values
+from holdfast.health.liveness import PROMISE_MAX, Liveness
+from holdfast.health.metrics import Throughput
+from holdfast.health.speaker import lane_of
+from holdfast.links.ports import FlowReady
+from holdfast.types import MILLISECOND, NEVER, FlowId, Nanos
+from holdfast.wire.frames import AnyFrame, Basic, Confirm, Heeded, Notice, Probe, Settled, Signature
+
+ASK_NS: Final = 500 * MILLISECOND
+_UNKNOWN: Final = Values(0, 0)
+_DATAGRAMS: Final = ("udp", "alt")
+_BORROWED: Final = ("frag", "multicast")
+"""Kinds without basics of their own: they are as alive as their path, at most."""
 
 
-class Rung:
-    """What is known of one size."""
+class State(msgspec.Struct, frozen=True, gc=False):
+    """What is said of one kind on the path; the fields are those of a table row."""
 
-    __slots__ = ("alone", "heard", "limit", "misses", "passes", "size")
+    alive: bool
+    size: int
+    size_max: int
+    loss_ppm: int = 0
+    rtt_us: int = 0
+    patterns: tuple[str, ...] = ()
+    bad_patterns: tuple[str, ...] = ()
+    holes: tuple[int, ...] = ()
+    jitter_us: int = 0
+    rate_kbps: int = 0
+    flows: int = 0
+    flows_bad: int = 0
 
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.passes: bool | None = None
-        self.limit = 0
-        """Evidence that nothing of this size or above passes, in thousandths of the logarithm of the odds."""
-        self.alone = 0
-        """Evidence that this size does not pass, whatever the others do."""
-        self.misses = 0
-        self.heard = 0
+
+class _Heard:
+    """One flow with basics."""
+
+    __slots__ = ("lane", "live")
+
+    def __init__(self, lane: str, live: Liveness) -> None:
+        self.lane = lane
+        self.live = live
 
 
-class Listener:
-    """What arrives on one flow, and what it means."""
+class PathListener:
+    """Hears one path from its sender."""
 
-    __slots__ = (
-        "_due",
-        "_last_pair",
-        "_loss_long",
-        "_loss_sum",
-        "_pairs",
-        "_patient_from",
-        "_unheard",
-        "alive",
-        "expected",
-        "heard",
-        "heard_at",
-        "last_n",
-        "peer_sent_ns",
-        "promise_ns",
-        "rtt_us",
-        "rungs",
-        "since",
-    )
+    def __init__(
+        self, now: Nanos, ready: FlowReady, start_ns: Nanos, confirm_ns: Nanos, mtu: int
+    ) -> None:
+        self.adapter = ready.remote_adapter
+        """The sender's; ours is `listener_adapter` in what the two say to each other."""
+        self.local = ready.adapter
+        self.flows: dict[FlowId, _Heard] = {}
+        self.lanes: dict[str, Lane] = {}
+        self.stated: dict[str, Values] = {}
+        """What was acknowledged and confirmed of each lane, and so is published."""
+        self.replies: list[AnyFrame] = []
+        self.changed: list[str] = []
+        """Kinds of which something new is to be published."""
+        self.check_at: Nanos = NEVER
+        self.diag_grace = 1
+        self.turns: dict[str, int] = {}
+        """How often what is said of a kind has changed for the worse: a path that flaps."""
+        self.plan: Plan | None = None
+        self._mute = False
+        """The other port that was tried last was not heard."""
+        self._mtu = mtu
+        self._evidence = 1 << 30
+        self._start_ns = start_ns
+        self._confirm_ns = confirm_ns
+        self._waiting: dict[str, tuple[int, Values, Nanos]] = {}
+        self._n = 0
+        self._signature_n = 0
+        self._asked_at = now - ASK_NS
+        self._announced_ns = 0
+        self._excused_to: Nanos = -1
+        self._rate = Throughput()
 
-    def __init__(self, now: Nanos, promise_ns: Nanos) -> None:
-        self.rungs: list[Rung] = []
-        self.alive = False
-        """Until the first basic is heard."""
-        self.since = now
-        self.heard_at = now
-        self.promise_ns = promise_ns
-        self.last_n = 0
-        self.peer_sent_ns = 0
-        self.rtt_us = 0
-        self.heard = 0
-        self.expected = 0
-        self._loss_sum = 0
-        self._loss_long = _LOSS_START_PPM * _SMOOTH_LONG
-        self._patient_from = now
-        self._unheard = True
-        """Nothing was said of this flow yet, neither that it is alive nor that it is dead."""
-        self._last_pair = -1
-        self._pairs: dict[int, int] = {}
-        self._due: deque[int] = deque()
+    # -- flows ---------------------------------------------------------------------------------------------------
 
-    @property
-    def loss_ppm(self) -> int:
-        return self._loss_sum // _SMOOTH
+    def flow_ready(self, now: Nanos, ready: FlowReady) -> None:
+        """Another flow that carries data; one from another port is listened to when it is heard."""
+        if ready.use == "" and ready.transport in ("udp", "tcp"):
+            live = Liveness(now, self._start_ns, stream=ready.transport == "tcp")
+            live.announced_ns = self._announced_ns
+            self.flows[ready.flow] = _Heard(lane_of(ready), live)
+        elif ready.use == "alt" and self._mute:
+            self._mute = False
+            self._changed("udp", worse=False)
+        lane = self.lanes.get(lane_of(ready))
+        if lane is not None:
+            lane.begin(now)
 
-    @property
-    def loss_judged_ppm(self) -> int:
-        """The loss that verdicts reckon with: rather too high than too low."""
-        return max(self._loss_sum // _SMOOTH, self._loss_long // _SMOOTH_LONG, LOSS_FLOOR_PPM)
+    def unheard(self, use: str) -> None:
+        """A flow from another port could not be agreed on: it is one that does not carry what others do."""
+        if use == "alt" and not self._mute:
+            self._mute = True
+            self._changed("udp", worse=True)
 
-    @property
-    def size(self) -> int:
-        """The largest size that passes, with all below it; 0 while nothing is known."""
-        best = 0
-        for rung in self.rungs:
-            if rung.passes is False:
-                return best or BASIC_SIZE
-            if rung.passes:
-                best = rung.size
-        return best
+    def flow_lost(self, flow: FlowId) -> str:
+        """The flow is gone; the kind that has no flow left because of that, if any."""
+        heard = self.flows.pop(flow, None)
+        if heard is None:
+            return ""
+        self._forget(heard.lane)
+        kind = KIND_OF[heard.lane]
+        return kind if all(KIND_OF[other.lane] != kind for other in self.flows.values()) else ""
 
-    @property
-    def size_max(self) -> int:
-        return self.rungs[-1].size if self.rungs else 0
+    def _forget(self, name: str) -> None:
+        lane = self.lanes.get(name)
+        if lane is not None:
+            lane.forget()
 
-    def basic(self, frame: Basic, at: Nanos) -> bool:
-        """A basic arrived. True when the path was dead until now."""
-        revived = not self.alive
-        self.heard_at = self._patient_from = at
-        self.promise_ns = min(max(frame.next_ns, 1), 1 << 40)
-        if frame.n > self.last_n:
-            gap = frame.n - self.last_n if self.last_n else 1
-            lost = gap - 1 if gap <= GAP_MAX else 0
-            self.expected += lost + 1
-            self._lose(0 if revived else lost)  # a flow that was dead lost nothing by chance
-            self._loss_sum -= self._loss_sum // _SMOOTH
-            self._loss_long -= self._loss_long // _SMOOTH_LONG
-            self.last_n = frame.n
-        self.heard += 1
-        self.peer_sent_ns = frame.sent_ns
-        if frame.echo_ns:
-            rtt = at - frame.echo_ns - frame.echo_age_ns
-            if 0 <= rtt < 1 << 40:
-                sample = rtt // 1000
-                self.rtt_us = (7 * self.rtt_us + sample) // 8 if self.rtt_us else sample
-        if revived:
-            self.alive = True
-            self._unheard = False
-            self.since = at
-            self.forget_pairs()
-        return revived
+    # -- what arrives --------------------------------------------------------------------------------------------
 
-    def _lose(self, count: int) -> None:
-        for _ in range(count):
-            self._loss_sum += 1_000_000 - self._loss_sum // _SMOOTH
-            self._loss_long += 1_000_000 - self._loss_long // _SMOOTH_LONG
-
-    def probe(self, frame: Probe) -> None:
-        """A probe arrived: its size passes, at least this once."""
-        for index, rung in enumerate(self.rungs):
-            if rung.size == frame.size:
-                if frame.pair not in self._pairs and len(self._pairs) >= PAIRS_MAX:
-                    del self._pairs[next(iter(self._pairs))]
-                self._pairs[frame.pair] = self._pairs.get(frame.pair, 0) | 1 << index
+    def basic(self, now: Nanos, flow: FlowId, use: str, frame: Basic, at: Nanos) -> None:
+        heard = self.flows.get(flow)
+        if heard is None:
+            if use != "alt":
                 return
+            heard = self._other_port(now, flow)
+        if heard.live.basic(frame, at):
+            self._forget(heard.lane)
+            self._life(heard)
+        elif heard.lane in _DATAGRAMS and any(not h.live.alive for h in self.flows.values()):
+            self._changed("udp", worse=False)  # one port lives where another does not
+        if frame.sent and at > self._excused_to:
+            self._announced(now, frame, at)
 
-    def pair_sent(self, pair: int, sizes: tuple[int, ...]) -> bool:
-        """A basic arrived that had probes of `sizes` with it; judge the pair before, whose probes had time enough."""
-        if pair <= self._last_pair:
-            return False  # overtaken: what was sent with it may have been judged already
-        self._last_pair = pair
-        sizes = sizes[:RUNGS_MAX]
-        if sizes != tuple(rung.size for rung in self.rungs):
-            known = {rung.size: rung for rung in self.rungs}
-            self.rungs = [known.get(size) or Rung(size) for size in sizes]
-            self.forget_pairs()
-        self._due.append(pair)
-        if len(self._due) < 2:
+    def _other_port(self, now: Nanos, flow: FlowId) -> _Heard:
+        """The sender has moved its other flow to another port: the lane begins anew."""
+        for old in [f for f, heard in self.flows.items() if heard.lane == "alt"]:
+            del self.flows[old]
+        self.lanes.pop("alt", None)
+        self.stated.pop("alt", None)
+        self._waiting.pop("alt", None)
+        self._lanes()
+        heard = self.flows[flow] = _Heard("alt", Liveness(now, self._start_ns))
+        return heard
+
+    def _announced(self, now: Nanos, frame: Basic, at: Nanos) -> None:
+        plan = self.plan
+        if plan is None or plan.id != frame.plan:
+            self._ask(now)
+            return
+        masks: dict[str, int] = {}
+        for code in frame.sent:
+            if code < len(plan.codes):
+                planned, index = plan.codes[code]
+                masks[planned.name] = masks.get(planned.name, 0) | 1 << index
+        for name, mask in masks.items():
+            lane = self.lanes[name]
+            lane.announced(frame.pair, mask, at)
+            if lane.complete(frame.pair):
+                self._judge(now, name, lane, self._evidence)
+            else:
+                self.check_at = min(self.check_at, now + lane.settle_ns)
+
+    def _ask(self, now: Nanos) -> None:
+        """What the numbers mean was said before we could hear it: please say it again."""
+        if now - self._asked_at >= ASK_NS:
+            self._asked_at = now
+            self.replies.append(Notice(self.adapter, self.local, 0, b""))
+
+    def probe(self, frame: Probe, at: Nanos) -> None:
+        """A probe arrived: its combination passes, at least this once."""
+        plan = self.plan
+        if plan is None or plan.id != frame.plan or not 0 <= frame.code < len(plan.codes):
+            return
+        lane, index = plan.codes[frame.code]
+        self.lanes[lane.name].arrived(frame.pair, index, at)
+        if lane.name == "udp":
+            self._rate.arrived(frame.pair, lane.sizes[index // lane.fills], at)
+
+    # -- what the sender says ------------------------------------------------------------------------------------
+
+    def signature(self, now: Nanos, frame: Signature) -> None:
+        """The sender tells what it sends: follow it, and say so."""
+        plan = heard_plan(frame.patterns, frame.lanes)
+        if plan is not None and plan.id == frame.plan:
+            known, self.plan = self.plan, plan
+            if known is None or known.id != plan.id:
+                self._lanes()
+        for tunables in frame.tunables[:8]:
+            if tunables.signature == "basic_active":
+                self._announced_ns = min(max(tunables.period_ns, 0), PROMISE_MAX)
+            elif tunables.signature == "diag_active":
+                self.diag_grace = min(max(tunables.grace, 1), 100)
+        for heard in self.flows.values():
+            if heard.lane != "alt":
+                heard.live.announced_ns = self._announced_ns
+        if frame.n != self._signature_n:
+            self._signature_n = frame.n
+            for lane in self.lanes.values():
+                lane.begin(now)
+        self.replies.append(Heeded(self.adapter, self.local, frame.n))
+
+    def _lanes(self) -> None:
+        """Have a lane for each that the sender's plan has; what is known of values stays."""
+        if self.plan is None:
+            return
+        for name, lane_plan in self.plan.lanes.items():
+            lane = self.lanes.get(name)
+            if lane is None:
+                self.lanes[name] = Lane(lane_plan, self.plan.patterns, self._mtu)
+            else:
+                lane.adopt(lane_plan, self.plan.patterns, self._mtu)
+        for name in [name for name in self.lanes if name not in self.plan.lanes]:
+            del self.lanes[name]
+
+    def confirm(self, frame: Confirm) -> None:
+        """The sender has taken in what we told: now everybody may know."""
+        waiting = self._waiting.get(frame.lane)
+        if waiting is not None and waiting[0] == frame.n:
+            self._state(frame.lane)
+
+    def _state(self, name: str) -> None:
+        _, values, _ = self._waiting.pop(name)
+        before = self.stated.get(name)
+        self.stated[name] = values
+        if before != values:
+            self._changed(KIND_OF[name], before is not None and _worse(values, before))
+
+    def _changed(self, kind: str, worse: bool) -> None:
+        if worse:
+            self.turns[kind] = self.turns.get(kind, 0) + 1
+        if kind not in self.changed:
+            self.changed.append(kind)
+
+    # -- judging -------------------------------------------------------------------------------------------------
+
+    def check(self, now: Nanos, evidence: int) -> None:
+        """Judge what had time enough. `evidence` is what a verdict needs in this domain.
+
+        However rarely this node sends, it looks as often as it should hear something: only who is awake can tell
+        its own pauses from a peer's silence.
+        """
+        periods = [h.live.promise_ns for h in self.flows.values() if h.live.alive]
+        self.check_at = now + 3 * min(periods) // 2 if periods else NEVER
+        self._evidence = evidence
+        if any(heard.live.quiet(now) for heard in self.flows.values()):
+            self._check_lives(now, evidence)
+        for name, lane in self.lanes.items():
+            if lane.waits:
+                self._judge(now, name, lane, evidence)
+        for name in [n for n, (_, _, until) in self._waiting.items() if until <= now]:
+            self._state(name)
+        for _, _, until in self._waiting.values():
+            self.check_at = min(self.check_at, until)
+
+    def _check_lives(self, now: Nanos, evidence: int) -> None:
+        loss_ppm = max((h.live.loss.judged_ppm for h in self.flows.values()), default=0)
+        datagrams = [h for h in self.flows.values() if not h.live.stream]
+        streams = [h for h in self.flows.values() if h.live.stream]
+        for heard in (*datagrams, *streams):
+            alone = any(h.live.alive for h in datagrams)
+            if heard.live.silent(now, evidence, loss_ppm if heard.live.stream else 0, alone):
+                self._forget(heard.lane)
+                self._life(heard)
+
+    def _judge(self, now: Nanos, name: str, lane: Lane, evidence: int) -> None:
+        live = self._live(name)
+        if lane.stream and live is not None and now - live.heard_at > 3 * live.promise_ns // 2:
+            lane.forget()  # streams are silent altogether: that is no question of size
+            return
+        if live is not None:
+            patient_ns = min(4000 * live.trip.jitter_us, SETTLE_NS_MAX)
+            lane.settle_ns = max(lane.settle_ns, patient_ns)
+        loss_ppm = self._loss(name)
+        if lane.judge(now, loss_ppm, evidence):
+            self._tell(now, name, lane)
+        if lane.waits:
+            self.check_at = min(self.check_at, now + lane.settle_ns)
+
+    def _tell(self, now: Nanos, name: str, lane: Lane) -> None:
+        if lane.calm:
+            return
+        doubts = lane.doubt(now, self.diag_grace)
+        if doubts:
+            self._notice(now, name, lane, doubts)
+        done = lane.done()
+        if lane.ignored and now - self._asked_at >= ASK_NS:
+            self._asked_at = now
+            done = True
+        if lane.news or done:
+            lane.news = lane.ignored = False
+            self._settled(now, name, lane.values(), done)
+
+    def _notice(self, now: Nanos, name: str, lane: Lane, doubts: int) -> None:
+        assert self.plan is not None
+        base = lane.plan.base
+        codes = [base + index for index in range(lane.plan.count) if doubts >> index & 1]
+        sibling = self.lanes.get({"udp": "alt", "alt": "udp"}.get(name, ""))
+        if sibling is not None and self._live(sibling.name) is not None and sibling.trial is None:
+            # A limit of the path hits all its flows: find out about both at once, or one looks worse for a moment.
+            sibling.begin(now)
+            codes.append(sibling.plan.base + sibling.plan.index(len(sibling.rungs) - 1, MIXED))
+        self.replies.append(Notice(self.adapter, self.local, self.plan.id, bytes(codes)))
+
+    def _settled(self, now: Nanos, name: str, values: Values, done: bool) -> None:
+        live = self._live(name) if name in ("udp", "alt", "tcp") else None
+        alive = live.alive if live is not None else values.alive
+        self._n += 1
+        self.replies.append(
+            Settled(
+                adapter=self.adapter,
+                listener_adapter=self.local,
+                lane=name,
+                n=self._n,
+                alive=alive,
+                size=values.size,
+                size_max=values.size_max,
+                holes=values.holes,
+                bad_patterns=values.bad_patterns,
+                done=done,
+            )
+        )
+        if self._tellable(name, values, done) and (
+            values != self.stated.get(name) or name in self._waiting
+        ):
+            self._waiting[name] = (self._n, values, now + self._confirm_ns)
+            self.check_at = min(self.check_at, now + self._confirm_ns)
+
+    def _tellable(self, name: str, values: Values, done: bool) -> bool:
+        """Whether it is known well enough to be published: not while the first sizes come in one by one."""
+        if not values.size and values.alive:
             return False
-        return self._judge(self._due.popleft())
+        sizes = self.lanes[name].plan.sizes
+        failed = (
+            values.holes
+            or values.bad_patterns
+            or any(r.passes is False for r in self.lanes[name].rungs)
+        )
+        return bool(done or failed or name in self.stated or values.size == sizes[-1])
 
-    def forget_pairs(self) -> None:
-        self._due.clear()
-        self._pairs.clear()
+    def _life(self, heard: _Heard) -> None:
+        """A flow died, or came to life: everybody hears of that at once."""
+        if sum(other.live.alive for other in self.flows.values()) <= heard.live.alive:
+            for kind in _BORROWED:  # the first to live, or the last to die
+                if kind in self.stated:
+                    self._changed(kind, worse=False)
+        lane = self.lanes.get(heard.lane)
+        values = lane.values() if lane is not None else _UNKNOWN
+        self._settled(heard.live.since, heard.lane, values, False)
+        self._changed(KIND_OF[heard.lane], not heard.live.alive)
 
-    def silence(self, now: Nanos, grace: int) -> bool:
-        """Whether the flow has become dead: no basic for `grace` of the promised periods, or more where many are
-        lost anyway."""
-        if not self.alive and not self._unheard:
-            return False
-        periods = max(grace, _look_up(_PATIENCE, self.loss_judged_ppm))
-        if now - self._patient_from > periods * self.promise_ns:
-            self.alive = self._unheard = False
-            self.since = now
-            self.forget_pairs()
-            return True
-        return False
+    def _live(self, name: str) -> Liveness | None:
+        """The basics that a lane is held against: its own, or the best of the path."""
+        best: Liveness | None = None
+        for heard in self.flows.values():
+            if heard.lane == name:
+                return heard.live
+            if heard.lane == "udp" or best is None:
+                best = heard.live
+        return None if name in ("udp", "alt") else best
+
+    def _loss(self, name: str) -> int:
+        """The loss that a lane's misses are held against: of its own flow, or the worst on the path."""
+        own = [h.live.loss.judged_ppm for h in self.flows.values() if h.lane == name]
+        if own and name != "tcp":
+            return own[0]
+        return max((h.live.loss.judged_ppm for h in self.flows.values()), default=10_000)
+
+    # -- pauses --------------------------------------------------------------------------------------------------
 
     def excuse(self, now: Nanos, pause_ns: Nanos) -> None:
-        """This node was late itself: what it did not hear in that time says nothing."""
-        self._patient_from = min(now, self._patient_from + pause_ns)
+        """This node did not run: what it missed says nothing, and what waited for it may be incomplete."""
+        self._excused_to = now
+        for heard in self.flows.values():
+            heard.live.excuse(now, pause_ns)
+        for lane in self.lanes.values():
+            lane.forget()
 
-    def _judge(self, pair: int) -> bool:
-        """Weigh which sizes of one pair arrived; True when a verdict changed."""
-        bits = self._pairs.pop(pair, 0)
-        for stale in [p for p in self._pairs if p < pair]:
-            del self._pairs[stale]
-        miss = _look_up(_MISS, self.loss_judged_ppm)
-        together = 0
-        above_passed = False
-        for index in range(len(self.rungs) - 1, -1, -1):
-            rung = self.rungs[index]
-            if bits >> index & 1:
-                above_passed = True
-                rung.heard += 1
-                rung.misses = 0
-                rung.alone = max(0, rung.alone - _HIT)
-            else:
-                together += miss
-                rung.misses += 1
-                rung.alone = min(VERDICT, rung.alone + miss)
-            if above_passed:
-                rung.limit = max(0, rung.limit - _HIT)
-            else:
-                rung.limit = min(VERDICT, rung.limit + together)
-        return self._settle()
+    def clock_set_back(self, now: Nanos) -> None:
+        self._excused_to = min(self._excused_to, now)
+        for heard in self.flows.values():
+            heard.live.clock_set_back(now)
+        for lane in self.lanes.values():
+            lane.forget()
 
-    def _settle(self) -> bool:
-        before = self.size
-        for rung in self.rungs:
-            against = max(rung.limit, rung.alone) >= VERDICT and rung.misses >= 2
-            if against and rung.passes is not False:
-                rung.passes = False
-                rung.alone = VERDICT
-            elif rung.passes is not True and rung.heard and rung.alone == 0:
-                rung.passes = True
-                rung.limit = 0
-        return self.size != before
+    # -- what is said --------------------------------------------------------------------------------------------
+
+    def kinds(self) -> list[str]:
+        """The kinds of which something can be said."""
+        kinds = [KIND_OF[heard.lane] for heard in self.flows.values()]
+        kinds += [name for name in ("frag", "multicast") if name in self.stated]
+        return list(dict.fromkeys(kinds))
+
+    def state(self, kind: str) -> State:
+        lives = {f: heard for f, heard in self.flows.items() if KIND_OF[heard.lane] == kind}
+        stated = [
+            self.stated[n]
+            for n in dict.fromkeys((kind, "alt"))
+            if n in self.stated and KIND_OF[n] == kind
+        ]
+        best = max(stated, key=lambda values: values.size, default=_UNKNOWN)
+        live = self._live(kind) if kind in _BORROWED else self._speaks(lives)
+        alive = live is not None and live.alive
+        if kind in _BORROWED:
+            alive = any(h.live.alive for h in self.flows.values()) and best.alive and best.size > 0
+        lane = self.lanes.get(kind)
+        bad = 0
+        if alive and kind == "udp":
+            bad = sum(self._flow_is_bad(heard, best) for heard in lives.values()) + self._mute
+        return State(
+            alive=alive,
+            size=best.size if best.alive or kind not in _BORROWED else 0,
+            size_max=max((values.size_max for values in stated), default=0),
+            loss_ppm=live.loss.ppm if live is not None else 0,
+            rtt_us=live.trip.rtt_us if live is not None else 0,
+            patterns=tuple(bit.name for bit in lane.bits if bit.sent) if lane is not None else (),
+            bad_patterns=next((values.bad_patterns for values in stated), ()),
+            holes=best.holes,
+            jitter_us=live.trip.jitter_us if live is not None else 0,
+            rate_kbps=self._rate.rate_kbps if kind == "udp" else 0,
+            flows=len(lives) + self._mute if kind == "udp" else 0,
+            flows_bad=bad,
+        )
+
+    @staticmethod
+    def _speaks(lives: dict[FlowId, _Heard]) -> Liveness | None:
+        """The flow that speaks for its kind: one that lives, and was heard after others had fallen silent; for one
+        that sends rarely may be silent as well, and not be missed yet."""
+        fell = max((h.live.heard_at for h in lives.values() if not h.live.alive), default=-1)
+        for heard in lives.values():
+            if heard.live.alive and heard.live.heard_at > fell:
+                return heard.live
+        return next((h.live for h in lives.values() if not h.live.alive), None)
+
+    def _flow_is_bad(self, heard: _Heard, best: Values) -> bool:
+        """Whether one flow does not carry what another of its path does."""
+        values = self.stated.get(heard.lane)
+        if not heard.live.alive:
+            return True
+        return values is not None and (
+            values.size < best.size or len(values.holes) > len(best.holes)
+        )
+
+    def tally(self, kind: str) -> tuple[int, int]:
+        """Basics heard and expected since the last time, and begin to count anew."""
+        heard = expected = 0
+        for item in self.flows.values():
+            if KIND_OF[item.lane] == kind:
+                heard, expected = heard + item.live.heard, expected + item.live.expected
+                item.live.heard = item.live.expected = 0
+        return heard, expected
 
 
-def _look_up(steps: tuple[tuple[int, int], ...], loss_ppm: int) -> int:
-    """The value of the first step that reaches up to this loss."""
-    for limit, value in steps:
-        if loss_ppm <= limit:
-            return value
-    return steps[-1][1]
+def _worse(values: Values, before: Values) -> bool:
+    return (
+        0 < values.size < before.size
+        or len(values.holes) > len(before.holes)
+        or len(values.bad_patterns) > len(before.bad_patterns)
+        or (before.alive and not values.alive)
+    )

@@ -1,68 +1,52 @@
-"""The unit `health`: sends heartbeats and probes on every flow, listens, publishes rows, tells links.
+"""The unit `health`: joins what is sent and heard on every path, publishes rows, tells links.
 
-All flows share one tick: a basic on each flow every `basic_ns`, every second one with probes of all sizes. Reports
-travel by channel: it uses any working path and repeats until confirmed.
+It owns the paths (`path`), wakes each when something of it is due, and carries what the two ends of a path say to
+each other (by channel: any working path, repeated until confirmed). What it finds it puts into the table, and the
+keeper tells everybody; what listeners say of our own sending comes from there.
 """
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
 from typing import Any, ClassVar, Final
 
-from holdfast.health.config import HealthConfig
-from holdfast.health.listener import Listener
+import msgspec
+
+from holdfast.health.attributes import Plan, make_plan
+from holdfast.health.config import HealthConfig, Signatures, Tune, tuned
+from holdfast.health.evidence import threshold
+from holdfast.health.listener import PathListener
+from holdfast.health.needs import SetNeeds
+from holdfast.health.neighbourhood import Neighbourhood
+from holdfast.health.path import SPOKEN, Path, PathKey, key_of
+from holdfast.health.placement import Placement
+from holdfast.health.ports import HEALTH, KEEPER, Fresh, RowsHeard
+from holdfast.health.speaker import Speaker, cast_probes
 from holdfast.health.table import PathTable
+from holdfast.health.throttle import Bucket, BusyWindow, Interest, QueueDepth, Throttle
+from holdfast.health.verdicts import of_this_flow
 from holdfast.links.config import Self
 from holdfast.links.ports import (
     FlowLost,
     FlowReady,
-    FlowVerdict,
+    FlowUnheard,
     PeerDown,
     PeerUp,
     Received,
     SendChannel,
-    SendFrame,
-    link_unit,
+    multicast_unit,
+    traffic_name,
 )
 from holdfast.machine import Machine, Outbox
-from holdfast.telemetry.facts import PathFact
-from holdfast.types import MICROSECOND, MILLISECOND, NEVER, SECOND, SYNC, FlowId, Nanos, NodeId
+from holdfast.telemetry.facts import NodeFact
+from holdfast.types import MICROSECOND, MILLISECOND, NEVER, SYNC, FlowId, Nanos, NodeId
 from holdfast.wire.codec import encode
-from holdfast.wire.frames import Basic, PathRow, PathRows, Probe
 
-HEALTH: Final = "health"
-ROWS_PER_FRAME: Final = 200
-_NO_FILL: Final = memoryview(b"")
+__all__ = ["HEALTH", "HealthMachine"]
 
-
-class _Watched:
-    """A flow in both directions: what we hear on it, and what the peer says that it hears."""
-
-    __slots__ = (
-        "listener",
-        "path",
-        "probe_n",
-        "ready",
-        "row",
-        "row_at",
-        "sampled_at",
-        "sizes",
-        "unit",
-        "verdict",
-    )
-
-    def __init__(
-        self, ready: FlowReady, sizes: tuple[int, ...], listener: Listener, now: Nanos
-    ) -> None:
-        self.ready = ready
-        self.path = (ready.peer, ready.adapter, ready.remote_adapter, ready.transport)
-        self.unit = link_unit(ready.peer)
-        self.sizes = sizes
-        self.listener = listener
-        self.probe_n = 0
-        self.row: PathRow | None = None
-        self.row_at = now
-        self.sampled_at = now
-        self.verdict: FlowVerdict | None = None
+TESTS_PER_PATH: Final = 16
+LATE_NS: Final = 100 * MILLISECOND
+"""A wake-up that is later than this shows that this node was held up: it may have heard nobody."""
 
 
 class HealthMachine(Machine):
@@ -70,267 +54,336 @@ class HealthMachine(Machine):
 
     layer: ClassVar[int] = 2
 
-    def __init__(self, me: Self, config: HealthConfig, mtus: dict[str, int]) -> None:
+    def __init__(
+        self,
+        me: Self,
+        config: HealthConfig,
+        mtus: dict[str, int],
+        placement: Placement | None = None,
+        table: PathTable | None = None,
+        neighbourhood: Neighbourhood | None = None,
+    ) -> None:
+        """`placement`, `table` and `neighbourhood` outlive this unit: what they know is not forgotten when it is
+        rebuilt."""
         self.me = me
+        self.placement = placement or Placement(me.node, me.sealed)
         self.config = config
-        self.table = PathTable()
+        self.table = table or PathTable(me.node, me.incarnation)
+        self._neighbourhood = neighbourhood or Neighbourhood(me)
         self.names: dict[bytes, str] = {me.node: me.name}
+        self.throttle = Throttle(config.budget)
         self._mtus = mtus
-        self._flows: dict[FlowId, _Watched] = {}
+        self._needs_changed = False
+        self._signatures: dict[str, Signatures] = {}
+        self._paths: dict[PathKey, Path] = {}
+        self._flows: dict[tuple[bytes, FlowId], Path] = {}
         self._peers: dict[NodeId, bool] = {}
-        self._tick = 0
+        self._heap: list[tuple[Nanos, int, Path]] = []
+        self._order = 0
+        self._casts: dict[str, Bucket] = {}
+        self._evidence = threshold(10, TESTS_PER_PATH, config.budget.alarms_per_1000_days)
         self._version = 0
-        self._news: list[PathRow] = []
+        self._now: Nanos = 0
+        self._excused_to: Nanos = 0
 
     # -- inputs --------------------------------------------------------------------------------------------------
 
     def up(self, now: Nanos, inputs: list[Any], out: Outbox) -> None:
+        self._clock(now)
+        touched: dict[PathKey, Path] = {}
         for item in inputs:
             kind = type(item)
             if kind is Received:
-                if item.flow is None:
-                    self._rows(now, item, out)
-                else:
-                    self._heard(now, item, out)
+                self._received(now, item, touched, out)
             elif kind is FlowReady:
-                self._watch(now, item, out)
+                self._ready(now, item, touched, out)
             elif kind is FlowLost:
-                self._lost(now, item, out)
+                self._lost(now, item, touched, out)
+            elif kind is FlowUnheard:
+                path = self._paths.get((item.peer, item.adapter, item.remote_adapter))
+                if path is not None:
+                    path.listener.unheard(item.use)
+                    touched[path.key] = path
             elif kind is PeerUp:
-                self._peer_up(item, out)
+                self._peers[item.peer] = True
+                self._count()
+                self.names[item.peer] = self.placement.names[item.peer] = item.member.name
             elif kind is PeerDown:
                 self._peers.pop(item.peer, None)
-                if item.left:
-                    self.table.forget_node(item.peer)
+            elif kind is RowsHeard:
+                self._rows(now, item, out)
+            elif kind is Tune:
+                self._tune(now, item, touched)
+            elif kind is SetNeeds:
+                self._set_needs(now, item, out)
+            elif kind in (Interest, QueueDepth, BusyWindow):
+                self._demand(now, item, touched)
+        self._heed_needs(now, touched, out)
+        for path in touched.values():
+            self._after(now, path, out)
         self._publish(out)
+        self._arm()
 
-    def _watch(self, now: Nanos, ready: FlowReady, out: Outbox) -> None:
-        mtu = self._mtus.get(ready.adapter, 1500)
-        probed = ready.transport == "udp" and self.config.probe_every > 0
-        sizes = tuple(size for size in self.config.rungs if size <= mtu) if probed else ()
-        listener = Listener(now, self.config.basic_ns)
-        watched = self._flows[ready.flow] = _Watched(ready, sizes, listener, now)
-        if ready.transport != "udp":
-            # A new stream on a path whose limits the datagrams have shown already.
-            key = (self.me.node, ready.adapter, ready.peer, ready.remote_adapter, "udp")
-            row = self.table.rows.get(key)
-            if row is not None:
-                self._judge(ready.flow, watched, row, out)
-        if self.deadline == NEVER:
-            self.deadline = now + MILLISECOND
+    def _clock(self, now: Nanos) -> None:
+        """Credit our own lateness: what was not heard in that time says nothing. A clock may also be set back."""
+        if now < self._now:
+            for path in self._paths.values():
+                path.listener.clock_set_back(now)
+                path.speaker.clock_set_back(now)
+                path.armed_at = NEVER
+                self._schedule(path)
+        elif self.deadline < NEVER:
+            late = now - max(self.deadline, self._excused_to)
+            if late > LATE_NS:
+                self._excused_to = now
+                for path in self._paths.values():
+                    path.listener.excuse(now, late)
+        self._now = now
 
-    def _lost(self, now: Nanos, lost: FlowLost, out: Outbox) -> None:
-        watched = self._flows.pop(lost.flow, None)
-        if watched is None or lost.left:
+    def _received(
+        self, now: Nanos, item: Received, touched: dict[PathKey, Path], out: Outbox
+    ) -> None:
+        if item.flow is not None:
+            path = self._flows.get((item.peer, item.flow))
+            if path is not None:
+                path.heard(now, item)
+                touched[path.key] = path
             return
-        if any(other.path == watched.path for other in self._flows.values()):
-            return  # another flow has taken its place, and speaks for the path
-        watched.listener.alive = False
-        self._state(now, watched, out)
-
-    def _peer_up(self, item: PeerUp, out: Outbox) -> None:
-        self._peers[item.peer] = True
-        self.names[item.peer] = item.member.name
-        self.table.forget(item.peer, item.member.incarnation)
-        if self.table.rows:
-            self._tell_all(item.peer, out)
-        else:
-            # This node, or this unit, has just begun, and knows nothing: no rows ask for all rows.
-            out.down(link_unit(item.peer), SendChannel(SYNC, [encode(PathRows(()))]))
-
-    def _tell_all(self, peer: NodeId, out: Outbox) -> None:
-        rows = list(self.table.rows.values())
-        for start in range(0, len(rows), ROWS_PER_FRAME):
-            frame = PathRows(tuple(rows[start : start + ROWS_PER_FRAME]))
-            out.down(link_unit(peer), SendChannel(SYNC, [encode(frame)]))
-
-    # -- listening -----------------------------------------------------------------------------------------------
-
-    def _heard(self, now: Nanos, item: Received, out: Outbox) -> None:
-        assert item.flow is not None
-        watched = self._flows.get(item.flow)
-        if watched is None:
-            return
-        listener = watched.listener
-        changed = False
         for frame in item.frames:
-            kind = type(frame)
-            if kind is Basic:
-                basic: Basic = frame  # type: ignore[assignment]
-                changed = listener.basic(basic, item.at) or changed
-                if basic.sizes:
-                    changed = listener.pair_sent(basic.n, basic.sizes) or changed
-            elif kind is Probe:
-                listener.probe(frame)  # type: ignore[arg-type]
-        if changed:
-            self._state(now, watched, out)
+            if isinstance(frame, SPOKEN):
+                path = self._paths.get(key_of(item.peer, frame))
+                if path is not None:
+                    path.told(now, frame)
+                    touched[path.key] = path
+                    self._judge(now, path, out)
 
-    def _state(self, now: Nanos, watched: _Watched, out: Outbox) -> None:
-        """What we say of a path has changed: a new version of its row, a fact, and everybody hears of it."""
-        watched.row = self._row(now, watched)
-        watched.row_at = now
-        self.table.put(watched.row, now)
-        self._news.append(watched.row)
-        self._fact(now, watched, "change", out)
+    # -- flows ---------------------------------------------------------------------------------------------------
 
-    def _row(self, now: Nanos, watched: _Watched) -> PathRow:
-        listener, ready = watched.listener, watched.ready
-        # By the clock, so that it grows also when this unit is rebuilt: nobody takes a row with a lower version.
-        self._version = max(self._version + 1, now // MICROSECOND)
-        return PathRow(
-            sender=ready.peer,
-            sender_adapter=ready.remote_adapter,
-            listener=self.me.node,
-            listener_adapter=ready.adapter,
-            transport=ready.transport,
-            incarnation=self.me.incarnation,
-            n=self._version,
-            alive=listener.alive,
-            size=listener.size,
-            size_max=listener.size_max,
-            loss_ppm=listener.loss_ppm,
-            rtt_us=listener.rtt_us,
+    def _ready(
+        self, now: Nanos, ready: FlowReady, touched: dict[PathKey, Path], out: Outbox
+    ) -> None:
+        key = (ready.peer, ready.adapter, ready.remote_adapter)
+        path = self._paths.get(key)
+        if path is None:
+            path = self._paths[key] = self._new_path(now, ready)
+            self._count()
+        path.flow_ready(now, ready)
+        self._flows[ready.peer, ready.flow] = path
+        touched[key] = path
+        self._judge(now, path, out)
+
+    def _new_path(self, now: Nanos, ready: FlowReady) -> Path:
+        mtu = self._mtus.get(ready.adapter, 1500)
+        plan = self._plan(ready)
+        signatures = self._signatures.get(ready.subnet) or self.config.of(ready.subnet)
+        speaker = Speaker(now, ready, plan, signatures, self.throttle, mtu)
+        start_ns = signatures.basic_active.period_ns
+        return Path(
+            now, ready, speaker, PathListener(now, ready, start_ns, self.config.confirm_ns, mtu)
         )
 
-    def _fact(self, now: Nanos, watched: _Watched, event: str, out: Outbox) -> None:
-        listener, ready = watched.listener, watched.ready
-        out.fact(
-            PathFact(
-                now_ns=now,
-                event=event,
-                sender=ready.peer.hex(),
-                sender_name=self.names.get(ready.peer, ""),
-                sender_adapter=ready.remote_adapter,
-                listener_adapter=ready.adapter,
-                subnet=ready.subnet,
-                transport=ready.transport,
-                alive=listener.alive,
-                size=listener.size,
-                size_max=listener.size_max,
-                loss_ppm=listener.loss_ppm,
-                rtt_us=listener.rtt_us,
-                heard=listener.heard,
-                expected=listener.expected,
-            )
-        )
-        listener.heard = listener.expected = 0
-        watched.sampled_at = now
+    def _plan(self, ready: FlowReady) -> Plan:
+        """What is probed on a path: what the configuration says, and what traffic needs beyond it."""
+        sizes, patterns, _ = self.placement.wanted_values(ready.peer)
+        config = self.config
+        # In a sparse neighbourhood only some paths are probed; the others have basics, which links live by.
+        if not self._neighbourhood.probes(ready.subnet, ready.peer):
+            config = msgspec.structs.replace(config, kinds=())
+        return make_plan(config, self._mtus.get(ready.adapter, 1500), sizes, patterns)
+
+    def _lost(self, now: Nanos, lost: FlowLost, touched: dict[PathKey, Path], out: Outbox) -> None:
+        path = self._flows.pop((lost.peer, lost.flow), None)
+        self.placement.forget(lost.flow)
+        if path is None:
+            return
+        kind = path.flow_lost(now, lost.flow)
+        if not path.flows:
+            del self._paths[path.key]
+            touched.pop(path.key, None)
+            path.armed_at = NEVER
+            self._count()
+        else:
+            touched[path.key] = path
+        if kind and not lost.left:
+            self._state(now, path, kind, out)
+
+    def _count(self) -> None:
+        """How many tests the domain makes follows from what this node sees of it; thresholds follow from that."""
+        tests = len(self._paths) * TESTS_PER_PATH * (len(self._peers) + 2)
+        self._evidence = threshold(10, tests, self.config.budget.alarms_per_1000_days)
+
+    # -- what clients want ---------------------------------------------------------------------------------------
+
+    def _tune(self, now: Nanos, tune: Tune, touched: dict[PathKey, Path]) -> None:
+        for path in self._paths.values():
+            if tune.subnet in ("", path.ready.subnet):
+                path.speaker.tune(now, tuned(path.speaker.signatures, tune))
+                self._signatures[path.ready.subnet] = path.speaker.signatures
+                touched[path.key] = path
+        if tune.subnet and tune.subnet not in self._signatures:
+            self._signatures[tune.subnet] = tuned(self.config.of(tune.subnet), tune)
+
+    def _demand(
+        self, now: Nanos, item: Interest | QueueDepth | BusyWindow, touched: dict[PathKey, Path]
+    ) -> None:
+        self.throttle.demand(now, item)
+        for path in self._paths.values():
+            path.speaker.respread(now)
+            touched[path.key] = path
+
+    def _set_needs(self, now: Nanos, item: SetNeeds, out: Outbox) -> None:
+        self._needs_changed = True
+        if not self.placement.set(item):
+            what = f"needs of {traffic_name(item.traffic)}: this node has too many; not taken"
+            out.fact(NodeFact(now, "refused", what))
+
+    def _heed_needs(self, now: Nanos, touched: dict[PathKey, Path], out: Outbox) -> None:
+        """Traffic needs something else now: other values are probed, and every flow is judged again."""
+        if not self._needs_changed:
+            return
+        self._needs_changed = False
+        for path in self._paths.values():
+            path.speaker.replan(now, self._plan(path.ready))
+            touched[path.key] = path
+            self._judge(now, path, out)
 
     # -- the tick ------------------------------------------------------------------------------------------------
 
     def wake(self, now: Nanos, out: Outbox) -> None:
-        config = self.config
-        late = now - self.deadline
-        if late > config.basic_ns:
-            for watched in self._flows.values():
-                watched.listener.excuse(now, min(late, config.pause_ns_max))
-        self._tick = (
-            self._tick + 1 if self._tick else now // config.basic_ns
-        )  # grows when rebuilt, too
-        probing = config.probe_every > 0 and self._tick % config.probe_every == 0
-        for flow, watched in self._flows.items():
-            if watched.listener.silence(now, config.grace):
-                self._state(now, watched, out)
-            self._send(now, flow, watched, probing, out)
-            if now - watched.row_at >= config.rows_ns:
-                self._drift(now, watched)
-            if now - watched.sampled_at >= config.sample_ns:
-                self._fact(now, watched, "sample", out)
-        self.deadline = now + config.basic_ns if self._flows else NEVER
+        self._clock(now)
+        due: list[Path] = []
+        heap = self._heap
+        while heap and heap[0][0] <= now:
+            at, _, path = heappop(heap)
+            if at == path.armed_at:
+                path.armed_at = NEVER
+                due.append(path)
+        casts = self._cast(now, due, out)
+        for path in due:
+            path.listener.check(now, self._evidence)
+            if path.speaker.due_at <= now:
+                sends = path.speaker.tick(now, path.echoes(now), casts.get(path.key[1], []))
+                for send in sends:
+                    out.down(path.unit, send, True)
+                self._sample(now, path, out)
+            self._after(now, path, out)
+        for flow in self.placement.due(now):
+            for path in [path for (_, known), path in self._flows.items() if known == flow]:
+                self._judge(now, path, out)
         self._publish(out)
+        self._arm()
 
-    def _send(
-        self, now: Nanos, flow: FlowId, watched: _Watched, probing: bool, out: Outbox
-    ) -> None:
-        listener = watched.listener
-        sizes = watched.sizes if probing else ()
-        age = now - listener.heard_at if listener.peer_sent_ns else 0
-        period = self.config.basic_ns
-        basic = Basic(self._tick, now, period, listener.peer_sent_ns, age, sizes)
-        out.down(watched.unit, SendFrame(basic, SYNC, flow), True)
-        for size in sizes:
-            watched.probe_n += 1
-            probe = Probe(watched.probe_n, size, self._tick, period, _NO_FILL)
-            out.down(watched.unit, SendFrame(probe, SYNC, flow, size), True)
+    def _cast(self, now: Nanos, due: list[Path], out: Outbox) -> dict[str, list[int]]:
+        """Multicast probes that any of these listeners is due: each goes out once for all on an adapter."""
+        wanted: dict[str, dict[int, Speaker]] = {}
+        for path in due:
+            if path.speaker.due_at <= now:
+                for index in path.speaker.casts(now):
+                    wanted.setdefault(path.key[1], {})[index] = path.speaker
+        sent: dict[str, list[int]] = {}
+        for adapter, indexes in wanted.items():
+            bucket = self._casts.get(adapter)
+            if bucket is None:
+                bucket = self._casts[adapter] = self.throttle.path_bucket(now)
+            sends, cost = cast_probes(now, sorted(indexes.items(), key=lambda item: item[0]))
+            if sends and self.throttle.take(now, bucket, adapter, cost):
+                sent[adapter] = list(indexes)
+                for send in sends:
+                    out.down(multicast_unit(adapter), send, True)
+                for path in due:
+                    if path.key[1] == adapter and path.speaker.hears_casts:
+                        path.speaker.pay(now, cost)
+        return sent
 
-    def _drift(self, now: Nanos, watched: _Watched) -> None:
-        """Publish values that moved without a change of state, now and then."""
-        watched.row_at = now
-        row, listener = watched.row, watched.listener
-        if row is not None:
-            same_loss = abs(row.loss_ppm - listener.loss_ppm) < 10_000
-            same_rtt = abs(row.rtt_us - listener.rtt_us) <= max(200, row.rtt_us // 2)
-            if same_loss and same_rtt:
-                return
-        watched.row = self._row(now, watched)
-        self.table.put(watched.row, now)
-        self._news.append(watched.row)
+    def _sample(self, now: Nanos, path: Path, out: Outbox) -> None:
+        """Publish values that moved without a change of state, and record some of them, now and then."""
+        if now - path.row_at >= self.config.rows_ns:
+            path.row_at = now
+            for kind in path.rows:
+                if path.drifted(kind):
+                    self._put(now, path, kind)
+        for kind in path.rows:
+            if now - path.sampled_at.get(kind, now) >= self.config.sample_ns:
+                out.fact(path.fact(now, kind, "sample", self._name))
+
+    def _after(self, now: Nanos, path: Path, out: Outbox) -> None:
+        """Say what is to be said of a path, publish what changed, and see when it must be looked at again."""
+        listener = path.listener
+        if listener.check_at <= now:
+            listener.check(now, self._evidence)
+        if listener.replies or path.speaker.stale:
+            replies = [encode(frame) for frame in path.replies()]
+            if replies:
+                out.down(path.unit, SendChannel(SYNC, replies))
+        if listener.changed:
+            changed, listener.changed = listener.changed, []
+            for kind in changed:
+                if not path.same(kind):
+                    self._state(now, path, kind, out)
+        self._schedule(path)
+
+    def _schedule(self, path: Path) -> None:
+        at = path.wake_at
+        if at < path.armed_at:
+            path.armed_at = at
+            self._order += 1
+            heappush(self._heap, (at, self._order, path))
+
+    def _arm(self) -> None:
+        heap = self._heap
+        while heap and heap[0][0] != heap[0][2].armed_at:
+            heappop(heap)
+        self.deadline = min(heap[0][0] if heap else NEVER, self.placement.deadline)
+
+    # -- rows ----------------------------------------------------------------------------------------------------
+
+    def _state(self, now: Nanos, path: Path, kind: str, out: Outbox) -> None:
+        """What we say of a path has changed: a new version of its row, a fact, and everybody hears of it."""
+        self._put(now, path, kind)
+        out.fact(path.fact(now, kind, "change", self._name))
+
+    def _put(self, now: Nanos, path: Path, kind: str) -> None:
+        # By the clock, so that it grows also when this unit is rebuilt: nobody takes a row with a lower version.
+        self._version = max(self._version + 1, now // MICROSECOND)
+        row = path.row(kind, self.me.node, self.me.incarnation, self._version)
+        self.table.put(row, now)
+
+    def _name(self, node: bytes) -> str:
+        return self.names.get(node, "")
 
     def _publish(self, out: Outbox) -> None:
-        if not self._news:
-            return
-        news, self._news = self._news, []
-        for start in range(0, len(news), ROWS_PER_FRAME):
-            part = encode(PathRows(tuple(news[start : start + ROWS_PER_FRAME])))
-            for peer in self._peers:
-                out.down(link_unit(peer), SendChannel(SYNC, [part]))
+        if self.table.fresh:
+            out.up(KEEPER, Fresh())
 
-    # -- what others say -----------------------------------------------------------------------------------------
+    def _rows(self, now: Nanos, item: RowsHeard, out: Outbox) -> None:
+        """Listeners have said something new of what we send."""
+        for row in item.rows:
+            path = self._paths.get((NodeId(row.listener), row.sender_adapter, row.listener_adapter))
+            if path is not None:
+                path.speaker.heard(now, row.transport, row.alive)
+                self._schedule(path)
+                self._judge(now, path, out)
 
-    def _rows(self, now: Nanos, item: Received, out: Outbox) -> None:
-        for frame in item.frames:
-            if not isinstance(frame, PathRows):
-                continue
-            if not frame.rows:
-                self._tell_all(item.peer, out)
-            for row in frame.rows[: 10 * ROWS_PER_FRAME]:
-                if (
-                    row.listener != self.me.node
-                    and self.table.put(row, now)
-                    and row.sender == self.me.node
-                ):
-                    self._told(row, out)
+    # -- what links are told -------------------------------------------------------------------------------------
 
-    def _told(self, row: PathRow, out: Outbox) -> None:
-        """A listener tells us what arrives of what we send: the link must know."""
-        path = (row.listener, row.sender_adapter, row.listener_adapter)
-        for flow, watched in self._flows.items():
-            if watched.path[:3] == path:
-                self._judge(flow, watched, row, out)
-
-    def _judge(self, flow: FlowId, watched: _Watched, row: PathRow, out: Outbox) -> None:
-        """What a row says of sending on one flow of its path."""
-        degraded = 0 < row.size < row.size_max
-        before = watched.verdict or FlowVerdict(flow, True, 0)
-        if watched.ready.transport == row.transport:
-            verdict = FlowVerdict(
-                flow, row.alive, row.size, degraded if row.size_max else before.degraded
-            )
-        elif row.size_max:
-            # Sizes are probed with datagrams, and a limit of the path hurts its streams as well.
-            verdict = FlowVerdict(flow, before.alive, 0, degraded)
-        else:
-            return
-        if verdict != watched.verdict:
-            watched.verdict = verdict
-            out.down(watched.unit, verdict)
-
-    def status(self, now: Nanos, subnets: dict[tuple[bytes, str], str]) -> list[dict[str, Any]]:
-        """The table as the page shows it."""
-        return [
-            {
-                "sender": self.names.get(row.sender, row.sender[:4].hex()),
-                "sender_adapter": row.sender_adapter,
-                "listener": self.names.get(row.listener, row.listener[:4].hex()),
-                "listener_adapter": row.listener_adapter,
-                "subnet": subnets.get((row.listener, row.listener_adapter), row.listener_adapter),
-                "transport": row.transport,
-                "alive": row.alive,
-                "size": row.size,
-                "size_max": row.size_max,
-                "loss_ppm": row.loss_ppm,
-                "rtt_us": row.rtt_us,
-                "since_s": round((now - self.table.since[key]) / SECOND, 1),
-            }
-            for key, row in sorted(self.table.rows.items())
+    def _judge(self, now: Nanos, path: Path, out: Outbox) -> None:
+        """What listeners say of what we send on a path: its link must know."""
+        peer, adapter, remote = path.key
+        rows = [
+            row
+            for kind in ("udp", "tcp", "frag", "multicast")
+            if (row := self.table.rows.get((self.me.node, adapter, peer, remote, kind)))
         ]
+        for flow, ready in path.flows.items():
+            if ready.use not in ("", "alt") or ready.transport == "multicast":
+                continue
+            said = path.said_of(ready)
+            own = [of_this_flow(row, said) if row.transport == "udp" else row for row in rows]
+            found = self.placement.verdict(now, ready, own)
+            if found != path.verdicts.get(flow):
+                path.verdicts[flow] = found
+                out.down(path.unit, found)
+
+    def signatures(self, subnet: str) -> Signatures:
+        """What is sent on a subnet, and how often."""
+        return self._signatures.get(subnet) or self.config.of(subnet)

@@ -14,18 +14,18 @@ from typing import Final
 
 from holdfast.machine.rangeset import RangeSet
 from holdfast.types import MILLISECOND, FlowId, Nanos
-from holdfast.wire.blocks import HEAD, block_size, pack_block, unpack_block
-from holdfast.wire.codec import Part, Rejected, chunk_part
+from holdfast.wire.blocks import HEAD, block_size, roomy_block, unpack_block
+from holdfast.wire.codec import ROOM, Part, Rejected, chunk_part, roomy_chunk
 from holdfast.wire.frames import Chunk, ChunkAck
 
 WINDOW: Final = 4 << 20
 """How far beyond what it has in order a receiver takes bytes."""
 BLOCK_MAX: Final = 64 << 10
 MESSAGE_MAX: Final = 64 << 20
+ROOMY_MIN: Final = 8 << 10
+"""A smaller block is copied into its packet, together with what else goes there."""
 REORDER: Final = 3
 """A piece is lost when this many that were sent later on the same flow have arrived."""
-PACKED_AT_ONCE: Final = 1024
-"""So many waiting messages are looked at for one block, or twice as many as are likely to fit, if that is less."""
 RANGES_MAX: Final = 32
 CONGESTION_MIN: Final = 8 << 10
 CONGESTION_START: Final = 64 << 10
@@ -50,6 +50,37 @@ class _Sent:
         self.again = again
 
 
+class _Block:
+    """Messages that travel together. They are put into one buffer when they are sent: most are sent once, as a
+    whole, and a buffer that is free again after each write stays in the processor's cache."""
+
+    __slots__ = ("_bytes", "_lengths", "_messages", "size")
+
+    def __init__(self, messages: list[bytes], lengths: list[int], size: int) -> None:
+        self.size = size
+        self._messages = messages
+        self._lengths = lengths
+        self._bytes: memoryview | None = None
+
+    def roomy(self) -> bytearray:
+        """A buffer of its own, with room for what stands before it in a packet."""
+        return roomy_block(self._messages, self._lengths, ROOM)
+
+    def piece(self, start: int, stop: int) -> memoryview:
+        """Some of it; whoever wants a piece wants the others, too."""
+        if self._bytes is None:
+            self._bytes = memoryview(roomy_block(self._messages, self._lengths, 0))
+            self._messages = []
+        return self._bytes[start:stop]
+
+    @property
+    def in_pieces(self) -> bool:
+        return self._bytes is not None
+
+
+_FREED: Final = _Block([], [], 0)
+
+
 class ChannelOut:
     """The sending half. Keeps every block until it is acknowledged."""
 
@@ -57,6 +88,9 @@ class ChannelOut:
         self.channel = channel
         self.flow: FlowId | None = None
         self.moves = 0
+        self.reason = ""
+        """Why it uses the flow that it uses."""
+        self.home = ""
         self.waiting_bytes = 0
         self.messages = 0
         self.acked = 0
@@ -66,7 +100,7 @@ class ChannelOut:
         self.backoff = 0
         self._waiting: list[bytes] = []
         self._taken = 0
-        self._blocks: list[bytes] = []
+        self._blocks: list[_Block] = []
         self._starts: list[int] = []
         self._first = 0
         """The first block that is still held; those before it are empty by now."""
@@ -81,6 +115,14 @@ class ChannelOut:
         self._sacked = RangeSet()
         self._congestion = CONGESTION_START
         self._reduced_order = 0
+
+    @property
+    def traffic(self) -> int:
+        return self.channel
+
+    @property
+    def datagrams(self) -> bool:
+        return False
 
     # -- what is waiting -----------------------------------------------------------------------------------------
 
@@ -120,14 +162,19 @@ class ChannelOut:
         frames: list[Part] = []
         for start, stop in self._lost if budget > 0 and self._lost else ():
             while start < stop and budget > 0:
+                self._again_flight += 1
                 size = self._emit(start, stop, piece_max, now, flow, frames, again=True)
+                self._lost.remove(start, start + size)
                 start += size
                 budget -= size
         while budget > 0 and self._sent < self.limit:
             if self._sent == self._packed and not self._pack(min(piece_max, BLOCK_MAX)):
                 break
             stop = min(self._packed, self.limit)
-            size = self._emit(self._sent, stop, piece_max, now, flow, frames, again=False)
+            if not datagrams and self._emit_whole(stop, piece_max, now, flow, frames):
+                size = self._packed - self._sent
+            else:
+                size = self._emit(self._sent, stop, piece_max, now, flow, frames, again=False)
             self._sent += size
             budget -= size
         return frames
@@ -138,32 +185,37 @@ class ChannelOut:
         count = len(waiting) - first
         if not count:
             return False
-        if self.waiting_bytes + 4 * count + HEAD <= block_max:
-            taken = waiting[first:] if first else waiting
-            self._waiting, self._taken, self.waiting_bytes = [], 0, 0
-        else:
-            likely = 8 + 2 * block_max // (self.waiting_bytes // count + 4)
-            some = waiting[first : first + min(likely, PACKED_AT_ONCE)]
-            ends = list(accumulate(map(len, some)))
+        if self.waiting_bytes + 4 * count + HEAD > block_max:
+            # As many as fit if all are as large as the average; it does not matter if one more would have fitted.
+            count = max(1, (block_max - HEAD) // (self.waiting_bytes // count + 4))
+        taken = waiting[first : first + count]
+        lengths = list(map(len, taken))
+        size = sum(lengths)
+        if size + 4 * len(taken) + HEAD > block_max:
+            ends = list(accumulate(lengths))
             # Each message takes four bytes more, for its length; at least one is taken, however large.
             count = bisect_right(
                 range(len(ends)), block_max - HEAD, key=lambda k: ends[k] + 4 * k + 4
             )
             count = max(count, 1)
-            taken = some[:count]
-            last = first + count
-            self.waiting_bytes -= ends[count - 1]
-            self._taken = last
-            if last == len(waiting):
-                self._waiting, self._taken = [], 0
-            elif last > 8192:
-                del waiting[:last]
-                self._taken = 0
-        block = pack_block(taken)
-        self._blocks.append(block)
+            size = ends[count - 1]
+            del taken[count:], lengths[count:]
+        self._take(len(taken), size)
+        size += 4 * len(taken) + HEAD
+        self._blocks.append(_Block(taken, lengths, size))
         self._starts.append(self._packed)
-        self._packed += len(block)
+        self._packed += size
         return True
+
+    def _take(self, count: int, size: int) -> None:
+        """So many messages have gone from the waiting ones."""
+        self.waiting_bytes -= size
+        self._taken += count
+        if self._taken == len(self._waiting):
+            self._waiting, self._taken = [], 0
+        elif self._taken > 8192:
+            del self._waiting[: self._taken]
+            self._taken = 0
 
     def _emit(
         self,
@@ -176,20 +228,31 @@ class ChannelOut:
         again: bool,
     ) -> int:
         begin, block = self._find(start)
-        stop = min(stop, start + piece_max, begin + len(block))
-        piece = memoryview(block)[start - begin : stop - begin]
-        frames.append(chunk_part(self.channel, start, piece))
+        stop = min(stop, start + piece_max, begin + block.size)
+        frames.append(chunk_part(self.channel, start, block.piece(start - begin, stop - begin)))
+        self._count_sent(start, stop, now, flow, again)
+        return stop - start
+
+    def _emit_whole(
+        self, stop: int, piece_max: int, now: Nanos, flow: FlowId, frames: list[Part]
+    ) -> bool:
+        """Send the newest block without a further copy, if all of it can go now."""
+        start, block = self._starts[-1], self._blocks[-1]
+        whole = start == self._sent and stop == self._packed and not block.in_pieces
+        if not whole or not ROOMY_MIN <= block.size <= piece_max:
+            return False
+        frames.append(roomy_chunk(self.channel, start, block.roomy()))
+        self._count_sent(start, stop, now, flow, again=False)
+        return True
+
+    def _count_sent(self, start: int, stop: int, now: Nanos, flow: FlowId, again: bool) -> None:
         self._order += 1
         if not self._flight or self._flight[-1].flow != flow:
             self._progress_at = now  # a flow that was just chosen has its time from now on
         self._flight.append(_Sent(start, stop, now, flow, self._order, again))
         self._flight_bytes += stop - start
-        if again:
-            self._again_flight += 1
-            self._lost.remove(start, stop)
-        return stop - start
 
-    def _find(self, offset: int) -> tuple[int, bytes]:
+    def _find(self, offset: int) -> tuple[int, _Block]:
         """The block that holds `offset`, and where it begins."""
         starts = self._starts
         at = len(starts) - 1
@@ -221,8 +284,8 @@ class ChannelOut:
     def _free(self, upto: int) -> None:
         """Forget the blocks that end at or before `upto`."""
         blocks, starts, first = self._blocks, self._starts, self._first
-        while first < len(blocks) and starts[first] + len(blocks[first]) <= upto:
-            blocks[first] = b""
+        while first < len(blocks) and starts[first] + blocks[first].size <= upto:
+            blocks[first] = _FREED
             first += 1
         if first > 1024 and 2 * first > len(blocks):
             del blocks[:first], starts[:first]
@@ -295,6 +358,20 @@ class ChannelOut:
             if now - self._flight[0].at < patience_ns:
                 return
             self.abandon(self._flight[0].flow)
+
+    def in_flight(self, flow: FlowId) -> int:
+        """Bytes that are on their way on `flow`."""
+        return sum(piece.stop - piece.start for piece in self._flight if piece.flow == flow)
+
+    def give_up_larger(self, flow: FlowId, piece_max: int) -> None:
+        """Pieces on `flow` that are larger than what passes there now will not arrive: they go again, cut smaller."""
+        kept: deque[_Sent] = deque()
+        for piece in self._flight:
+            if piece.flow == flow and piece.stop - piece.start > piece_max:
+                self._give_up(piece)
+            else:
+                kept.append(piece)
+        self._flight = kept
 
     def abandon(self, flow: FlowId) -> None:
         """Nothing that is on its way on `flow` counts any more: the flow closed, or the channel moves off it."""

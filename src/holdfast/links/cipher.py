@@ -1,7 +1,7 @@
 """How packets of one link are opened and closed: session numbers, keys, replay windows.
 
-On a stream, TLS (or loopback) does the protecting. Datagrams are sealed with two keys, one for each direction: each
-side makes the key for what it wants to receive and sends it over TLS.
+On a stream, TLS (or loopback) does the protecting. Datagrams, and streams outside TLS that measure, are sealed with
+two keys, one for each direction: each side makes the key for what it wants to receive and sends it over TLS.
 """
 
 from __future__ import annotations
@@ -11,17 +11,21 @@ from typing import Final
 
 from holdfast.links.flow import TAG_SHIFT, FlowState
 from holdfast.machine import ReplayWindow
-from holdfast.wire.codec import Part, Rejected
+from holdfast.wire.codec import Part, Rejected, RoomyPart
 from holdfast.wire.frames import AnyFrame, Key
 from holdfast.wire.packet import (
+    HEAD,
     SEALED,
+    AnyPacket,
+    read_datagram,
     read_head,
     read_plain,
     read_sealed,
+    write_in_place,
     write_plain,
     write_sealed,
 )
-from holdfast.wire.seal import KEY, Seal
+from holdfast.wire.seal import KEY, TAG, Seal
 
 WINDOWS_MAX: Final = 1024
 """Datagram flows of one session that the peer may use at a time; beyond that the oldest is not heard any more."""
@@ -30,8 +34,11 @@ WINDOWS_MAX: Final = 1024
 class Cipher:
     """The keys of one session. `renew` begins another: nothing of the old one can be read any more."""
 
-    def __init__(self, sealed: bool, entropy: Callable[[int], bytes]) -> None:
+    def __init__(
+        self, sealed: bool, entropy: Callable[[int], bytes], multicast_key: bytes = b""
+    ) -> None:
         self.sealed = sealed
+        self._multicast_key = multicast_key
         self.session = 0
         """The number that the peer puts into packets to us."""
         self.peer_session = 0
@@ -57,7 +64,7 @@ class Cipher:
         self._forget_windows()
 
     def key_frame(self) -> Key:
-        return Key(self.session, self._key)
+        return Key(self.session, self._key, self._multicast_key)
 
     def take_key(self, frame: Key) -> bool:
         """Use the peer's key; False when it does not belong to this session."""
@@ -68,7 +75,11 @@ class Cipher:
 
     def usable(self, flow: FlowState) -> bool:
         """Whether anything can be sent on this flow now."""
-        return flow.stream or not self.sealed or self._closer is not None
+        return not (flow.own_seal and self.sealed) or self._closer is not None
+
+    def overhead(self, flow: FlowState) -> int:
+        """What a packet on this flow has around its body."""
+        return HEAD + TAG if flow.own_seal and self.sealed else HEAD
 
     @property
     def has_key(self) -> bool:
@@ -76,12 +87,17 @@ class Cipher:
 
     def read(self, flow: FlowState, data: memoryview) -> list[AnyFrame] | Rejected:
         """The frames of a packet that may be read on this flow."""
+        if not flow.stream and not self.sealed:
+            plain = read_datagram(data, self.session)
+            if plain is not None:
+                return plain[1] if self._accept(plain[0]) else Rejected("replay")
         packet = read_head(data)
         if isinstance(packet, Rejected):
             return packet
         if packet.session not in (0, self.session):
             return Rejected("session", "of an earlier session")
-        if flow.stream:
+        # A plain stream repeats nothing, and its ends number apart: only one knows at once that it measures.
+        if not flow.own_seal or (flow.stream and not self.sealed):
             return read_plain(packet, flow.authenticated)
         if not self.sealed:
             frames = read_plain(packet)
@@ -90,7 +106,7 @@ class Cipher:
                 return frames if self._accept(packet.number) else Rejected("replay")
             return frames
         if not packet.flags & SEALED or not packet.session or self._opener is None:
-            return Rejected("seal", "a plain datagram on a sealed link")
+            return Rejected("seal", "a plain packet on a sealed link")
         window = self._windows.get(packet.number >> TAG_SHIFT)
         if window is not None and not window.fresh(packet.number):
             return Rejected("replay")
@@ -100,10 +116,12 @@ class Cipher:
             return Rejected("replay")
         return frames
 
-    def write(self, flow: FlowState, parts: Sequence[Part], clear: bool = False) -> bytes:
+    def write(self, flow: FlowState, parts: Sequence[Part], clear: bool = False) -> AnyPacket:
         """A packet for this flow; the caller has asked `usable`."""
-        if flow.stream or not self.sealed:
+        if not flow.own_seal or not self.sealed:
             session = self.peer_session if flow.ready else 0
+            if len(parts) == 1 and isinstance(part := parts[0], RoomyPart):
+                return write_in_place(session, flow.number(), part, flow.authenticated)
             return write_plain(session, flow.number(), parts, flow.authenticated)
         assert self._closer is not None
         return write_sealed(self.peer_session, flow.number(), parts, self._closer, clear)
@@ -119,7 +137,7 @@ class Cipher:
                 oldest = min(self._windows)
                 del self._windows[oldest]
                 self._dropped_tag = oldest
-            window = self._windows[tag] = ReplayWindow()
+            window = self._windows[tag] = ReplayWindow(top=tag << TAG_SHIFT)
         return window.accept(number)
 
     def _forget_windows(self) -> None:

@@ -23,6 +23,10 @@ class LinkTiming(msgspec.Struct, frozen=True, gc=False):
     dead_ns: int = 3 * SECOND
     """Nothing heard on any flow for this long ends the session."""
     handshake_ns: int = 5 * SECOND
+    remeasure_ns: int = 3 * SECOND
+    """A flow that measures and was lost, or never agreed on, is tried again after about this time."""
+    rotate_ns: int = 60 * SECOND
+    """How long a flow of use `alt` is used before another source port takes its place."""
 
 
 LAN = LinkTiming()
@@ -36,6 +40,8 @@ WAN = LinkTiming(
     shun_ns=10 * SECOND,
     dead_ns=15 * SECOND,
     handshake_ns=15 * SECOND,
+    remeasure_ns=10 * SECOND,
+    rotate_ns=300 * SECOND,
 )
 
 

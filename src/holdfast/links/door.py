@@ -159,7 +159,7 @@ class DoorMachine(Machine):
         if self._owner.get(info.flow, info.unit) != info.unit:
             reason = "another link uses this address"
             place = (info.adapter, info.transport, info.host, info.port)
-            out.up(info.unit, OpenFailed(*place, info.unit, reason))
+            out.up(info.unit, OpenFailed(*place, info.unit, reason, info.use))
             return
         # A datagram flow may have been heard of before it was asked for.
         self._strangers.pop(info.flow, None)
@@ -194,8 +194,8 @@ class DoorMachine(Machine):
             else:
                 self._hand_over(info, unit, item, out)
             return
-        if self.me.sealed and info.transport != "tcp":
-            self._reject(now, info, Rejected("seal", "a plain datagram"), out)
+        if self.me.sealed and _has_no_tls(info):
+            self._reject(now, info, Rejected("seal", "a plain packet"), out)
             return
         frames = read_plain(packet, authenticated=info.identity is not None)
         if isinstance(frames, Rejected):
@@ -238,7 +238,7 @@ class DoorMachine(Machine):
     def _turn_away(self, now: Nanos, info: FlowOpened, refuse: Refuse, out: Outbox) -> None:
         self._strangers.pop(info.flow, None)
         who = f"{info.host}:{info.port}"
-        if not (info.transport == "udp" and self.me.sealed):
+        if not (self.me.sealed and _has_no_tls(info)):  # nothing leaves unsealed, not even a no
             out.effect(Transmit(info.flow, [refusal(refuse)]))
         self.last_refusal = refuse.text
         self._count(now, "refused", f"{who}: {refuse.text}", out)
@@ -248,7 +248,7 @@ class DoorMachine(Machine):
         self._strangers.pop(info.flow, None)
         detail = f"{info.host}:{info.port} {info.transport}: {rejected.reason} {rejected.detail}"
         self._count(now, "rejected", detail, out)
-        if rejected.reason == "format" and info.transport == "tcp":
+        if rejected.reason == "format" and info.transport == "tcp" and not info.use:
             out.effect(Transmit(info.flow, [refusal(Refuse("version", rejected.detail))]))
         out.effect(CloseFlow(info.flow, detail))
 
@@ -257,6 +257,11 @@ class DoorMachine(Machine):
         self.rejected[event] = count
         if count & (count - 1) == 0:
             out.fact(NodeFact(now, event, detail, count))
+
+
+def _has_no_tls(info: FlowOpened) -> bool:
+    """Whether a flow never has TLS: datagrams, and streams that measure."""
+    return info.transport != "tcp" or bool(info.use)
 
 
 class _Joining:

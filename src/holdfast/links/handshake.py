@@ -70,6 +70,10 @@ def check_member(member: MemberInfo) -> str:
             return "an adapter's host is not one"
         if not 0 <= adapter.port < 1 << 16:
             return "an adapter's port is not one"
+        if not 0 <= adapter.mtu < 1 << 16 or len(adapter.measure) > 8:
+            return "an adapter's mtu is not one, or it measures too much"
+        if len(adapter.multicast) > HOST_MAX + 6 or max(map(len, adapter.measure), default=0) > 16:
+            return "an adapter's multicast group or what it measures is not one"
     return ""
 
 

@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any, ClassVar, Final
 
-from holdfast.links.channel import ChannelOut
 from holdfast.links.cipher import Cipher
 from holdfast.links.config import Self
-from holdfast.links.flow import DATAGRAM_MAX, DATAGRAM_MIN, TAG_MAX, FlowState
+from holdfast.links.flow import TAG_MAX, FlowState
 from holdfast.links.handshake import (
     NAME_MAX,
     check_addressee,
@@ -23,8 +22,11 @@ from holdfast.links.handshake import (
     version_of,
 )
 from holdfast.links.inlet import Inlet, Route
+from holdfast.links.lanes import Placed
+from holdfast.links.measuring import FRAG
 from holdfast.links.outlet import Outlet
 from holdfast.links.ports import (
+    MULTICAST,
     Arrived,
     CloseFlow,
     Credit,
@@ -32,28 +34,34 @@ from holdfast.links.ports import (
     FlowLost,
     FlowOpened,
     FlowReady,
+    FlowUnheard,
     FlowVerdict,
     Leave,
+    MayFragment,
     MemberUpdate,
+    MulticastKey,
     OpenFailed,
     PeerDown,
     PeerUp,
-    PortReady,
+    PortRefused,
     Reannounce,
     Received,
+    Rest,
+    RestAsked,
     SendChannel,
+    SendDatagrams,
     SendFrame,
     SendRaw,
     SessionEnded,
     Transmit,
     link_unit,
+    traffic_name,
 )
 from holdfast.links.sessions import Sessions
 from holdfast.links.wanted import WantedFlows
 from holdfast.machine import Machine, Outbox
 from holdfast.telemetry.facts import LinkFact, NodeFact
 from holdfast.types import MILLISECOND, NEVER, FlowId, Nanos, NodeId
-from holdfast.wire.blocks import unpack_block
 from holdfast.wire.codec import Rejected, encode
 from holdfast.wire.frames import (
     AnyFrame,
@@ -67,6 +75,7 @@ from holdfast.wire.frames import (
     RawBatch,
     Refuse,
 )
+from holdfast.wire.seal import KEY
 
 QUEUE_MAX: Final = 256 << 20
 """What may wait in one channel. Applications are held back long before; whoever else sends so much to a peer that
@@ -95,6 +104,7 @@ class LinkMachine(Machine):
         rng: Random,
         entropy: Callable[[int], bytes],
         now: Nanos,
+        multicast_key: bytes = b"",
     ) -> None:
         self.me = me
         self.peer = NodeId(member.node)
@@ -113,8 +123,12 @@ class LinkMachine(Machine):
         self._routes = routes
         self._listeners = listeners
         self._tags = 0
+        self._spare_tags: list[tuple[int, int]] = []
+        """Tags of flows that are gone, with the number of the last packet: a later flow counts on from there."""
         self._heard_at = now
-        self._cipher = Cipher(me.sealed, entropy)
+        self._multicast_key = b""
+        """With which the peer seals what it multicasts."""
+        self._cipher = Cipher(me.sealed, entropy, multicast_key)
         self._cipher.renew(sessions.open(self.unit))
         self._outlet = Outlet(self.peer, self.flows, self._cipher, me.timing, self._moved)
         self._inlet = Inlet(self.peer, routes)
@@ -144,7 +158,8 @@ class LinkMachine(Machine):
                 if flow is not None:
                     flow.credit = item.open
             elif kind is OpenFailed:
-                self.last_refusal = item.reason
+                if not item.use:
+                    self.last_refusal = item.reason
                 self._wanted.failed(item, now)
             elif kind is Reannounce:
                 self._reannounce(item.unit, out)
@@ -165,20 +180,27 @@ class LinkMachine(Machine):
             self._touched = True
             if kind is SendChannel or kind is SendRaw:
                 self._send(now, item, out)
+            elif kind is SendDatagrams:
+                if self.up_since is not None:
+                    for part in item.frames:
+                        self._outlet.datagrams.frame(item.cls, part)
             elif kind is FlowVerdict:
                 self._verdict(now, item, out)
             elif kind is MemberUpdate:
                 self.member = item.member
                 self._wanted.update(item.member, now)
+            elif kind is Rest:
+                self._rest(now, item, out)
         if self._touched and self.up_since is not None:
-            acks, unheard = self._inlet.acks()
+            acks, unheard = self._inlet.acks(now)
             self._outlet.flush(now, acks, unheard, out)
         self._touched = False
         for flow in self.flows.values():
-            if flow.parts:
+            if flow.parts or flow.apart:
                 self._outlet.transmit(flow, out)
         self._wake_at(self._outlet.deadline)
         self._wake_at(self._wanted.deadline)
+        self._wake_at(self._inlet.deadline)
 
     def wake(self, now: Nanos, out: Outbox) -> None:
         late, self.deadline = now - self.deadline, NEVER
@@ -187,13 +209,16 @@ class LinkMachine(Machine):
         for flow in list(self.flows.values()):
             if not flow.closing:
                 self._check_flow(now, flow, out)
-        for request in self._wanted.due(now, self.flows, self._cipher.has_key):
+        is_up = self.up_since is not None
+        for request in self._wanted.due(now, self.flows, self._cipher.has_key, is_up):
             out.effect(request)
         if self.up_since is not None:
             if now - self._heard_at >= self.me.timing.dead_ns:
                 self._end_session(now, "nothing heard on any path", out, hang_up=True)
             else:
                 self._wake_at(self._heard_at + self.me.timing.dead_ns)
+                # Often enough to notice when this node itself was held up: only a late wake-up shows that.
+                self._wake_at(now + self.me.timing.dead_ns // 4)
                 self._outlet.check(now, out)
         self._touched = True
         out.down(self.unit, _FLUSH)
@@ -212,19 +237,31 @@ class LinkMachine(Machine):
         self._wake_at(flow.close_at)
         if flow.ready:
             silent_at = flow.heard_at + self.me.timing.dead_ns
-            if flow.stream and silent_at <= now:
+            # What only measures may be silent for long; its sockets notice when nothing passes any more.
+            watched = flow.stream and flow.carries
+            if watched and silent_at <= now:
                 # Its kernels may go on for minutes before they try again: a new one is there sooner.
                 self._close(flow, "nothing heard on it", out)
-            elif flow.stream:
+            elif watched:
                 self._wake_at(silent_at)
             return
         if flow.hello_at <= now:
-            if flow.stream and flow.hellos >= HELLOS_MAX:
-                self._close(flow, "no answer to a hello", out)
+            if flow.hellos >= HELLOS_MAX and (flow.stream or not self._wanted.persists(flow.flow)):
+                self._unheard(now, flow, out)
                 return
             flow.hellos += 1
             self._hello(now, flow)
         self._wake_at(flow.hello_at)
+
+    def _unheard(self, now: Nanos, flow: FlowState, out: Outbox) -> None:
+        """Nobody answers on this flow. If it was to measure and the link is up, that is a measurement, too."""
+        reason = "no answer to a hello"
+        self._close(flow, reason, out)
+        if flow.use and not flow.inbound and self.up_since is not None:
+            ready = self._flow_ready(flow)
+            place = (ready.adapter, ready.remote_adapter, ready.subnet, ready.transport)
+            self._announce(out, FlowUnheard(self.peer, *place, flow.use))
+            out.fact(self._fact(now, "flow_unheard", path=flow.path, reason=reason))
 
     def _wake_at(self, deadline: Nanos) -> None:
         if deadline < self.deadline:
@@ -232,20 +269,24 @@ class LinkMachine(Machine):
 
     def _send(self, now: Nanos, item: SendChannel | SendRaw, out: Outbox) -> None:
         if self.up_since is None:
-            return  # whoever sends has been told that the peer is down
+            # Whoever holds a channel has been told that the peer is down.
+            if isinstance(item, SendRaw):
+                reason = f"there is no session with {self.member.name}"
+                out.effect(PortRefused(self.peer, item.port, len(item.messages), reason))
+            return
         if isinstance(item, SendChannel):
             channel = self._outlet.channel(item.channel)
             channel.write(item.messages)
             if channel.waiting_bytes > QUEUE_MAX:
                 self._end_session(now, f"channel {item.channel} is full", out)
         else:
-            self._outlet.raw(item, now)
+            self._outlet.raw(item, out)
 
     def _send_frame(self, item: SendFrame, out: Outbox) -> None:
         if item.flow is None:
             self._touched = True
             if self.up_since is not None:
-                self._outlet.datagram(item.cls, encode(item.frame))
+                self._outlet.datagrams.frame(item.cls, encode(item.frame))
             return
         flow = self.flows.get(item.flow)
         if flow is None or not flow.ready or flow.closing or not self._cipher.usable(flow):
@@ -261,23 +302,36 @@ class LinkMachine(Machine):
         remote_adapter = self._wanted.opened(info)
         if info.flow in self.flows:
             return  # a datagram flow that both ends asked for
-        self._tags += info.transport != "tcp"
-        if len(self.flows) >= FLOWS_MAX or self._tags > TAG_MAX:
+        flow = FlowState(info, 0)
+        if len(self.flows) >= FLOWS_MAX or not self._tag(flow):
             out.effect(CloseFlow(info.flow, "this link has had too many flows"))
             return
-        flow = self.flows[info.flow] = FlowState(info, 0 if info.transport == "tcp" else self._tags)
+        self.flows[info.flow] = flow
         flow.heard_at = now
         flow.remote_adapter = remote_adapter
         # A session number can be read on the cable: who comes with one must show that it has the key as well.
-        flow.proven = flow.stream or not self.me.sealed or not info.inbound
+        flow.proven = not (flow.own_seal and self.me.sealed) or not info.inbound
         if flow.proven:
             self._hello(now, flow)
+
+    def _tag(self, flow: FlowState) -> bool:
+        """Give a flow the tag of its packet numbers; False when there is none left."""
+        if not flow.own_seal:
+            return True
+        if self._spare_tags:
+            flow.tag, flow.counter = self._spare_tags.pop(0)
+            return True
+        self._tags += 1
+        flow.tag = self._tags
+        return self._tags <= TAG_MAX
 
     def _closed(self, now: Nanos, closed: FlowClosed, out: Outbox) -> None:
         self._wanted.closed(closed.flow, now)
         flow = self.flows.pop(closed.flow, None)
         if flow is None:
             return
+        if flow.own_seal:
+            self._spare_tags.append((flow.tag, flow.counter))
         if flow.ready:
             self._outlet.lost(flow)
             out.fact(self._fact(now, "flow_lost", path=flow.path, reason=closed.reason))
@@ -291,23 +345,8 @@ class LinkMachine(Machine):
     def _verdict(self, now: Nanos, verdict: FlowVerdict, out: Outbox) -> None:
         """Health has learnt something about sending on a flow."""
         flow = self.flows.get(verdict.flow)
-        if flow is None:
-            return
-        size = flow.size
-        if verdict.size and not flow.stream:
-            size = min(max(verdict.size, DATAGRAM_MIN), DATAGRAM_MAX)
-        worse = (
-            (flow.alive and not verdict.alive)
-            or (verdict.degraded and not flow.degraded)
-            or size < flow.size
-        )
-        if verdict.alive and not flow.alive:
-            flow.shunned_until = 0
-        flow.alive = verdict.alive
-        flow.degraded = verdict.degraded
-        flow.rank = verdict.rank
-        flow.size = size
-        self._outlet.judged(now, flow, worse, out)
+        if flow is not None:
+            self._outlet.judge(now, flow, verdict, out)
 
     # -- the session ---------------------------------------------------------------------------------------------
 
@@ -327,6 +366,7 @@ class LinkMachine(Machine):
             echo_epoch=flow.echo[1],
             ask=ask,
             to=self.peer,
+            use=flow.use,
         )
         flow.parts.append(encode(hello))
         wait = min(me.timing.hello_ns << min(flow.hellos, 10), me.timing.hello_ns_max)
@@ -334,16 +374,19 @@ class LinkMachine(Machine):
         self._wake_at(flow.hello_at)
 
     def _on_hello(self, now: Nanos, flow: FlowState, hello: Hello, out: Outbox) -> None:
-        refuse = check_hello(self.me, hello, flow.info.identity, flow.stream)
+        refuse = check_hello(self.me, hello, flow.info.identity, not flow.own_seal)
         if refuse is None:
             refuse = self._check_peer(hello) or check_addressee(self.me, hello)
         if refuse is not None:
-            if flow.stream or not self.me.sealed:  # nothing leaves unsealed, not even a no
+            # Nothing leaves unsealed, not even a no.
+            if not flow.own_seal or not self.me.sealed:
                 out.effect(Transmit(flow.flow, [refusal(refuse)]))
             self._close(flow, refuse.text, out)
             out.fact(NodeFact(now, "refused", refuse.text))
             return
         flow.remote_adapter = hello.adapter[:NAME_MAX]
+        if flow.inbound and not flow.ready and flow.take_use(hello.use) and flow.use == FRAG:
+            out.effect(MayFragment(flow.flow))
         if not self._same_subnet(flow, hello.member):
             self._introduced(now, flow, hello, out)
             return
@@ -359,7 +402,8 @@ class LinkMachine(Machine):
         flow.echo = shown
         self._cipher.peer_session = hello.session
         heard_us = (hello.echo_incarnation, hello.echo_epoch) == (self.me.incarnation, self.epoch)
-        if heard_us and not flow.ready:
+        # A session begins on a flow that data may use: what passes elsewhere is no sign that data does.
+        if heard_us and not flow.ready and (not flow.use or self.up_since is not None):
             self._ready(now, flow, out)
         if hello.ask or not heard_us:
             self._hello(now, flow, ask=not flow.ready)
@@ -401,64 +445,96 @@ class LinkMachine(Machine):
         self.peer_epoch = hello.epoch
         self.version = version_of(self.me, hello)
         self._cipher.forget_peer()
+        self._multicast_key = b""
         self._wanted.update(hello.member, now)
 
     def _ready(self, now: Nanos, flow: FlowState, out: Outbox) -> None:
         flow.ready = True
         flow.hello_at = NEVER
         flow.hellos = 0
-        self._wanted.settled(flow.flow)
-        self._heard_at = flow.heard_at = now
+        flow.heard_at = now
+        replaced = self._wanted.settled(flow.flow, now)
+        if replaced in self.flows:
+            self._retire(now, self.flows[replaced])
+        if flow.carries:
+            self._heard_at = now
         self._wake_at(now + self.me.timing.dead_ns)
         if self.up_since is None:
             self.up_since = now
+            self._wanted.wake(now)
             self._peer_name = self.member.name
             out.fact(self._fact(now, "up", path=flow.path))
             self._announce(out, PeerUp(self.peer, self.member))
-        if self.me.sealed and flow.stream:
+        if self.me.sealed and not flow.own_seal:
             flow.parts.append(encode(self._cipher.key_frame()))
         out.fact(self._fact(now, "flow_ready", path=flow.path))
         self._announce(out, self._flow_ready(flow))
         self._drop_twins(now, flow)
 
     def _drop_twins(self, now: Nanos, flow: FlowState) -> None:
-        """One stream for each pair of adapters: the one that the node with the smaller id opened, and its newest."""
-        if not flow.stream:
+        """One stream for each pair of adapters: the one that the node with the smaller id opened, and its newest.
+        One flow for each thing that is measured: the newest, because the other side may know already that the one
+        before it is stalled."""
+        if not flow.stream and not flow.use:
             return
         inbound = self.me.node > self.peer
+        place = (flow.adapter, flow.remote_adapter, flow.stream, flow.use)
         for twin in self.flows.values():
-            if twin is flow or not twin.stream or not twin.ready or twin.close_at < NEVER:
+            if twin is flow or not twin.ready or twin.close_at < NEVER:
                 continue
-            if (twin.adapter, twin.remote_adapter) != (flow.adapter, flow.remote_adapter):
+            if (twin.adapter, twin.remote_adapter, twin.stream, twin.use) != place:
                 continue
-            loser = flow if flow.inbound != inbound and twin.inbound == inbound else twin
-            # Not at once: the peer should know of the other one before, or it takes the path for dead.
-            loser.close_at = now + self.me.timing.hello_ns
-            self._wake_at(loser.close_at)
+            stays = not flow.use and flow.inbound != inbound and twin.inbound == inbound
+            self._retire(now, flow if stays else twin)
+
+    def _retire(self, now: Nanos, flow: FlowState) -> None:
+        """Another flow serves in its place. Not at once: the peer should know of the other one before, or it takes
+        the path for dead."""
+        flow.close_at = min(flow.close_at, now + self.me.timing.hello_ns)
+        self._wake_at(flow.close_at)
 
     def _end_session(
-        self, now: Nanos, reason: str, out: Outbox, hang_up: bool = False, left: bool = False
+        self,
+        now: Nanos,
+        reason: str,
+        out: Outbox,
+        hang_up: bool = False,
+        left: bool = False,
+        resting: bool = False,
     ) -> None:
         """End every channel, loudly. What comes next has a new epoch, so that nothing of the past is taken for it.
-        `hang_up`: the flows are of no use either. `left`: the peer said goodbye, and will not answer."""
+        `hang_up`: the flows are of no use either. `left`: the peer said goodbye, and will not answer. `resting`:
+        both ends can do without."""
         self.up_since = None
-        unsent = self._outlet.clear()
+        unsent = self._outlet.clear(out)
         self._inlet.clear()
         self._cipher.renew(self._sessions.open(self.unit))
         self.epoch = self._sessions.next_epoch(self.peer)
         for flow in list(self.flows.values()):
             flow.parts.clear()
+            flow.apart.clear()
             if flow.ready:
                 flow.ready = False
-                self._announce(out, FlowLost(self.peer, flow.flow, reason, left))
+                self._announce(out, FlowLost(self.peer, flow.flow, reason, left or resting))
             if hang_up or left:
                 self._close(flow, reason, out)
             elif not flow.closing and flow.proven:
                 flow.hellos = 0
                 self._hello(now, flow)
         out.fact(self._fact(now, "down", reason=f"{reason}; {unsent} bytes not acknowledged"))
-        self._announce(out, PeerDown(self.peer, reason, left))
+        self._announce(out, PeerDown(self.peer, reason, left, resting))
         out.effect(SessionEnded(self.peer, reason, unsent))
+
+    def _rest(self, now: Nanos, item: Rest, out: Outbox) -> None:
+        """Nobody here needs this link: ask the peer, or end it if the peer has asked."""
+        if self.up_since is None:
+            return
+        for flow in self.flows.values():
+            if flow.ready and not flow.closing:
+                flow.parts.append(encode(Bye(rest=True)))
+                self._outlet.transmit(flow, out)
+        if item.agreed:
+            self._end_session(now, "at rest", out, hang_up=True, resting=True)
 
     def _flow_ready(self, flow: FlowState) -> FlowReady:
         mine = self.me.adapter(flow.adapter)
@@ -469,6 +545,7 @@ class LinkMachine(Machine):
             flow.remote_adapter,
             mine.subnet if mine else "",
             flow.info.transport,
+            flow.use,
         )
 
     def _announce(self, out: Outbox, item: Any) -> None:
@@ -480,6 +557,8 @@ class LinkMachine(Machine):
         if self.up_since is None:
             return
         out.up(unit, PeerUp(self.peer, self.member))
+        if unit.startswith(MULTICAST) and self._multicast_key:
+            out.up(unit, MulticastKey(self.peer, self._multicast_key))
         for flow in self.flows.values():
             if flow.ready:
                 out.up(unit, self._flow_ready(flow))
@@ -493,26 +572,32 @@ class LinkMachine(Machine):
             out.effect(CloseFlow(item.flow, "not known here"))
             return
         by_unit: dict[str, list[AnyFrame]] = {}
-        routes = self._routes
+        routes, read = self._routes, self._cipher.read
         for data in item.packets:
             if flow.closing:
                 break
-            frames = self._cipher.read(flow, data)
+            frames = read(flow, data)
             if isinstance(frames, Rejected):
                 self._reject(now, flow, frames, out)
                 continue
             flow.heard_at = now
-            if flow.ready and frames and type(frames[0]) is not Hello:
+            if flow.ready and flow.carries and frames and type(frames[0]) is not Hello:
                 self._heard_at = now  # a hello asks for a session: it is no sign that there is one
             if not flow.proven:
                 flow.proven = self._touched = True
                 self._hello(now, flow)
             for frame in frames:
-                kind = type(frame)
-                if kind in routes:
+                route = routes.get(type(frame))
+                if route is not None:
                     if flow.ready:
-                        for unit in routes[kind](frame):
-                            by_unit.setdefault(unit, []).append(frame)
+                        for unit in route(frame):
+                            if unit in by_unit:
+                                by_unit[unit].append(frame)
+                            else:
+                                by_unit[unit] = [frame]
+                elif type(frame) is RawBatch:
+                    if flow.ready:
+                        self._inlet.raw(frame)
                 else:
                     self._touched = True
                     self._own(now, flow, frame, out)
@@ -549,15 +634,14 @@ class LinkMachine(Machine):
                 self._chunk(now, flow, frame, out)
             case ChunkAck():
                 self._ack(now, frame)
-            case Key() if flow.stream and self.me.sealed:
+            case Key() if not flow.own_seal and self.me.sealed:
                 if self._cipher.take_key(frame):
                     self._key_came(now)
+                    self._hand_on_key(frame, out)
+            case Bye(rest=True):
+                self._announce(out, RestAsked(self.peer))
             case Bye():
                 self._end_session(now, "the peer left", out, left=True)
-            case RawBatch():
-                messages = unpack_block(frame.block)
-                if not isinstance(messages, Rejected):
-                    out.effect(PortReady(self.peer, frame.port, False, messages))
             case _:
                 self.rejected["unexpected"] = self.rejected.get("unexpected", 0) + 1
 
@@ -565,9 +649,16 @@ class LinkMachine(Machine):
         """Datagram flows can be opened now, and those that wait can speak."""
         self._wake_at(now + 1)
         for flow in self.flows.values():
-            if not flow.stream and not flow.ready and flow.proven:
+            if flow.own_seal and not flow.ready and flow.proven:
                 flow.hellos = 0
                 flow.hello_at = now + 1
+
+    def _hand_on_key(self, key: Key, out: Outbox) -> None:
+        if len(key.multicast) == KEY:
+            self._multicast_key = key.multicast
+            for unit in self._listeners:
+                if unit.startswith(MULTICAST):
+                    out.up(unit, MulticastKey(self.peer, key.multicast))
 
     def _chunk(self, now: Nanos, flow: FlowState, frame: Chunk, out: Outbox) -> None:
         problem = self._inlet.take(frame)
@@ -590,21 +681,20 @@ class LinkMachine(Machine):
     # -- for people ----------------------------------------------------------------------------------------------
 
     def _moved(
-        self,
-        now: Nanos,
-        channel: ChannelOut,
-        flow: FlowState,
-        before: FlowState | None,
-        out: Outbox,
+        self, now: Nanos, lane: Placed, flow: FlowState, before: FlowState | None, out: Outbox
     ) -> None:
         was = before.path if before else ""
-        reason = f"channel {channel.channel}"
+        reason = f"{traffic_name(lane.traffic)}: {lane.reason}"
         out.fact(self._fact(now, "moved", path=flow.path, path_before=was, reason=reason))
 
     def _fact(
         self, now: Nanos, event: str, path: str = "", path_before: str = "", reason: str = ""
     ) -> LinkFact:
         return LinkFact(now, event, self.peer.hex(), self.member.name, path, path_before, reason)
+
+    def placement(self, traffic: int) -> tuple[str, str]:
+        """The path that some traffic uses, and why."""
+        return self._outlet.placement(traffic)
 
     def status(self) -> dict[str, Any]:
         """The link as the page and `holdfast status` show it."""
@@ -614,10 +704,22 @@ class LinkMachine(Machine):
             "session": self._cipher.session,
             "refused": self.last_refusal,
             "flows": [
-                {"path": f.path, "ready": f.ready, "alive": f.alive, "size": f.size}
+                {
+                    "path": f.path,
+                    "ready": f.ready,
+                    "alive": f.alive,
+                    "size": f.size,
+                    "use": f.use,
+                    "unfit": {
+                        traffic_name(fit.traffic): fit.reason
+                        for fit in f.fitness.values()
+                        if fit.state
+                    },
+                }
                 for f in self.flows.values()
             ],
             "channels": self._outlet.status(self._inlet.received),
             "rejected": self.rejected | {"frame": self._inlet.unreadable},
-            "datagrams_dropped": self._outlet.datagrams_dropped,
+            "datagrams": self._outlet.datagram_status(),
+            "datagrams_dropped": self._outlet.datagrams.dropped,
         }

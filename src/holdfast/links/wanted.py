@@ -1,7 +1,8 @@
 """Which flows a link should have, and the attempts to open them.
 
-Every pair of adapters of one subnet gets a flow for each transport that both have. The node with the smaller id
-opens streams; the other one does so only after waiting for it in vain. Both ends open datagram flows.
+Every pair of adapters of one subnet gets a flow for each transport that both have, and one for each thing that both
+want to measure. The node with the smaller id opens streams and flows that measure; the other one does so only after
+waiting for it in vain. Both ends open datagram flows for data.
 """
 
 from __future__ import annotations
@@ -12,30 +13,42 @@ from typing import Final
 
 from holdfast.links.config import Self
 from holdfast.links.flow import FlowState
+from holdfast.links.measuring import ALT, uses
 from holdfast.links.ports import FlowOpened, OpenFailed, OpenFlow
 from holdfast.types import NEVER, FlowId, Nanos
-from holdfast.wire.frames import MemberInfo
+from holdfast.wire.frames import AdapterInfo, MemberInfo
 
 _OPENING: Final = FlowId(-1)
 
+Key = tuple[str, str, str, str]
+"""Our adapter, the peer's, transport, use."""
+
 
 class _Wanted:
-    __slots__ = ("flow", "host", "key", "next_at", "port", "since", "tries")
+    __slots__ = ("flow", "host", "key", "next_at", "old", "port", "rotate_at", "since", "tries")
 
-    def __init__(self, key: tuple[str, str, str], host: str, port: int, now: Nanos) -> None:
+    def __init__(self, key: Key, host: str, port: int, now: Nanos) -> None:
         self.key = key
         self.host = host
         self.port = port
         self.flow: FlowId | None = None
+        self.old: FlowId | None = None
+        """The flow that serves until `flow`, its successor, is agreed on."""
+        self.rotate_at: Nanos = NEVER
         self.since = now
         self.next_at = now
         self.tries = 0
 
+    @property
+    def measures(self) -> bool:
+        return bool(self.key[3])
+
     def fits(self, item: FlowOpened | OpenFailed) -> bool:
-        adapter, _, transport = self.key
-        return (adapter, transport, self.host, self.port) == (
+        adapter, _, transport, use = self.key
+        return (adapter, transport, use, self.host, self.port) == (
             item.adapter,
             item.transport,
+            item.use,
             item.host,
             item.port,
         )
@@ -48,10 +61,10 @@ class WantedFlows:
         self.deadline: Nanos = NEVER
         self._me = me
         self._own = {(adapter.host, adapter.port) for adapter in me.adapters}
-        self._opens_streams = me.node < peer
+        self._opens = me.node < peer
         self._unit = unit
         self._rng = rng
-        self._wanted: dict[tuple[str, str, str], _Wanted] = {}
+        self._wanted: dict[Key, _Wanted] = {}
 
     def __len__(self) -> int:
         return len(self._wanted)
@@ -63,10 +76,8 @@ class WantedFlows:
             for theirs in member.adapters:
                 if mine.subnet != theirs.subnet or (theirs.host, theirs.port) in self._own:
                     continue  # our own address: it belonged to that node before us
-                for transport in mine.transports:
-                    if transport not in theirs.transports:
-                        continue
-                    key = (mine.name, theirs.name, transport)
+                for transport, use in _flows_between(mine, theirs):
+                    key = (mine.name, theirs.name, transport, use)
                     known = before.get(key)
                     if known is None or (known.host, known.port) != (theirs.host, theirs.port):
                         known = _Wanted(key, theirs.host, theirs.port, now)
@@ -90,44 +101,93 @@ class WantedFlows:
         for wanted in self._wanted.values():
             if wanted.flow == flow:
                 self._retry(wanted, now)
+            elif wanted.old == flow:
+                wanted.old = None
             elif wanted.flow is None:
                 wanted.since = now
                 self._wake_at(now + self._me.timing.takeover_ns)
 
-    def settled(self, flow: FlowId) -> None:
-        """The flow is in use: the next attempt, should it be lost, need not wait long."""
+    def settled(self, flow: FlowId, now: Nanos) -> FlowId | None:
+        """The flow is in use: the next attempt, should it be lost, need not wait long. Returns the flow whose place
+        it has taken, if any."""
         for wanted in self._wanted.values():
-            if wanted.flow == flow:
-                wanted.tries = 0
+            if wanted.flow != flow:
+                continue
+            wanted.tries = 0
+            if wanted.key[3] == ALT:
+                # Not all at once: each has its own time.
+                rotate_ns = self._me.timing.rotate_ns
+                wanted.rotate_at = now + rotate_ns - self._rng.randrange(rotate_ns // 4)
+                self._wake_at(wanted.rotate_at)
+            old, wanted.old = wanted.old, None
+            return old
+        return None
 
-    def due(self, now: Nanos, flows: dict[FlowId, FlowState], has_key: bool) -> Iterator[OpenFlow]:
+    def persists(self, flow: FlowId) -> bool:
+        """Whether this is a flow for data that we want: it is asked for again and again until somebody answers."""
+        return any(w.flow == flow and not w.measures for w in self._wanted.values())
+
+    def wake(self, now: Nanos) -> None:
+        """Look again soon: the link is up, so that flows that measure can be opened."""
+        self._wake_at(now + 1)
+
+    def due(
+        self, now: Nanos, flows: dict[FlowId, FlowState], has_key: bool, is_up: bool
+    ) -> Iterator[OpenFlow]:
         """What to open now; sets `deadline` to when to ask again."""
         self.deadline = NEVER
         for wanted in self._wanted.values():
-            if wanted.flow is not None:
+            if wanted.flow is not None and not self._rotates(wanted, now):
                 continue
-            mine, theirs, transport = wanted.key
-            if transport == "udp" and not has_key:
+            mine, _, transport, use = wanted.key
+            if (use and not is_up) or (not has_key and (use or transport == "udp")):
                 continue
-            if transport == "tcp" and not self._opens_streams:
-                takeover_ns = self._me.timing.takeover_ns
-                if any(
-                    (f.adapter, f.remote_adapter, f.stream) == (mine, theirs, True)
-                    for f in flows.values()
-                ):
-                    wanted.since = now
-                wanted.next_at = max(wanted.next_at, wanted.since + takeover_ns)
-            if now < wanted.next_at:
+            if now < wanted.next_at or self._waits(wanted, now, flows):
                 self._wake_at(wanted.next_at)
                 continue
             wanted.flow = _OPENING
             wanted.tries += 1
-            yield OpenFlow(mine, transport, wanted.host, wanted.port, self._unit)
+            yield OpenFlow(mine, transport, wanted.host, wanted.port, self._unit, use)
+
+    def _rotates(self, wanted: _Wanted, now: Nanos) -> bool:
+        """Whether it is time for a successor; then the flow that there is steps back."""
+        if wanted.rotate_at > now:
+            self._wake_at(wanted.rotate_at)
+            return False
+        wanted.old, wanted.flow = wanted.flow, None
+        wanted.rotate_at = NEVER
+        wanted.next_at = now
+        return True
+
+    def _waits(self, wanted: _Wanted, now: Nanos, flows: dict[FlowId, FlowState]) -> bool:
+        """Whether it is for the peer to open this one, and not so long ago that we gave up on it."""
+        mine, theirs, transport, use = wanted.key
+        if self._opens or wanted.old is not None or (transport == "udp" and not use):
+            return False
+        stream = transport == "tcp"
+        if any(
+            (f.adapter, f.remote_adapter, f.stream, f.use) == (mine, theirs, stream, use)
+            for f in flows.values()
+        ):
+            wanted.since = now
+        timing = self._me.timing
+        patience = timing.takeover_ns + (timing.remeasure_ns if use else 0)
+        wanted.next_at = wanted.since + patience
+        return now < wanted.next_at
 
     def _retry(self, wanted: _Wanted, now: Nanos) -> None:
         timing = self._me.timing
+        if wanted.old is not None:
+            # The successor came to nothing. The flow that there is goes on, and the next is tried later.
+            wanted.flow, wanted.old = wanted.old, None
+            wanted.rotate_at = now + timing.remeasure_ns
+            self._wake_at(wanted.rotate_at)
+            return
         wait = min(timing.reconnect_ns << min(wanted.tries, 10), timing.reconnect_ns_max)
+        if wanted.measures:
+            wait = timing.remeasure_ns
         wanted.flow = None
+        wanted.rotate_at = NEVER
         wanted.since = now
         wanted.next_at = now + wait // 2 + self._rng.randrange(wait // 2)
         self._wake_at(wanted.next_at)
@@ -135,3 +195,9 @@ class WantedFlows:
     def _wake_at(self, deadline: Nanos) -> None:
         if deadline < self.deadline:
             self.deadline = deadline
+
+
+def _flows_between(mine: AdapterInfo, theirs: AdapterInfo) -> list[tuple[str, str]]:
+    """The (transport, use) of all flows between two adapters; those that carry data come first."""
+    data = [(transport, "") for transport in mine.transports if transport in theirs.transports]
+    return data + uses(mine, theirs)

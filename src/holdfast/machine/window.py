@@ -11,33 +11,38 @@ T = TypeVar("T")
 class ReplayWindow:
     """Remembers which of the last `size` numbers were seen. Older numbers count as seen: refuse, never repeat."""
 
-    __slots__ = ("_bits", "_mask", "_top", "size")
+    __slots__ = ("_missing", "_top", "size")
 
-    def __init__(self, size: int = 1024) -> None:
+    def __init__(self, size: int = 1024, top: int = -1) -> None:
+        """`top`: no number up to this one will be shown."""
         self.size = size
-        self._mask = (1 << size) - 1
-        self._top = -1
-        self._bits = 0
+        self._top = top
+        self._missing: dict[int, None] = {}
+        """Numbers below the top that were not seen, lowest first; some of them too old by now."""
 
     def accept(self, number: int) -> bool:
         """True the first time that `number` is shown and it is not too old; records it."""
-        ahead = number - self._top
-        if ahead > 0:
-            self._bits = ((self._bits << ahead) | 1) & self._mask if ahead < self.size else 1
-            self._top = number
-            return True
-        if -ahead >= self.size:
-            return False
-        bit = 1 << -ahead
-        if self._bits & bit:
-            return False
-        self._bits |= bit
+        top = self._top
+        if number <= top:
+            if number not in self._missing:
+                return False
+            del self._missing[number]
+            return number > top - self.size
+        if number > top + 1:
+            self._skip(top + 1, number)
+        self._top = number
         return True
+
+    def _skip(self, first: int, number: int) -> None:
+        """Nothing was seen from `first` up to `number`, which is the new top."""
+        oldest = number - self.size + 1
+        self._missing.update(dict.fromkeys(range(max(first, oldest, 0), number)))
+        if len(self._missing) > self.size:
+            self._missing = {n: None for n in self._missing if n >= oldest}
 
     def fresh(self, number: int) -> bool:
         """Whether `accept` would accept, without recording: checked before the cost of opening a seal."""
-        ahead = number - self._top
-        return ahead > 0 or (-ahead < self.size and not self._bits & (1 << -ahead))
+        return number > self._top or (number in self._missing and number > self._top - self.size)
 
 
 class RingWindow(Generic[T]):

@@ -14,13 +14,26 @@ import msgspec
 
 from holdfast.errors import ConfigError
 from holdfast.group.config import GroupConfig
+from holdfast.group.policy import Rule
 from holdfast.health.config import LAN as HEALTH_LAN
 from holdfast.health.config import WAN as HEALTH_WAN
 from holdfast.health.config import HealthConfig
+from holdfast.health.needs import SetNeeds
+from holdfast.health.neighbourhood import ShapeName
 from holdfast.links.config import LAN as LINK_LAN
 from holdfast.links.config import WAN as LINK_WAN
 from holdfast.links.config import LinkTiming
 from holdfast.links.handshake import ADAPTERS_MAX, NAME_MAX
+from holdfast.links.measuring import MEASURE
+from holdfast.node.diagnostics import (
+    DiagnosticsConfig,
+    TuneSection,
+    check_diagnostics,
+    check_tune,
+    health_config,
+)
+from holdfast.node.needs import NeedsFields, NeedsSection, group_needs
+from holdfast.types import SECOND
 from holdfast.wire.frames import AdapterInfo
 
 WAN_SLOWER = 8
@@ -38,6 +51,20 @@ class AdapterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     transports: tuple[Literal["tcp", "udp"], ...] = ("tcp", "udp")
     mtu: int = 1500
     """The largest packet that this adapter is meant to carry; sizes are probed up to it."""
+    measure: tuple[Literal["alt", "frag", "mss"], ...] = MEASURE
+    """What is measured with flows of their own, where the peer's adapter says so too: other source ports, fragments,
+    segments of TCP."""
+    multicast: str = ""
+    """`239.255.x.y:port`, the same for all adapters of the subnet: multicast is measured as well."""
+
+
+class SubnetConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the nodes of one subnet watch each other."""
+
+    name: str
+    neighbourhood: Literal["all", "ring", "hypercube"] = "all"
+    """With whom heartbeats are exchanged: everybody, the next in a ring, or the neighbours on a hypercube. The same
+    at every node of the domain."""
 
 
 class SecurityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,6 +113,21 @@ class GroupSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     durability: Literal["memory", "durable"] = "memory"
     delivery: Literal["safe", "fast"] = "safe"
     mode: Literal["majority", "availability"] = "majority"
+    needs: NeedsFields | None = None
+    """What its messages and its order need of the paths to others."""
+
+    transport: Literal["channel", "datagram"] = "channel"
+    """How messages travel from their source: reliably, or as datagrams, each of which may be lost."""
+    priorities: int = 1
+    """Levels of priority, 0 the most urgent; messages have the lowest unless their sender says otherwise."""
+    loss: tuple[Rule, ...] = ()
+    """What to do about lost messages: the first rule that matches decides, where the application leaves it to them."""
+    recover_s: float = 5.0
+    """How long recovery may take when the answer does not say."""
+    message_log_mb: int = 0
+    """Replicas write messages down in their store, up to this much each, to recover lost ones from."""
+    gone_s: float = 30.0
+    """A source that cannot be reached for this long is not expected to bring anything back."""
 
 
 class LabConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -107,10 +149,14 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mesh: Literal["all", "join"] = "all"
     """Link to every member, or only to those joined (and who join us)."""
     adapter: tuple[AdapterConfig, ...] = ()
+    subnet: tuple[SubnetConfig, ...] = ()
     security: SecurityConfig = SecurityConfig()
     web: WebConfig = WebConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
     group: tuple[GroupSection, ...] = ()
+    needs: tuple[NeedsSection, ...] = ()
+    diagnostics: DiagnosticsConfig = DiagnosticsConfig()
+    tune: tuple[TuneSection, ...] = ()
     lab: LabConfig = LabConfig()
 
     @property
@@ -119,7 +165,13 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def health(self) -> HealthConfig:
-        return HEALTH_LAN if self.preset == "lan" else HEALTH_WAN
+        preset = HEALTH_LAN if self.preset == "lan" else HEALTH_WAN
+        return health_config(preset, self.diagnostics, self.tune)
+
+    @property
+    def shapes(self) -> dict[str, ShapeName]:
+        """The neighbourhood of each subnet that is named."""
+        return {subnet.name: subnet.neighbourhood for subnet in self.subnet}
 
     def adapters(self) -> tuple[AdapterInfo, ...]:
         infos = []
@@ -127,7 +179,14 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             host, port = split_address(adapter.address, f"adapter {adapter.name!r}")
             infos.append(
                 AdapterInfo(
-                    adapter.name, adapter.subnet or adapter.name, host, port, adapter.transports
+                    adapter.name,
+                    adapter.subnet or adapter.name,
+                    host,
+                    port,
+                    adapter.transports,
+                    adapter.multicast,
+                    adapter.mtu,
+                    adapter.measure,
                 )
             )
         return tuple(infos)
@@ -147,6 +206,12 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             delivery=group.delivery,
             mode=group.mode,
             window_bytes=group.window_mb << 20,
+            transport=group.transport,
+            priorities=group.priorities,
+            policy=group.loss,
+            recover_ns=int(group.recover_s * SECOND),
+            gone_ns=int(group.gone_s * SECOND),
+            message_log_bytes=group.message_log_mb << 20,
         )
         return msgspec.structs.replace(
             plain,
@@ -154,6 +219,14 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             election_ns=plain.election_ns * slower,
             stall_ns=plain.stall_ns * slower,
         )
+
+    def needs_of_traffic(self, source: str = "configuration") -> list[SetNeeds]:
+        """Everything that the file says about what traffic needs."""
+        found = [item for section in self.needs for item in section.items(source)]
+        for group in self.group:
+            if group.needs is not None:
+                found += group_needs(group.name, group.needs, source)
+        return found
 
 
 def split_address(address: str, where: str) -> tuple[str, int]:
@@ -211,6 +284,11 @@ def check(config: NodeConfig, source: str) -> None:
     for group in config.group:
         _check_group(config, group, source)
     _check_twice([group.name for group in config.group], "groups are called", source)
+    _check_needs(config, source)
+    check_diagnostics(config.diagnostics, source)
+    subnets = [adapter.subnet or adapter.name for adapter in config.adapter]
+    for tune in config.tune:
+        check_tune(tune, subnets, source)
     _check_telemetry(config.telemetry, source)
     if config.web.address:
         host, _ = split_address(config.web.address, f"{source}: [web] address")
@@ -235,6 +313,15 @@ def _check_adapters(config: NodeConfig, source: str) -> None:
         _check_adapter(adapter, config.security.mode, source)
     _check_twice([adapter.name for adapter in config.adapter], "adapters are called", source)
     _check_twice([adapter.address for adapter in config.adapter], "adapters have", source)
+    _check_twice([subnet.name for subnet in config.subnet], "subnets are called", source)
+    known = [adapter.subnet or adapter.name for adapter in config.adapter]
+    for subnet in config.subnet:
+        if subnet.name not in known:
+            raise ConfigError(
+                f"{source}: no adapter is on subnet {subnet.name!r}; there are {', '.join(known)}"
+            )
+    groups = [adapter.multicast for adapter in config.adapter if adapter.multicast]
+    _check_twice(groups, "adapters have the multicast group", source)
 
 
 def _check_adapter(adapter: AdapterConfig, mode: str, source: str) -> None:
@@ -251,10 +338,22 @@ def _check_adapter(adapter: AdapterConfig, mode: str, source: str) -> None:
         raise ConfigError(f"{where} has no transports")
     if not 576 <= adapter.mtu <= 65_535:
         raise ConfigError(f"{where}: mtu is from 576 to 65535")
+    if adapter.multicast:
+        _check_multicast(adapter, where)
     if mode == "plain" and not is_loopback(host):
         raise ConfigError(
             f"{where}: plain mode is for loopback only, {host} is not; "
             'make certificates with `holdfast ca` and set [security] mode = "tls"'
+        )
+
+
+def _check_multicast(adapter: AdapterConfig, where: str) -> None:
+    group, port = split_address(adapter.multicast, f"{where}: multicast")
+    address = _literal(group)
+    if not isinstance(address, IPv4Address) or not address.is_multicast or not port:
+        raise ConfigError(
+            f"{where}: multicast: {adapter.multicast!r} is not a group; write one of IPv4 with a port, "
+            "as 239.255.7.1:7401"
         )
 
 
@@ -263,6 +362,27 @@ def _check_telemetry(telemetry: TelemetryConfig, source: str) -> None:
         raise ConfigError(f"{source}: [telemetry] max_mb is at least 1")
     if not 0 < telemetry.seal_s <= 86_400:
         raise ConfigError(f"{source}: [telemetry] seal_s is more than 0 and at most a day (86400)")
+
+
+def _check_needs(config: NodeConfig, source: str) -> None:
+    """An adapter or subnet that this node does not have would never be found."""
+    config.needs_of_traffic(source)
+    places = [(f"[[needs]] of port {section.port}", section) for section in config.needs]
+    fields: list[tuple[str, NeedsFields]] = [
+        *places,
+        *((f"group {g.name!r}: needs", g.needs) for g in config.group if g.needs is not None),
+    ]
+    known = (
+        ("adapter", [adapter.name for adapter in config.adapter]),
+        ("subnet", [adapter.subnet or adapter.name for adapter in config.adapter]),
+    )
+    for where, needs in fields:
+        for key, names in known:
+            value = getattr(needs, key)
+            if value and value not in names:
+                raise ConfigError(
+                    f"{source}: {where}: no adapter has {key} {value!r}; known: {', '.join(names)}"
+                )
 
 
 def _check_tls(config: NodeConfig, source: str) -> None:
@@ -279,6 +399,10 @@ def _check_tls(config: NodeConfig, source: str) -> None:
 
 
 def _check_group(config: NodeConfig, group: GroupSection, source: str) -> None:
+    if group.message_log_mb < 0:
+        raise ConfigError(f"{source}: group {group.name!r}: message_log_mb is at least 0")
+    if group.recover_s <= 0 or group.gone_s <= 0:
+        raise ConfigError(f"{source}: group {group.name!r}: recover_s and gone_s are more than 0")
     if group.window_mb < 1:
         raise ConfigError(f"{source}: group {group.name!r}: window_mb is at least 1")
     if group.durability == "durable" and not config.data:

@@ -7,12 +7,24 @@ asks for. It knows no protocol.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from concurrent.futures import Future
 from time import monotonic_ns
 from typing import Any, Final
 
 from holdfast.errors import NodeStopped, StoreError
-from holdfast.group.ports import Apply, RestoreState, SourceRoom, TakeSnapshot
+from holdfast.group.ports import (
+    Apply,
+    AskLoss,
+    LogRead,
+    OutputsReady,
+    ReadLog,
+    RestoreState,
+    SendOutputs,
+    SourceRoom,
+    TakeSnapshot,
+    Tell,
+)
 from holdfast.links.ports import (
     DOOR,
     Arrived,
@@ -20,22 +32,26 @@ from holdfast.links.ports import (
     Credit,
     FlowClosed,
     FlowOpened,
+    MayFragment,
     OpenFailed,
     OpenFlow,
     PortReady,
+    PortRefused,
     PortRoom,
     SessionEnded,
     Transmit,
 )
 from holdfast.machine import Intake, Result
 from holdfast.node.core import NodeCore
-from holdfast.runtime.worker import AppWorker
+from holdfast.runtime.worker import AppWorker, Job
 from holdfast.stores.writer import StoreWriter
 from holdfast.transports.port import Transport
 from holdfast.types import DATA, NEVER, SYNC, FlowId, Nanos
 
 BATCH_BYTES: Final = 1 << 20
 """What one turn takes from the network at most."""
+AT_ONCE_BYTES: Final = 64 << 10
+"""What comes in one piece of at least this size is not kept waiting for more."""
 ITEM_BYTES: Final = 64
 """What an input counts for that carries no payload."""
 
@@ -51,8 +67,9 @@ class Driver:
         core: NodeCore,
         record: Record,
         deliver: Deliver,
-        room: Callable[[PortRoom | SourceRoom], None],
+        room: Callable[[PortRoom | PortRefused | SourceRoom], None],
         ended: Callable[[SessionEnded], None],
+        outputs: Callable[[OutputsReady | SendOutputs], None],
         failed: Callable[[BaseException], None],
         on_failure: Callable[[Any], None],
     ) -> None:
@@ -75,20 +92,32 @@ class Driver:
         self._last_flow = 0
         self._stopped = False
         self._held_back = False
+        self._in_turn = False
         self.before_turn: Callable[[], None] | None = None
         """Called before each turn: the API hands over what applications have sent since the last one."""
-        self._effects: Mapping[type, Callable[[Any], None]] = {
+        self._effects: dict[type, Callable[[Any], None]] = {
             Transmit: self._transmit,
             PortReady: deliver,
             PortRoom: room,
+            PortRefused: room,
             SourceRoom: room,
             SessionEnded: ended,
             OpenFlow: self._open,
             CloseFlow: self._close,
+            MayFragment: self._may_fragment,
             Apply: self._apply,
             TakeSnapshot: self._apply,
             RestoreState: self._apply,
+            AskLoss: self._apply,
+            Tell: self._apply,
+            ReadLog: self._read_log,
+            OutputsReady: outputs,
+            SendOutputs: outputs,
         }
+
+    def handle(self, kind: type, call: Callable[[Any], None]) -> None:
+        """Do one more kind of effect."""
+        self._effects[kind] = call
 
     # -- life ----------------------------------------------------------------------------------------------------
 
@@ -182,6 +211,8 @@ class Driver:
         if self.intake.room(DATA) == 0 and flow in self._flows:
             self._paused[flow] = self._flows[flow]
             self._flows[flow].pause(flow)
+        if size >= AT_ONCE_BYTES and not self._in_turn and not self._stopped:
+            self._run()  # enough for a turn of its own: saves one look at all sockets
 
     def credit(self, flow: FlowId, is_open: bool) -> None:
         self._offer_always(Credit(flow, is_open))
@@ -195,7 +226,7 @@ class Driver:
 
     def _run(self) -> None:
         self._scheduled = False
-        if self._stopped:
+        if self._stopped or self._in_turn:
             return
         if self._writer is not None and self._writer.full:
             # The disk does not keep up: no turn that could write more, until it has written something.
@@ -208,8 +239,12 @@ class Driver:
             for flow, transport in self._paused.items():
                 transport.resume(flow)
             self._paused.clear()
-        result = self.core.turn(monotonic_ns(), batch)
-        self._do(result)
+        self._in_turn = True
+        try:
+            result = self.core.turn(monotonic_ns(), batch)
+            self._do(result)
+        finally:
+            self._in_turn = False
         if result.more or self.intake.waiting:
             self.wake()
         else:
@@ -260,7 +295,13 @@ class Driver:
             reason = f"adapter {effect.adapter} has no {effect.transport}"
             self.open_failed(
                 OpenFailed(
-                    effect.adapter, effect.transport, effect.host, effect.port, effect.unit, reason
+                    effect.adapter,
+                    effect.transport,
+                    effect.host,
+                    effect.port,
+                    effect.unit,
+                    reason,
+                    effect.use,
                 )
             )
             return
@@ -271,7 +312,23 @@ class Driver:
         if transport is not None:
             transport.close_flow(effect.flow, effect.reason)
 
-    def _apply(self, effect: Apply | TakeSnapshot | RestoreState) -> None:
+    def _may_fragment(self, effect: MayFragment) -> None:
+        transport = self._flows.get(effect.flow)
+        if transport is not None:
+            transport.may_fragment(effect.flow)
+
+    def _read_log(self, effect: ReadLog) -> None:
+        assert self._writer is not None
+
+        def take(future: Future[dict[str, list[tuple[bytes, bytes]]]]) -> None:
+            if future.exception() is None:
+                self.offer_from_thread(
+                    effect.unit, LogRead(effect.table, future.result()[effect.table])
+                )
+
+        self._writer.load([effect.table]).add_done_callback(take)
+
+    def _apply(self, effect: Job) -> None:
         worker = self.workers.get(effect.unit)
         if worker is not None:
             worker.submit(effect)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import resource
 from pathlib import Path
 from time import monotonic_ns
 
@@ -10,7 +11,7 @@ import msgspec
 
 from holdfast.errors import ConfigError
 from holdfast.group.ports import Replica
-from holdfast.node.config import NodeConfig, parse_config
+from holdfast.node.config import NodeConfig, parse_config, split_address
 from holdfast.runtime.driver import Driver
 from holdfast.stores.archive import SegmentBounds
 from holdfast.stores.memory import MemoryStore
@@ -20,9 +21,12 @@ from holdfast.stores.sqlite import SqliteStore
 from holdfast.transports import (
     Credentials,
     Faults,
+    MulticastTransport,
+    TcpLimits,
     TcpTransport,
     Tls,
     Transport,
+    UdpLimits,
     UdpTransport,
     load_tls,
 )
@@ -108,15 +112,40 @@ def make_transports(
 ) -> dict[tuple[str, str], Transport]:
     """One transport for each adapter and kind, not started yet."""
     made: dict[tuple[str, str], Transport] = {}
+    # What measures gets at most a quarter of the files that this process may open: data must never want for one.
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    share = max(8, files // (8 * len(config.adapter)))
+    tcp, udp = TcpLimits(), UdpLimits()
+    tcp = msgspec.structs.replace(tcp, measuring_max=min(tcp.measuring_max, share))
+    udp = msgspec.structs.replace(udp, sides_max=min(udp.sides_max, share))
     for a in config.adapters():
+        if a.multicast:
+            group = split_address(a.multicast, f"adapter {a.name!r}")
+            made[(a.name, "multicast")] = MulticastTransport(
+                a.name, a.host, group, driver, driver.next_flow, faults=faults
+            )
         for kind in a.transports:
             key = (a.name, kind)
             if kind == "tcp":
                 made[key] = TcpTransport(
-                    a.name, a.host, a.port, driver, driver.next_flow, tls=tls, faults=faults
+                    a.name,
+                    a.host,
+                    a.port,
+                    driver,
+                    driver.next_flow,
+                    tls=tls,
+                    faults=faults,
+                    limits=tcp,
                 )
             else:
                 made[key] = UdpTransport(
-                    a.name, a.host, a.port, driver, driver.next_flow, faults=faults
+                    a.name,
+                    a.host,
+                    a.port,
+                    driver,
+                    driver.next_flow,
+                    faults=faults,
+                    limits=udp,
+                    mtu=a.mtu,
                 )
     return made

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from holdfast.links.measuring import mss_of
 from holdfast.links.ports import FlowOpened, Identity, OpenFailed, OpenFlow
-from holdfast.sim.tcp import Pipe, TcpEnd
+from holdfast.sim.tcp import HEADS, PREFIX, Pipe, TcpEnd
 from holdfast.types import MILLISECOND, Nanos
 
 if TYPE_CHECKING:
@@ -74,7 +75,13 @@ class Connecting:
         effect = self._effect
         self._host.tell(
             OpenFailed(
-                effect.adapter, effect.transport, effect.host, effect.port, effect.unit, reason
+                effect.adapter,
+                effect.transport,
+                effect.host,
+                effect.port,
+                effect.unit,
+                reason,
+                effect.use,
             )
         )
 
@@ -90,15 +97,17 @@ class Connecting:
         near = TcpEnd(self._host, adapter, target.address, self._host.next_flow())
         far = TcpEnd(server, target, local, server.next_flow())
         out, back = world.network.path(adapter, target), world.network.path(target, adapter)
-        near.out = far.into = Pipe(world, near, far, out, back, self._key())
+        mss = mss_of(effect.use)
+        near.out = far.into = Pipe(world, near, far, out, back, self._key(), mss)
         back_key = f"tcp {effect.host}:{effect.port} {local[0]}:{local[1]}".encode()
-        far.out = near.into = Pipe(world, far, near, back, out, back_key)
+        far.out = near.into = Pipe(world, far, near, back, out, back_key, mss)
         self._host.flows[near.flow] = near
         server.flows[far.flow] = far
         self._host.tell(
             FlowOpened(
                 near.flow, adapter.name, "tcp", effect.host, effect.port, inbound=False,
-                unit=effect.unit, identity=self._identity(server),
+                unit=effect.unit, identity=self._identity(server), use=effect.use,
+                overhead=HEADS + PREFIX,
             )
         )  # fmt: skip
         near.out.last_ns = world.now + out.base_ns()
@@ -111,10 +120,13 @@ class Connecting:
             far.host.tell(
                 FlowOpened(
                     far.flow, far.adapter.name, "tcp", host, port, inbound=True,
-                    identity=self._identity(self._host),
+                    identity=self._identity(self._host), use=self._effect.use,
+                    overhead=HEADS + PREFIX,
                 )
             )  # fmt: skip
 
     def _identity(self, host: Host) -> Identity | None:
-        """What the certificate of `host` says. TLS itself is not simulated."""
-        return Identity(b"", host.name, self._world.domain) if self._world.secure else None
+        """What the certificate of `host` says. TLS itself is not simulated; what measures goes without it."""
+        if self._effect.use or not self._world.secure:
+            return None
+        return Identity(b"", host.name, self._world.domain)

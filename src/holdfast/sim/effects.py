@@ -8,18 +8,32 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from holdfast.errors import MisuseError
-from holdfast.group.ports import Apply, RestoreState, SourceRoom, TakeSnapshot
+from holdfast.group.ports import (
+    Apply,
+    AskLoss,
+    LogRead,
+    OutputsReady,
+    ReadLog,
+    RestoreState,
+    SendOutputs,
+    SourceRoom,
+    TakeSnapshot,
+    Tell,
+)
 from holdfast.links.ports import (
     CloseFlow,
     FlowClosed,
+    MayFragment,
     OpenFlow,
     PortReady,
+    PortRefused,
     PortRoom,
     SessionEnded,
     Transmit,
 )
 from holdfast.sim.application import Job, Worker
 from holdfast.sim.seeds import chance
+from holdfast.sim.udp import UdpEnd
 
 if TYPE_CHECKING:
     from holdfast.sim.host import Host
@@ -42,12 +56,19 @@ def handlers_of(host: Host) -> Handlers:
             Transmit: partial(_transmit, host),
             OpenFlow: partial(host.world.network.open, host),
             CloseFlow: partial(_close, host),
+            MayFragment: partial(_may_fragment, host),
             Apply: partial(_work, host),
             TakeSnapshot: partial(_work, host),
             RestoreState: partial(_work, host),
+            AskLoss: partial(_work, host),
+            Tell: partial(_work, host),
             PortReady: _ignore,
+            PortRefused: _ignore,
             PortRoom: _ignore,
             SourceRoom: _ignore,
+            ReadLog: partial(_read_log, host),
+            OutputsReady: _ignore,
+            SendOutputs: _ignore,
             SessionEnded: _ignore,
         }
     )
@@ -71,7 +92,7 @@ def _traced(host: Host, handler: Handler, effect: Transmit) -> None:
     assert host.world.trace is not None
     digest = 0
     for packet in effect.packets:
-        digest = crc32(packet, digest)
+        digest = crc32(bytes(packet), digest)
     line = f"transmit {effect.flow} {len(effect.packets)} {digest:08x}"
     host.world.trace.line(host.world.now, host.name, line)
     handler(effect)
@@ -93,6 +114,12 @@ def _close(host: Host, effect: CloseFlow) -> None:
     host.tell(FlowClosed(effect.flow, effect.reason))
 
 
+def _may_fragment(host: Host, effect: MayFragment) -> None:
+    end = host.flows.get(effect.flow)
+    if isinstance(end, UdpEnd):
+        end.fragments = True
+
+
 def _work(host: Host, job: Job) -> None:
     worker = host.workers.get(job.unit)
     if worker is None:
@@ -103,6 +130,10 @@ def _work(host: Host, job: Job) -> None:
         worker = Worker(host, job.unit, replica, random, host.profile.apply_ns)
         host.workers[job.unit] = worker
     worker.give(job)
+
+
+def _read_log(host: Host, effect: ReadLog) -> None:
+    host.give(effect.unit, LogRead(effect.table, host.disk.rows(effect.table)))
 
 
 def _ignore(_: object) -> None:

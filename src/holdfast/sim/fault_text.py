@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.errors import MisuseError
 from holdfast.sim.amounts import MILLION, parse_count, parse_share, parse_time
 from holdfast.sim.faults import (
-    TRANSPORTS,
+    KINDS,
     Blackout,
     Corrupt,
     Duplicate,
@@ -77,7 +77,7 @@ def parse_what(words: Words) -> What:
         case "over":
             return Over(parse_count(words.next("a size in bytes")))
         case "filter":
-            return Filter(parse_transport(words))
+            return Filter(parse_kind(words))
         case "pattern":
             return Pattern(parse_octets(words.next("bytes in hex")))
         case "corrupt":
@@ -105,10 +105,11 @@ def parse_what(words: Words) -> What:
             )
 
 
-def parse_transport(words: Words) -> str:
-    name = words.next("udp or tcp")
-    if name not in TRANSPORTS:
-        raise MisuseError(f"{name!r} is not a transport: udp or tcp")
+def parse_kind(words: Words) -> str:
+    known = "tcp, udp, frag or multicast"
+    name = words.next(known)
+    if name not in KINDS:
+        raise MisuseError(f"{name!r} is not a kind of packets: {known}")
     return name
 
 
@@ -126,7 +127,7 @@ def parse_fault(words: Words) -> Fault:
     """Where, what, and the spared. Stops at the first word that is none of these."""
     where = parse_where(words)
     what = parse_what(words)
-    only = parse_transport(words) if words.take("only") else ""
+    only = parse_kind(words) if words.take("only") else ""
     share_ppm = parse_share(words.next("a share")) if words.take("share") else MILLION
     on_ns = off_ns = 0
     if words.take("flap"):

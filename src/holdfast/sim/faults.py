@@ -1,11 +1,16 @@
 """Everything that can go wrong on a path, as a small vocabulary.
 
-A fault says *where* (subnet, from whom, to whom), *what*, and whom it spares: one transport only, a share of the
-flows, some of the time. Its text is what scenarios are written in:
+A fault says *where* (subnet, from whom, to whom), *what*, and whom it spares: one kind of packets only, a share of
+the flows, some of the time. Its text is what scenarios are written in:
 
     red n1->n2 over 1000
     * n1<->* loss 20% only udp
+    * *->n2 filter multicast
+    red n1->n2 filter frag
     blue n3->n4 pattern 5555aaaa share 25% flap 200ms/1s
+
+A packet is what crosses the cable: a datagram, a piece of one that was fragmented, a segment of TCP. The kinds are
+`tcp`, `udp` (which includes the next two), `frag` and `multicast`.
 
 `fault_text` reads it back.
 """
@@ -21,7 +26,13 @@ from holdfast.sim.amounts import MILLION, share_text, time_text
 from holdfast.types import Nanos
 
 ANY: Final = "*"
-TRANSPORTS: Final = ("tcp", "udp")
+KINDS: Final = {
+    "tcp": ("tcp",),
+    "udp": ("udp",),
+    "frag": ("udp", "frag"),
+    "multicast": ("udp", "multicast"),
+}
+"""Kinds of packets, and the words that name each of them: a fragment is UDP as well."""
 
 
 # -- what --------------------------------------------------------------------------------------------------------
@@ -44,9 +55,9 @@ class Over(msgspec.Struct, frozen=True, tag=True):
 
 
 class Filter(msgspec.Struct, frozen=True, tag=True):
-    """One transport does not pass."""
+    """One kind of packets does not pass: `tcp`, `udp`, or only `frag` (pieces of datagrams) or `multicast`."""
 
-    transport: str
+    kind: str
 
 
 class Pattern(msgspec.Struct, frozen=True, tag=True):
@@ -95,7 +106,7 @@ What = Blackout | Loss | Over | Filter | Pattern | Corrupt | Duplicate | Reorder
 
 
 class Where(msgspec.Struct, frozen=True):
-    """Paths, by subnet and by host (`n1`) or adapter (`n1/red`) at either end; `*` is any."""
+    """Paths, by subnet and by host (`n1`), adapter (`n1/red`) or several (`n1,n2`) at either end; `*` is any."""
 
     subnet: str = ANY
     sender: str = ANY
@@ -116,7 +127,9 @@ class Where(msgspec.Struct, frozen=True):
 
 
 def _names(selector: str, end: tuple[str, str]) -> bool:
-    return selector in (ANY, end[0]) or selector == f"{end[0]}/{end[1]}"
+    if selector in (ANY, end[0]) or selector == f"{end[0]}/{end[1]}":
+        return True
+    return "," in selector and any(_names(one, end) for one in selector.split(","))
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -125,7 +138,7 @@ class Fault(msgspec.Struct, frozen=True):
     where: Where
     what: What
     only: str = ""
-    """`udp` or `tcp`: the other transport does not suffer."""
+    """A kind of packets: the others do not suffer."""
     share_ppm: int = MILLION
     """The share of the flows that suffer; chosen by the flow's ends and ports, so one flow always or never does."""
     on_ns: Nanos = 0
@@ -162,8 +175,8 @@ def what_text(what: What) -> str:
             return f"loss {share_text(ppm)}"
         case Over(size):
             return f"over {size}"
-        case Filter(transport):
-            return f"filter {transport}"
+        case Filter(kind):
+            return f"filter {kind}"
         case Pattern(octets):
             return f"pattern {octets.hex()}"
         case Corrupt(ppm):

@@ -14,6 +14,7 @@ from holdfast.machine import Result
 from holdfast.sim.application import Worker
 from holdfast.sim.disk import OUTSTANDING_MAX, Disk, DiskStore
 from holdfast.sim.effects import Handlers, handlers_of
+from holdfast.sim.multicast import MulticastEnd
 from holdfast.sim.port import Boot, Core, HostContext
 from holdfast.sim.profile import HostProfile
 from holdfast.sim.seeds import chance
@@ -55,10 +56,12 @@ class Host:
         self.powered = True
         self.core: Core | None = None
         self.adapters: dict[str, Adapter] = {}
-        self.flows: dict[FlowId, UdpEnd | TcpEnd] = {}
+        self.flows: dict[FlowId, UdpEnd | MulticastEnd | TcpEnd] = {}
         self.workers: dict[str, Worker] = {}
         self.turns = 0
         self.dropped_packets = 0
+        self.application_slow_ns = 0
+        """What each job of the application takes longer than usual."""
         self._boot = boot
         self.application = application
         random = chance(world.seed, "host", name)
@@ -95,7 +98,7 @@ class Host:
         self.flows.clear()
         self.workers.clear()
         for adapter in self.adapters.values():
-            adapter.udp.clear()
+            self.world.network.process_gone(adapter)
 
     @property
     def alive(self) -> bool:
@@ -165,6 +168,7 @@ class Host:
         self.disk.flush()
         for end in self.flows.values():
             end.close()
+        self._tell_ended()
         self.state = DOWN
         self._reset()
 
@@ -217,6 +221,7 @@ class Host:
         self._die(state, self.reason, silent)
 
     def _die(self, state: str, reason: str, silent: bool = False) -> None:
+        self._tell_ended()
         self.state = state
         self.reason = reason
         for end in self.flows.values():
@@ -225,6 +230,10 @@ class Host:
             else:
                 end.open = False
         self._reset()
+
+    def _tell_ended(self) -> None:
+        for checker in self.world.checkers:
+            checker.ended(self)
 
     def _on_store_failed(self, error: StoreError) -> None:
         """A node whose write failed stops: it can promise nothing any more."""
@@ -254,7 +263,7 @@ class Host:
         self.flows.pop(closed.flow, None)
         self.give(DOOR, closed)
 
-    def hear_datagrams(self, end: UdpEnd, packets: list[bytes]) -> None:
+    def hear_datagrams(self, end: UdpEnd | MulticastEnd, packets: list[bytes]) -> None:
         """Datagrams carry the time at which the kernel got them, also when the process reads them late."""
         world = self.world
         running = self.state == UP

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import MisuseError
+from holdfast.links.measuring import FRAG
 from holdfast.links.ports import FlowOpened, OpenFailed, OpenFlow
 from holdfast.sim.connect import Connecting
 from holdfast.sim.faults import ANY, Blackout, Fault, Where
+from holdfast.sim.multicast import MulticastEnd
 from holdfast.sim.path import ActiveFault, Fate, Path, Subnet
 from holdfast.sim.seeds import chance
 from holdfast.sim.tcp import TcpSettings
-from holdfast.sim.udp import Address, UdpEnd
+from holdfast.sim.udp import HEADS, Address, UdpEnd
 
 if TYPE_CHECKING:
     from holdfast.sim.host import Host
@@ -39,8 +41,8 @@ class Adapter:
         self.subnet = subnet
         self.address = address
         self.transports = transports
-        self.udp: dict[Address, UdpEnd] = {}
-        """Datagram flows by remote address; gone when the process is."""
+        self.udp: dict[tuple[int, Address], UdpEnd] = {}
+        """Datagram flows by local port and remote address; gone when the process is."""
         self._port = FIRST_PORT
 
     @property
@@ -63,6 +65,9 @@ class Network:
         self.subnets: dict[str, Subnet] = {}
         self.adapters: dict[Address, Adapter] = {}
         self.faults: dict[int, ActiveFault] = {}
+        self._sides: dict[Address, Adapter] = {}
+        """Sockets besides an adapter's own: they hear only those whom they were opened for."""
+        self._groups: dict[tuple[str, Address], dict[Adapter, MulticastEnd]] = {}
         self._paths: dict[tuple[Address, Address], Path] = {}
         self._next_id = 1
 
@@ -158,43 +163,69 @@ class Network:
 
     def reach(self, adapter: Adapter, address: Address) -> Adapter | None:
         """Who has this address on the adapter's own subnet."""
-        found = self.adapters.get(address)
+        found = self.adapters.get(address) or self._sides.get(address)
         return found if found is not None and found.subnet is adapter.subnet else None
 
     def open(self, host: Host, effect: OpenFlow) -> None:
         adapter = host.adapters.get(effect.adapter)
-        if adapter is None or effect.transport not in adapter.transports:
+        place = (effect.adapter, effect.transport, effect.host, effect.port)
+        known = (*adapter.transports, "multicast") if adapter is not None else ()
+        if adapter is None or effect.transport not in known:
             reason = f"adapter {effect.adapter} has no {effect.transport}"
-            host.tell(
-                OpenFailed(
-                    effect.adapter,
-                    effect.transport,
-                    effect.host,
-                    effect.port,
-                    effect.unit,
-                    reason,
-                )
-            )
+            host.tell(OpenFailed(*place, effect.unit, reason, effect.use))
             return
         if effect.transport == "tcp":
             Connecting(self._world, host, adapter, effect)
             return
-        remote = (effect.host, effect.port)
-        end = adapter.udp.get(remote) or self._udp_end(adapter, remote)
-        host.tell(
-            FlowOpened(end.flow, adapter.name, "udp", *remote, inbound=False, unit=effect.unit)
-        )
+        if effect.transport == "multicast":
+            end: UdpEnd | MulticastEnd = self._join(adapter, (effect.host, effect.port))
+        else:
+            end = self._open_udp(adapter, effect)
+        flow = FlowOpened(end.flow, *place, False, effect.unit, None, effect.use, HEADS)
+        host.tell(flow)
 
-    def _udp_end(self, adapter: Adapter, remote: Address) -> UdpEnd:
+    def _join(self, adapter: Adapter, group: Address) -> MulticastEnd:
+        members = self._groups.setdefault((adapter.subnet.name, group), {})
+        host = adapter.host
+        end = MulticastEnd(self._world, host, adapter, group, members, host.next_flow())
+        host.flows[end.flow] = end
+        return end
+
+    def _open_udp(self, adapter: Adapter, effect: OpenFlow) -> UdpEnd:
+        """A flow of the adapter's own socket; or one of a socket of its own, where it is to measure."""
+        remote = (effect.host, effect.port)
+        if not effect.use:
+            local = adapter.address
+            return adapter.udp.get((local[1], remote)) or self._udp_end(adapter, local, remote)
+        local = (adapter.address[0], adapter.next_port())
+        self._sides[local] = adapter
+        end = self._udp_end(adapter, local, remote)
+        end.fragments = effect.use == FRAG
+        return end
+
+    def _udp_end(self, adapter: Adapter, local: Address, remote: Address) -> UdpEnd:
         target = self.reach(adapter, remote)
         if target is None:
             path = self._nowhere(adapter)
         else:
             path = self.path(adapter, target)
         host = adapter.host
-        end = UdpEnd(self._world, host, adapter, remote, path, host.next_flow())
-        adapter.udp[remote] = host.flows[end.flow] = end
+        end = UdpEnd(self._world, host, adapter, local, remote, path, host.next_flow())
+        adapter.udp[(local[1], remote)] = host.flows[end.flow] = end
         return end
+
+    def forget_udp(self, end: UdpEnd) -> None:
+        end.adapter.udp.pop((end.local[1], end.remote), None)
+        self._sides.pop(end.local, None)
+
+    def process_gone(self, adapter: Adapter) -> None:
+        """All sockets of an adapter are closed."""
+        for end in adapter.udp.values():
+            self._sides.pop(end.local, None)
+        adapter.udp.clear()
+        for (subnet, _), members in self._groups.items():
+            if subnet == adapter.subnet.name:
+                members.pop(adapter, None)
 
     def _nowhere(self, adapter: Adapter) -> Path:
         """The path to an address that nobody has: everything is lost."""
@@ -208,9 +239,11 @@ class Network:
         target = self.reach(end.adapter, end.remote)
         if target is None or not target.host.alive or "udp" not in target.transports:
             return None
-        peer = target.udp.get(end.adapter.address)
+        peer = target.udp.get((end.remote[1], end.local))
         if peer is None:
-            peer = self._udp_end(target, end.adapter.address)
-            host, port = end.adapter.address
-            target.host.tell(FlowOpened(peer.flow, target.name, "udp", host, port, inbound=True))
+            if end.remote in self._sides:
+                return None
+            peer = self._udp_end(target, end.remote, end.local)
+            opened = FlowOpened(peer.flow, target.name, "udp", *end.local, True, overhead=HEADS)
+            target.host.tell(opened)
         return peer

@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast.sim.amounts import MILLION
 from holdfast.sim.faults import (
+    KINDS,
     Blackout,
     Corrupt,
     Duplicate,
@@ -31,7 +32,8 @@ class Subnet(msgspec.Struct, frozen=True):
     delay_ns: Nanos = 100 * MICROSECOND
     jitter_ns: Nanos = 50 * MICROSECOND
     mtu: int = 65_535
-    """A larger datagram does not leave the sender; a larger packet on TCP is cut into segments of this size."""
+    """A larger datagram does not leave the sender, or (on a socket that allows it) is cut into fragments of this
+    size; what goes on TCP is cut into segments of this size."""
 
 
 class Fate:
@@ -66,9 +68,9 @@ class ActiveFault:
         self.flows: dict[bytes, bool] = {}
         """Which flows suffer, remembered: the choice is a hash of the flow's ends and ports."""
 
-    def bites(self, now: Nanos, transport: str, flow_key: bytes) -> bool:
+    def bites(self, now: Nanos, kind: str, flow_key: bytes) -> bool:
         fault = self.fault
-        if fault.only and fault.only != transport:
+        if fault.only and fault.only not in KINDS[kind]:
             return False
         if fault.off_ns and not fault.active(now - self.since_ns):
             return False
@@ -96,6 +98,7 @@ class Path:
         "sender",
         "sent",
         "subnet",
+        "wire_bytes",
     )
 
     def __init__(
@@ -119,24 +122,26 @@ class Path:
         """When the datagram that was sent last arrives: nothing overtakes it unless a fault says so."""
         self.sent = 0
         self.lost = 0
+        self.wire_bytes = dict.fromkeys(KINDS, 0)
+        """Bytes that were put on this path, by kind of packets, headers of IP, UDP and TCP included."""
 
     def base_ns(self) -> Nanos:
         """How long one packet takes without faults."""
         return self.delay_ns + (self.draw(16) * self.jitter_ns >> 16)
 
     def judge(
-        self, now: Nanos, transport: str, flow_key: bytes, packet: bytes, size: int, fate: Fate
+        self, now: Nanos, kind: str, flow_key: bytes, packet: bytes, size: int, fate: Fate
     ) -> None:
         """Fill `fate` for a packet that is `size` bytes long on the wire."""
         fate.begin(packet)
         for active in self.faults:
-            if not active.bites(now, transport, flow_key):
+            if not active.bites(now, kind, flow_key):
                 continue
             what = active.fault.what
-            if self._kills(what, transport, packet, size):
+            if self._kills(what, kind, packet, size):
                 fate.lost = True
             else:
-                self._bends(active, now, transport, size, fate)
+                self._bends(active, now, kind, size, fate)
             if fate.lost:
                 self.lost += 1
                 return
@@ -144,7 +149,7 @@ class Path:
     def _hit(self, ppm: int) -> bool:
         return self.draw(32) * MILLION >> 32 < ppm
 
-    def _kills(self, what: What, transport: str, packet: bytes, size: int) -> bool:
+    def _kills(self, what: What, kind: str, packet: bytes, size: int) -> bool:
         """The faults that a packet does not survive."""
         match what:
             case Blackout():
@@ -154,14 +159,12 @@ class Path:
             case Over(limit):
                 return size > limit
             case Filter(filtered):
-                return transport == filtered
+                return filtered in KINDS[kind]
             case Pattern(octets):
                 return octets in packet
         return False
 
-    def _bends(
-        self, active: ActiveFault, now: Nanos, transport: str, size: int, fate: Fate
-    ) -> None:
+    def _bends(self, active: ActiveFault, now: Nanos, kind: str, size: int, fate: Fate) -> None:
         """The faults that change a packet or its time."""
         match active.fault.what:
             case Slow(delay_ns, jitter_ns):
@@ -169,7 +172,7 @@ class Path:
             case Rate(bytes_per_s, queue_bytes):
                 begin = max(now, active.busy_until_ns)
                 # A full queue loses datagrams. A TCP flow slows down instead, and is bounded by its own buffer.
-                if transport == "udp" and (begin - now) * bytes_per_s > queue_bytes * SECOND:
+                if kind != "tcp" and (begin - now) * bytes_per_s > queue_bytes * SECOND:
                     fate.lost = True
                     return
                 active.busy_until_ns = begin + size * SECOND // bytes_per_s

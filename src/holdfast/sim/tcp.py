@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.links.ports import Credit, FlowClosed
 from holdfast.types import MILLISECOND, SECOND, FlowId, Nanos
+from holdfast.wire.packet import AnyPacket
 
 if TYPE_CHECKING:
     from holdfast.sim.host import Host
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 PREFIX: Final = 4
 """A stream transport puts the length in front of each packet."""
+HEADS: Final = 40
+"""Bytes that IP and TCP put in front of each segment."""
 ACK_SIZE: Final = 40
 FAST_AFTER: Final = 3
 """So many packets behind a lost one, and it is sent again without waiting for the timer."""
@@ -37,6 +40,8 @@ class TcpSettings(msgspec.Struct, frozen=True):
     """No more credit from here on, until the buffer has drained to a quarter of it."""
     hard_bytes: int = 64 << 20
     """Who sends on without credit up to here loses the flow."""
+    measure_timeout_ns: Nanos = 2 * SECOND
+    """The same for a flow that measures: what does not pass should be tried again soon."""
     window_bytes: int = 64 << 10
     """What is sent before an acknowledgement must come back."""
 
@@ -55,8 +60,8 @@ class TcpEnd:
         self.out: Pipe
         self.into: Pipe
 
-    def send(self, packets: list[bytes]) -> None:
-        self.out.send(packets)
+    def send(self, packets: list[AnyPacket]) -> None:
+        self.out.send(list(map(bytes, packets)))
 
     def close(self) -> None:
         """Close in good order: what was accepted still goes, then the peer learns of it."""
@@ -93,18 +98,30 @@ class Pipe:
         "listener",
         "path",
         "queued",
+        "segment",
         "sender",
         "settings",
+        "timeout_ns",
         "unacked",
         "waiting",
         "world",
     )
 
     def __init__(
-        self, world: World, sender: TcpEnd, listener: TcpEnd, path: Path, back: Path, key: bytes
+        self,
+        world: World,
+        sender: TcpEnd,
+        listener: TcpEnd,
+        path: Path,
+        back: Path,
+        key: bytes,
+        mss: int = 0,
     ) -> None:
         self.world = world
-        self.settings = world.network.tcp
+        settings = self.settings = world.network.tcp
+        self.segment = min(path.mtu, mss + HEADS) if mss else path.mtu
+        """The largest packet on the wire."""
+        self.timeout_ns = settings.measure_timeout_ns if mss else settings.timeout_ns
         self.sender = sender
         self.listener = listener
         self.path = path
@@ -131,7 +148,11 @@ class Pipe:
         world = self.world
         path = self.path
         path.sent += len(packets)
-        self.queued += sum(map(len, packets)) + PREFIX * len(packets)
+        size = sum(map(len, packets)) + PREFIX * len(packets)
+        self.queued += size
+        # A turn's packets go out together, so segments are full but for the last one.
+        segments = -(-size // (self.segment - HEADS))
+        path.wire_bytes["tcp"] += size + segments * HEADS
         if self.queued > self.settings.full_bytes and not self._overfull():
             return
         if path.faults or self.back.faults or self.waiting:
@@ -173,7 +194,7 @@ class Pipe:
         fate = world.network.fate
         while self.waiting and self.unacked < self.settings.window_bytes:
             packet = self.waiting[0]
-            size = min(len(packet), path.mtu)
+            size = min(len(packet) + PREFIX + HEADS, self.segment)
             path.judge(world.now, "tcp", self.key, packet, size, fate)
             if fate.lost:
                 self._stalled = True
@@ -254,7 +275,7 @@ class Pipe:
         alive = self.sender.open or self._finishing
         if not alive or not (self.waiting or self.unacked or self._finishing):
             return
-        if self.world.now - self._since_ns >= self.settings.timeout_ns:
+        if self.world.now - self._since_ns >= self.timeout_ns:
             self._finishing = False
             self.waiting.clear()
             self.sender.gone("timed out")

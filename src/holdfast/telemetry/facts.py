@@ -23,7 +23,8 @@ class Fact(msgspec.Struct, frozen=True, gc=False):
 
 
 class NodeFact(Fact, frozen=True, gc=False):
-    """The life of a node: `start`, `stop`, `unit_failed`, `unit_stopped`, `refused`, `rejected`."""
+    """The life of a node: `start`, `stop`, `unit_failed`, `unit_stopped`, `refused`, `rejected`, and the `alarm`s of
+    paths that it listens on (`alarm_over` when they end)."""
 
     kind: ClassVar[str] = "node"
     event: str
@@ -32,14 +33,15 @@ class NodeFact(Fact, frozen=True, gc=False):
 
 
 class LinkFact(Fact, frozen=True, gc=False):
-    """A link or its channels: `up`, `down`, `flow_ready`, `flow_lost`, `moved` (from one flow's path to another's)."""
+    """A link or its channels: `up`, `down`, `flow_ready`, `flow_lost`, `flow_unheard` (one that was to measure could
+    not be agreed on), `moved` (from one flow's path to another's)."""
 
     kind: ClassVar[str] = "link"
     event: str
     peer: str
     peer_name: str
     path: str = ""
-    """`local adapter/remote adapter/transport`"""
+    """`local adapter/remote adapter/transport`, and `+use` for a flow that measures"""
     path_before: str = ""
     reason: str = ""
 
@@ -63,6 +65,18 @@ class PathFact(Fact, frozen=True, gc=False):
     heard: int
     """Basics heard since the last fact on this path, and how many were expected."""
     expected: int
+    patterns: str = ""
+    """Bit patterns that are probed, and those that do not pass; in hexadecimal, with commas."""
+    bad_patterns: str = ""
+    holes: str = ""
+    """Sizes that do not pass although larger ones do, with commas."""
+    jitter_us: int = 0
+    rate_kbps: int = 0
+    flows: int = 0
+    """How many 5-tuples of the path are probed, and how many of those do not carry what the others do."""
+    flows_bad: int = 0
+    worsened: int = 0
+    """How often this path has become worse since it is watched."""
 
 
 class OrderFact(Fact, frozen=True, gc=False):

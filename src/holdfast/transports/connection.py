@@ -1,10 +1,13 @@
 """One TCP connection: from the moment it is accepted or made until its socket is gone.
 
     NEW ──► SECURING ──► WAITING ──► OPEN ──► ENDING ──► GONE
-     └───────── plain ───────────────┘
+     └───── plain, or it measures ───┘
 
 The opener of a TLS connection cannot see whether the acceptor likes its certificate: in TLS 1.3 its own handshake is
 over before. So the acceptor says so with an empty packet, and the opener stays in WAITING until that comes.
+
+A connection that measures (`mss:N`) goes without TLS: what it carries is to cross the cable as it is. It says so with
+its first bytes, and its link seals what must be sealed.
 """
 
 from __future__ import annotations
@@ -18,15 +21,16 @@ from typing import Protocol, cast
 
 import msgspec
 
+from holdfast.links.measuring import MSS, mss_of
 from holdfast.links.ports import Identity
 from holdfast.transports.faults import Faults, FaultyStream
-from holdfast.transports.framing import EMPTY, Cutter, frames
+from holdfast.transports.framing import EMPTY, Cutter, Lead, begin_measuring, frames
 from holdfast.transports.port import Counters, Events
 from holdfast.transports.secure import Pipe
-from holdfast.transports.sockets import why
+from holdfast.transports.sockets import MSS_MAX, MSS_MIN, stream_heads, watch_closely, why
 from holdfast.transports.tls import identity_of, why_tls
 from holdfast.types import SECOND, FlowId, Nanos
-from holdfast.wire.packet import PACKET_MAX
+from holdfast.wire.packet import PACKET_MAX, AnyPacket
 
 
 class TcpLimits(msgspec.Struct, frozen=True):
@@ -37,9 +41,14 @@ class TcpLimits(msgspec.Struct, frozen=True):
     """For TLS; and for the first packet on an accepted connection."""
     linger_ns: Nanos = SECOND
     """How long a closed flow may take to send what was handed over before."""
+    measure_ns: Nanos = 2 * SECOND
+    """A connection that measures is given up when nothing of what was sent arrives for this long: it is stalled, and
+    only a new one finds out soon whether the path has recovered."""
     newcomers_max: int = 64
     """Accepted connections that have not said anything yet. The oldest makes room."""
     flows_max: int = 1024
+    measuring_max: int = 512
+    """Of these, connections that measure: data must never find the place taken."""
     write_high_bytes: int = 1 << 20
     """A flow that has this much waiting asks for no more..."""
     write_low_bytes: int = 256 * 1024
@@ -73,6 +82,10 @@ class Owner(Protocol):
         """It may carry packets now: give it its flow number and announce it."""
         ...
 
+    def measures(self, connection: Connection) -> bool:
+        """It turns out to be one that measures; False when there are enough of those."""
+        ...
+
     def spoke(self, connection: Connection) -> None:
         """The first packet came."""
         ...
@@ -90,18 +103,28 @@ class Connection(asyncio.BufferedProtocol):
     """Cuts what comes in into packets, sends packets, and knows in which stage it is."""
 
     def __init__(
-        self, owner: Owner, host: str, port: int, *, unit: str | None, pipe: Pipe | None
+        self,
+        owner: Owner,
+        host: str,
+        port: int,
+        *,
+        unit: str | None,
+        pipe: Pipe | None,
+        use: str = "",
     ) -> None:
         self.owner = owner
         self.host = host
         self.port = port
         self.unit = unit or ""
         self.inbound = unit is None
+        self.use = use
+        self.overhead = 0
         self.stage = Stage.NEW
         self.flow: FlowId | None = None
         self.identity: Identity | None = None
         self._pipe = pipe
         self._cutter = Cutter()
+        self._lead = Lead() if self.inbound else None
         self._transport: asyncio.Transport | None = None
         self._line: FaultyStream | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -131,15 +154,24 @@ class Connection(asyncio.BufferedProtocol):
         if self.inbound or self._pipe is not None:
             self._set_timer(limits.handshake_ns, self._too_slow)
         if self._pipe is None:
+            if self.use:
+                self._watch_closely()
+                self._put(begin_measuring(mss_of(self.use)))
             self._open()
         else:
             self.stage = Stage.SECURING
             self._shake_hands()
 
     def get_buffer(self, sizehint: int) -> memoryview:
+        if self._lead is not None:
+            return self._lead.room()
         return self._cutter.room() if self._pipe is None else self._pipe.room()
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._lead is not None:
+            nbytes = self._find_out(self._lead, nbytes)
+            if not nbytes:
+                return
         if self._pipe is None:
             self._cutter.add(nbytes)
             packets = self._cutter.cut()
@@ -178,7 +210,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- from the transport --------------------------------------------------------------------------------------
 
-    def transmit(self, packets: list[bytes]) -> None:
+    def transmit(self, packets: list[AnyPacket]) -> None:
         if self.stage is not Stage.OPEN or self._transport is None or not packets:
             return
         largest = max(map(len, packets))
@@ -233,8 +265,39 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- inside --------------------------------------------------------------------------------------------------
 
+    def _find_out(self, lead: Lead, count: int) -> int:
+        """The first bytes came. Returns how many of them are to be read as those of any connection."""
+        lead.add(count)
+        if not lead.decided:
+            return 0
+        self._lead = None
+        if lead.mss:
+            if not MSS_MIN <= lead.mss <= MSS_MAX:
+                self.end(f"the peer wants to measure segments of {lead.mss} bytes")
+                return 0
+            if not self.owner.measures(self):
+                self.end("there are enough connections that measure", at_once=True)
+                return 0
+            self._watch_closely()
+            if self._pipe is not None:
+                self._pipe = None
+                self.use = f"{MSS}:{lead.mss}"
+                self._open()
+        rest = lead.rest()
+        self.get_buffer(-1)[: len(rest)] = rest
+        return len(rest)
+
+    def _watch_closely(self) -> None:
+        """It measures: notice soon when it stalls. How large segments are, both kernels know since the opener
+        connected."""
+        assert self._transport is not None
+        watch_closely(self._transport.get_extra_info("socket"), self.owner.limits.measure_ns)
+
     def _open(self) -> None:
         self.stage = Stage.OPEN
+        if self._transport is not None:
+            secure = self._pipe is not None
+            self.overhead = stream_heads(self._transport.get_extra_info("socket"), secure)
         if not self.inbound:
             self._cancel_timer()
         self.owner.admitted(self)
@@ -303,7 +366,7 @@ class Connection(asyncio.BufferedProtocol):
             self._trouble = self._why_lost(broken)
         return packets
 
-    def _seal(self, data: bytes) -> bytes:
+    def _seal(self, data: bytes | memoryview) -> bytes:
         assert self._pipe is not None
         try:
             return self._pipe.seal(data)
@@ -311,7 +374,7 @@ class Connection(asyncio.BufferedProtocol):
             self.end(why_tls(error))
             return b""
 
-    def _put(self, data: bytes) -> None:
+    def _put(self, data: bytes | memoryview) -> None:
         if not data or self._transport is None:
             return
         if self._line is None:

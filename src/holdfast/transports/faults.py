@@ -24,8 +24,11 @@ DROP_ALL: Final = "drop_all"
 LOSS: Final = "loss"
 KINDS: Final = (OVER_SIZE, DROP_ALL, LOSS)
 
-HEADERS_BYTES: Final = {"udp": 28, "tcp": 40}
-"""What IP and UDP or TCP put in front of our bytes (IPv4, no options)."""
+HEADERS_BYTES: Final = {"udp": 28, "tcp": 40, "frag": 28, "multicast": 28}
+"""What IP and UDP or TCP put in front of our bytes (IPv4, no options), by kind of packets. A datagram that would be
+fragmented counts as its largest fragment."""
+_UDP: Final = ("frag", "multicast")
+"""Kinds that a rule for `udp` hits as well."""
 RETRY_S: Final = 0.2
 """How long a lost segment holds up its stream: the least that Linux waits before it sends one again."""
 
@@ -105,7 +108,7 @@ class Faults:
         for number, rule in self.rules.items():
             if (
                 (rule.adapter is None or rule.adapter == adapter)
-                and (rule.transport is None or rule.transport == transport)
+                and _covers(rule.transport, transport)
                 and (rule.host is None or rule.host == host)
                 and (rule.port is None or rule.port == port)
                 and self._strikes(rule, on_wire)
@@ -155,7 +158,7 @@ class FaultyStream:
         adapter: str,
         host: str,
         port: int,
-        write: Callable[[bytes], None],
+        write: Callable[[bytes | memoryview], None],
         released: Callable[[], None],
     ) -> None:
         self._faults = faults
@@ -165,11 +168,11 @@ class FaultyStream:
         self._write = write
         self._released = released
         """Called after held bytes were sent."""
-        self._held: deque[bytes] = deque()
+        self._held: deque[bytes | memoryview] = deque()
         self._retry: asyncio.TimerHandle | None = None
         self.held_bytes = 0
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         if self._held or (self._faults.rules and self._is_hit(data)):
             self._held.append(data)
             self.held_bytes += len(data)
@@ -194,7 +197,7 @@ class FaultyStream:
             self._retry.cancel()
             self._retry = None
 
-    def _is_hit(self, data: bytes) -> bool:
+    def _is_hit(self, data: bytes | memoryview) -> bool:
         rule = self._faults.hit(self._adapter, "tcp", self._host, self._port, len(data))
         if rule is not None and rule.kind == LOSS and self._retry is None:
             self._retry = asyncio.get_running_loop().call_later(RETRY_S, self._again)
@@ -203,6 +206,10 @@ class FaultyStream:
     def _again(self) -> None:
         self._retry = None
         self.release()
+
+
+def _covers(wanted: str | None, kind: str) -> bool:
+    return wanted is None or wanted == kind or (wanted == "udp" and kind in _UDP)
 
 
 def _check(rule: Rule) -> None:
@@ -216,7 +223,7 @@ def _check(rule: Rule) -> None:
         )
     if rule.transport is not None and rule.transport not in HEADERS_BYTES:
         raise MisuseError(
-            f"transport {rule.transport!r} is unknown: tcp or udp; nothing was changed"
+            f"transport {rule.transport!r} is unknown: tcp, udp, frag or multicast; nothing was changed"
         )
     if rule.kind == OVER_SIZE and rule.size <= 0:
         raise MisuseError("over_size needs the largest size that passes, in bytes; nothing changed")

@@ -2,25 +2,27 @@
 
 Bytes are read into a block and packets are slices of it, so nothing is copied but the beginning of a packet whose
 end did not fit. A block is never written again where a packet lies. It stays in memory as long as one of its
-packets does, so it is not large: 128 KiB is as fast as more.
+packets does, so it is not large; smaller ones mean more turns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from struct import Struct
 from typing import Final
 
-from holdfast.wire.packet import PACKET_MAX
+from holdfast.wire.packet import LENGTH, PACKET_MAX, AnyPacket, RoomyPacket
 
-LENGTH: Final = Struct("<I")
 EMPTY: Final = LENGTH.pack(0)
+MEASURES: Final = b"\xfeHM1"
+"""How a connection begins that measures segments; their size follows as a `u32`. As a length it would be too large,
+and no TLS record begins so."""
 TLS_BEGINS: Final = b"\x16\x03\x01"
-BLOCK: Final = 128 * 1024
+BLOCK: Final = 256 * 1024
 PIECE: Final = 96 * 1024
 ROOM_MIN: Final = 32 * 1024
 """A read is offered at least this; it must hold one TLS record (16 KiB)."""
 
+_LEAD: Final = len(MEASURES) + LENGTH.size
 _pack = LENGTH.pack
 _unpack = LENGTH.unpack_from
 
@@ -36,18 +38,57 @@ def frame(packets: list[bytes]) -> bytes:
     return b"".join(parts)
 
 
-def frames(packets: list[bytes]) -> Iterator[bytes]:
+def frames(packets: list[AnyPacket]) -> Iterator[bytes | memoryview]:
     """The same in pieces of about `PIECE` bytes: memory for larger ones is fetched from the system and given back
-    each time, which costs more than the writes."""
+    each time, which costs more than the writes. A packet with room before it is not copied."""
     some: list[bytes] = []
     size = 0
     for packet in packets:
-        if some and size + len(packet) > PIECE:
+        roomy = isinstance(packet, RoomyPacket)
+        if some and (roomy or size + len(packet) > PIECE):
             yield frame(some)
             some, size = [], 0
+        if isinstance(packet, RoomyPacket):
+            yield packet.framed()
+            continue
         some.append(packet)
         size += len(packet)
-    yield frame(some)
+    if some:
+        yield frame(some)
+
+
+def begin_measuring(mss: int) -> bytes:
+    """What the opener of a connection that measures says first."""
+    return MEASURES + LENGTH.pack(mss)
+
+
+class Lead:
+    """The first bytes of an accepted connection: they tell one that measures from all others."""
+
+    __slots__ = ("_bytes", "_filled", "decided", "mss")
+
+    def __init__(self) -> None:
+        self._bytes = bytearray(ROOM_MIN)
+        self._filled = 0
+        self.decided = False
+        self.mss = 0
+        """The size of its segments if it measures; 0 if it does not."""
+
+    def room(self) -> memoryview:
+        return memoryview(self._bytes)[self._filled :]
+
+    def add(self, count: int) -> None:
+        self._filled += count
+        start = bytes(self._bytes[: min(self._filled, len(MEASURES))])
+        if not MEASURES.startswith(start):
+            self.decided = True
+        elif self._filled >= _LEAD:
+            self.decided = True
+            (self.mss,) = _unpack(self._bytes, len(MEASURES))
+
+    def rest(self) -> memoryview:
+        """What was read and is to be read on as of any connection."""
+        return memoryview(self._bytes)[_LEAD if self.mss else 0 : self._filled]
 
 
 class Cutter:

@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.links.ports import FlowClosed, FlowOpened, OpenFailed, OpenFlow
 from holdfast.types import FlowId, Nanos
+from holdfast.wire.packet import AnyPacket
 
 NextFlow = Callable[[], FlowId]
 """Gives the next flow number of this node; no number is given twice."""
@@ -79,12 +80,16 @@ class Transport(Protocol):
         """Open a flow; answered by `opened` or `open_failed`, always one of them."""
         ...
 
-    def transmit(self, flow: FlowId, packets: list[bytes]) -> None:
+    def transmit(self, flow: FlowId, packets: list[AnyPacket]) -> None:
         """Send packets, in order. On a flow that is gone it does nothing: its `closed` is on the way."""
         ...
 
     def close_flow(self, flow: FlowId, reason: str) -> None:
         """Close a flow; what was handed over before is still sent if that goes quickly."""
+        ...
+
+    def may_fragment(self, flow: FlowId) -> None:
+        """From now on IP may fragment what is sent on this datagram flow."""
         ...
 
     def pause(self, flow: FlowId) -> None:

@@ -55,7 +55,7 @@ class Pipe:
             raise ssl.SSLZeroReturnError(ssl.SSL_ERROR_ZERO_RETURN, "the peer said farewell")
         return count
 
-    def seal(self, data: bytes) -> bytes:
+    def seal(self, data: bytes | memoryview) -> bytes:
         """Encrypt; also takes along what TLS itself has to say."""
         self._tls.write(data)
         return self._outgoing.read()

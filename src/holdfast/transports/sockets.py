@@ -8,11 +8,44 @@ import socket
 from typing import Any, Final
 
 from holdfast.errors import AddressInUse, SetupError
+from holdfast.types import MILLISECOND
 
 SockAddr = tuple[Any, ...]
 """As the kernel gives it: (host, port), and two numbers more for IPv6."""
 
 _KINDS: Final = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
+
+MSS_MIN: Final = 88
+MSS_MAX: Final = 65_495
+"""Segments that a kernel can be asked for."""
+UDP_HEADS: Final = {socket.AF_INET: 28, socket.AF_INET6: 48}
+"""What IP and UDP put before a datagram."""
+TLS_RECORD: Final = 22
+LENGTH: Final = 4
+_TCP_HEADS: Final = {socket.AF_INET: 40, socket.AF_INET6: 60}
+_TIMESTAMPS: Final = 12
+_INFO_OPTIONS: Final = 5
+"""Where `struct tcp_info` of Linux says which options are in use; the lowest bit is for timestamps."""
+_KEEPALIVE: Final = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 3), ("TCP_KEEPCNT", 3))
+
+
+def stream_heads(sock: socket.socket, secure: bool) -> int:
+    """Bytes that IP, TCP with its options, TLS and the length put around a packet that is written alone."""
+    heads = _TCP_HEADS.get(sock.family, 40) + LENGTH + (TLS_RECORD if secure else 0)
+    if hasattr(socket, "TCP_INFO"):
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_OPTIONS + 1)
+        heads += _TIMESTAMPS if len(info) > _INFO_OPTIONS and info[_INFO_OPTIONS] & 1 else 0
+    return heads
+
+
+def watch_closely(sock: socket.socket, limit_ns: int) -> None:
+    """End a connection soon after nothing passes on it any more, whether something is being sent or not."""
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit_ns // MILLISECOND)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, seconds in _KEEPALIVE:
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), seconds)
 
 
 async def bind(adapter: str, transport: str, host: str, port: int) -> socket.socket:

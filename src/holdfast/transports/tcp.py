@@ -12,6 +12,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, ClassVar, Final
 
+from holdfast.links.measuring import mss_of
 from holdfast.links.ports import FlowClosed, FlowOpened, OpenFailed, OpenFlow
 from holdfast.transports.connection import Connection, Stage, TcpLimits
 from holdfast.transports.faults import LOSS, Faults
@@ -21,6 +22,7 @@ from holdfast.transports.secure import Pipe
 from holdfast.transports.sockets import bind, resolve, why
 from holdfast.transports.tls import Tls
 from holdfast.types import SECOND, FlowId
+from holdfast.wire.packet import AnyPacket
 
 BACKLOG: Final = 128
 ACCEPTS_MAX: Final = 16
@@ -69,6 +71,7 @@ class TcpTransport:
         """All that are of use, whatever their stage."""
         self._newcomers: dict[Connection, None] = {}
         """Accepted, and have not said anything yet; oldest first."""
+        self._measuring: dict[Connection, None] = {}
         self._flows: dict[FlowId, Connection] = {}
         self._ending: dict[Connection, None] = {}
         """Of no use any more, but the socket is still open."""
@@ -89,18 +92,23 @@ class TcpTransport:
             self.faults.listen(self._fault_healed)
 
     def open(self, request: OpenFlow) -> None:
-        pipe = Pipe(self._tls.client, server_side=False) if self._tls else None
-        connection = Connection(self, request.host, request.port, unit=request.unit, pipe=pipe)
+        secure = self._tls is not None and not request.use
+        pipe = Pipe(self._tls.client, server_side=False) if self._tls and secure else None
+        place = (request.host, request.port)
+        connection = Connection(self, *place, unit=request.unit, pipe=pipe, use=request.use)
         if self._listener is None:
             self._failed(connection, "this node stops, or has not started")
             return
         if len(self._connections) >= self.limits.flows_max:
             self._failed(connection, f"there are {self.limits.flows_max} connections already")
             return
+        if request.use and not self.measures(connection):
+            self._failed(connection, "there are enough connections that measure")
+            return
         self._connections[connection] = None
         self._run(self._make(connection))
 
-    def transmit(self, flow: FlowId, packets: list[bytes]) -> None:
+    def transmit(self, flow: FlowId, packets: list[AnyPacket]) -> None:
         connection = self._flows.get(flow)
         if connection is not None:
             connection.transmit(packets)
@@ -109,6 +117,9 @@ class TcpTransport:
         connection = self._flows.get(flow)
         if connection is not None:
             connection.end(reason)
+
+    def may_fragment(self, flow: FlowId) -> None:
+        """Streams have no fragments."""
 
     def pause(self, flow: FlowId) -> None:
         connection = self._flows.get(flow)
@@ -151,8 +162,16 @@ class TcpTransport:
                 connection.inbound,
                 connection.unit,
                 connection.identity,
+                connection.use,
+                connection.overhead,
             )
         )
+
+    def measures(self, connection: Connection) -> bool:
+        if len(self._measuring) >= self.limits.measuring_max:
+            return False
+        self._measuring[connection] = None
+        return True
 
     def spoke(self, connection: Connection) -> None:
         self._newcomers.pop(connection, None)
@@ -160,6 +179,7 @@ class TcpTransport:
     def ended(self, connection: Connection, reason: str) -> None:
         self._connections.pop(connection, None)
         self._newcomers.pop(connection, None)
+        self._measuring.pop(connection, None)
         self._ending[connection] = None
         if connection.flow is not None:
             del self._flows[connection.flow]
@@ -210,7 +230,8 @@ class TcpTransport:
     async def _make(self, connection: Connection) -> None:
         try:
             async with asyncio.timeout(self.limits.connect_ns / SECOND):
-                sock = await self._connect(connection.host, connection.port)
+                mss = mss_of(connection.use)
+                sock = await self._connect(connection.host, connection.port, mss)
         except TimeoutError:
             seconds = self.limits.connect_ns / SECOND
             self._drop(connection, f"no answer within {seconds:g} s")
@@ -222,8 +243,9 @@ class TcpTransport:
         else:
             await self._adopt(connection, sock)
 
-    async def _connect(self, host: str, port: int) -> socket.socket:
-        """A connected socket that comes from the adapter's own address."""
+    async def _connect(self, host: str, port: int, mss: int) -> socket.socket:
+        """A connected socket that comes from the adapter's own address. `mss` bounds the segments of both
+        directions: our kernel keeps to it and asks the other one to."""
         await self._until_syn_passes(host, port)
         loop = asyncio.get_running_loop()
         family, remote = await resolve(host, port, self.kind)
@@ -231,6 +253,8 @@ class TcpTransport:
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
             sock.setblocking(False)
+            if mss:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, mss)
             sock.bind(local)
             await loop.sock_connect(sock, remote)
         except BaseException:
@@ -275,7 +299,13 @@ class TcpTransport:
     def _failed(self, connection: Connection, reason: str) -> None:
         self.events.open_failed(
             OpenFailed(
-                self.adapter, self.kind, connection.host, connection.port, connection.unit, reason
+                self.adapter,
+                self.kind,
+                connection.host,
+                connection.port,
+                connection.unit,
+                reason,
+                connection.use,
             )
         )
 

@@ -1,4 +1,4 @@
-"""UDP: one socket for an adapter; a flow is one remote address.
+"""UDP: one socket for an adapter; a flow is one remote address. Flows that measure have sockets of their own.
 
 Reads the socket itself: asyncio's datagram transport reads one datagram for each turn of its loop. Here a wake-up
 drains what is there, within a bound, and hands it on once for each flow. `recvfrom` is the fastest call Python has for
@@ -20,11 +20,14 @@ from typing import ClassVar, Final
 
 import msgspec
 
+from holdfast.links.measuring import FRAG
 from holdfast.links.ports import FlowClosed, FlowOpened, OpenFailed, OpenFlow
 from holdfast.transports.faults import Faults
 from holdfast.transports.port import Counters, Events, NextFlow
-from holdfast.transports.sockets import SockAddr, bind, resolve, why
+from holdfast.transports.sides import Sides
+from holdfast.transports.sockets import UDP_HEADS, SockAddr, bind, resolve, why
 from holdfast.types import SECOND, FlowId, Nanos
+from holdfast.wire.packet import AnyPacket
 
 DATAGRAM_MAX: Final = 65536
 DRAIN_MAX: Final = 256
@@ -34,6 +37,8 @@ QUEUED_OVERHEAD: Final = 64
 
 _IP_MTU_DISCOVER: Final = 10
 _IPV6_MTU_DISCOVER: Final = 23
+_PMTUDISC_DONT: Final = 0
+"""IP fragments what is larger than the adapter's MTU."""
 _PMTUDISC_PROBE: Final = 3
 """Never fragment, and never believe what was once learnt about the path: a repaired path must be found again."""
 _SIOCGSTAMPNS: Final = 0x8907
@@ -52,10 +57,12 @@ class UdpLimits(msgspec.Struct, frozen=True):
     """Asked of the kernel for each direction; it may give less."""
     queue_max_bytes: int = 4 << 20
     """What waits while the socket takes no more; what does not fit is dropped and counted."""
+    sides_max: int = 1024
+    """Sockets besides the adapter's own, for flows that measure."""
 
 
 class _Flow:
-    __slots__ = ("address", "blocked", "host", "number", "port")
+    __slots__ = ("address", "blocked", "fragments", "host", "number", "port")
 
     def __init__(self, number: FlowId, address: SockAddr, host: str, port: int) -> None:
         self.number = number
@@ -63,6 +70,8 @@ class _Flow:
         self.host = host
         self.port = port
         self.blocked = False
+        self.fragments = False
+        """IP may fragment what is sent here, although the socket is one that does not."""
 
 
 class UdpTransport:
@@ -80,16 +89,24 @@ class UdpTransport:
         *,
         faults: Faults | None = None,
         limits: UdpLimits | None = None,
+        mtu: int = DATAGRAM_MAX,
+        use: str = "",
     ) -> None:
+        """`mtu` says how faults see what would be fragmented. `use` is for a socket that measures: it hears only
+        those whom it was opened for."""
         self.adapter = adapter
+        self.use = use
         self.events = events
         self.limits = limits or UdpLimits()
         self.faults = faults
         self.counters = Counters()
         self._host = host
         self._port = port
+        self._mtu = mtu
+        self._heads = UDP_HEADS[socket.AF_INET]
         self._next_flow = next_flow
         self._socket: socket.socket | None = None
+        self._sides = Sides(self)
         self._reading = False
         self._flows: dict[FlowId, _Flow] = {}
         self._by_address: dict[SockAddr, _Flow] = {}
@@ -105,14 +122,16 @@ class UdpTransport:
         return self._host, self._port
 
     async def start(self) -> None:
-        sock = await bind(self.adapter, self.kind, self._host, self._port)
+        self.begin(await bind(self.adapter, self.kind, self._host, self._port))
+
+    def begin(self, sock: socket.socket) -> None:
+        """Use this socket, which is bound."""
         for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
             sock.setsockopt(socket.SOL_SOCKET, option, self.limits.socket_bytes)
-        if sys.platform == "linux":
-            if sock.family == socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _PMTUDISC_PROBE)
-            else:
-                sock.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _PMTUDISC_PROBE)
+        _set_discovery(sock, _PMTUDISC_DONT if self.use == FRAG else _PMTUDISC_PROBE)
+        if hasattr(socket, "IP_MULTICAST_ALL") and sock.family == socket.AF_INET:
+            sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_ALL, 0)
+        self._heads = UDP_HEADS.get(sock.family, self._heads)
         self._port = sock.getsockname()[1]
         self._socket = sock
         self._received_at()  # from the first time it is asked, the kernel keeps receive times
@@ -121,6 +140,9 @@ class UdpTransport:
     def open(self, request: OpenFlow) -> None:
         if self._socket is None:
             self._failed(request, "this node stops, or has not started")
+            return
+        if request.use and not self.use:
+            self._sides.open(request, self._socket)
             return
         try:
             found = socket.getaddrinfo(
@@ -137,21 +159,25 @@ class UdpTransport:
         else:
             self._announce(request, found[0][4])
 
-    def transmit(self, flow: FlowId, packets: list[bytes]) -> None:
+    def transmit(self, flow: FlowId, packets: list[AnyPacket]) -> None:
         target = self._flows.get(flow)
         if target is None or self._socket is None:
+            self._sides.transmit(flow, packets)
             return
         self._unanswered.pop(flow, None)
         if self.faults is not None and self.faults.rules:
             packets = self._what_passes(self.faults, target, packets)
         self.counters.packets_out += len(packets)
+        if target.fragments:
+            self._send_fragments(self._socket, target, packets)
+            return
         sendto, address = self._socket.sendto, target.address
         for at, packet in enumerate(packets):
             if self._queue:
                 self._wait(target, packets[at:])
                 return
             try:
-                sendto(packet, address)
+                sendto(packet, address)  # type: ignore[arg-type]  # whole blocks only go on streams
             except (BlockingIOError, InterruptedError):
                 self._wait(target, packets[at:])
                 return
@@ -161,25 +187,35 @@ class UdpTransport:
     def close_flow(self, flow: FlowId, reason: str) -> None:
         target = self._flows.pop(flow, None)
         if target is None:
+            self._sides.close_flow(flow, reason)
             return
         del self._by_address[target.address]
         self._unanswered.pop(flow, None)
         self.events.closed(FlowClosed(flow, reason))
         self.resume(flow)
 
+    def may_fragment(self, flow: FlowId) -> None:
+        target = self._flows.get(flow)
+        if target is not None:
+            target.fragments = True
+
     def pause(self, flow: FlowId) -> None:
         """All flows share the socket, so all wait; the kernel keeps what comes, and drops what does not fit."""
         if flow in self._flows and self._socket is not None:
             self._paused[flow] = None
             self._read_off()
+        else:
+            self._sides.pause(flow)
 
     def resume(self, flow: FlowId) -> None:
         self._paused.pop(flow, None)
         if not self._paused:
             self._read_on()
+        self._sides.resume(flow)
 
     async def stop(self) -> None:
         sock, self._socket = self._socket, None
+        await self._sides.stop()
         await asyncio.sleep(0)  # every task has begun now, so each gives its answer
         for task in list(self._tasks):
             task.cancel()
@@ -245,6 +281,9 @@ class UdpTransport:
 
     def _first_heard(self, address: SockAddr) -> _Flow | None:
         """A sender that we do not know. It cannot make us remember more than a bounded number of such."""
+        if self.use:
+            self.counters.dropped += 1
+            return None
         if len(self._flows) >= self.limits.flows_max and not self._unanswered:
             self.counters.dropped += 1
             return None
@@ -258,7 +297,15 @@ class UdpTransport:
         flow = self._new_flow(address, str(address[0]), int(address[1]))
         self._unanswered[flow.number] = flow
         self.events.opened(
-            FlowOpened(flow.number, self.adapter, self.kind, flow.host, flow.port, inbound=True)
+            FlowOpened(
+                flow.number,
+                self.adapter,
+                self.kind,
+                flow.host,
+                flow.port,
+                inbound=True,
+                overhead=self._heads,
+            )
         )
         return flow
 
@@ -274,15 +321,33 @@ class UdpTransport:
 
     # -- sending -------------------------------------------------------------------------------------------------
 
-    def _what_passes(self, faults: Faults, flow: _Flow, packets: list[bytes]) -> list[bytes]:
+    def _what_passes(
+        self, faults: Faults, flow: _Flow, packets: list[AnyPacket]
+    ) -> list[AnyPacket]:
         host, port = str(flow.address[0]), flow.port
-        return [
-            packet
-            for packet in packets
-            if faults.hit(self.adapter, self.kind, host, port, len(packet)) is None
-        ]
+        fragments = flow.fragments or self.use == FRAG
+        room = self._mtu - self._heads
+        passing = []
+        for packet in packets:
+            kind = "frag" if fragments and len(packet) > room else self.kind
+            size = min(len(packet), room) if fragments else len(packet)
+            if faults.hit(self.adapter, kind, host, port, size) is None:
+                passing.append(packet)
+        return passing
 
-    def _wait(self, flow: _Flow, packets: list[bytes]) -> None:
+    def _send_fragments(self, sock: socket.socket, flow: _Flow, packets: list[AnyPacket]) -> None:
+        """The socket serves all flows, so it is only for a moment one that fragments."""
+        _set_discovery(sock, _PMTUDISC_DONT)
+        for packet in packets:
+            try:
+                sock.sendto(bytes(packet), flow.address)
+            except (BlockingIOError, InterruptedError):
+                self.counters.dropped += 1
+            except OSError as error:
+                self._not_sent(error)
+        _set_discovery(sock, _PMTUDISC_PROBE)
+
+    def _wait(self, flow: _Flow, packets: list[AnyPacket]) -> None:
         """The socket takes no more for now."""
         if not self._queue and self._socket is not None:
             asyncio.get_running_loop().add_writer(self._socket, self._go_on)
@@ -291,7 +356,7 @@ class UdpTransport:
             if self._queue_bytes + size > self.limits.queue_max_bytes:
                 self.counters.dropped += 1
                 continue
-            self._queue.append((flow, packet))
+            self._queue.append((flow, bytes(packet)))
             self._queue_bytes += size
         if not flow.blocked:
             flow.blocked = True
@@ -354,6 +419,8 @@ class UdpTransport:
                 request.port,
                 inbound=False,
                 unit=request.unit,
+                use=request.use,
+                overhead=self._heads,
             )
         )
 
@@ -365,5 +432,47 @@ class UdpTransport:
 
     def _failed(self, request: OpenFlow, reason: str) -> None:
         self.events.open_failed(
-            OpenFailed(self.adapter, self.kind, request.host, request.port, request.unit, reason)
+            OpenFailed(
+                self.adapter,
+                self.kind,
+                request.host,
+                request.port,
+                request.unit,
+                reason,
+                request.use,
+            )
         )
+
+    def side(self, use: str, events: Events, local: SockAddr, family: int) -> UdpTransport:
+        """Another socket at the same address of the machine, at any port. Raises `OSError`."""
+        made = UdpTransport(
+            self.adapter,
+            self._host,
+            0,
+            events,
+            self._next_flow,
+            faults=self.faults,
+            limits=self.limits,
+            mtu=self._mtu,
+            use=use,
+        )
+        made.counters = self.counters
+        sock = socket.socket(family, socket.SOCK_DGRAM)
+        try:
+            sock.setblocking(False)
+            sock.bind((local[0], 0, *local[2:]))
+            made.begin(sock)
+        except OSError:
+            sock.close()
+            raise
+        return made
+
+
+def _set_discovery(sock: socket.socket, mode: int) -> None:
+    """Whether what is larger than the MTU is fragmented or refused."""
+    if sys.platform != "linux":
+        return
+    if sock.family == socket.AF_INET6:
+        sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, mode)
+    else:
+        sock.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, mode)

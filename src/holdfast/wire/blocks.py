@@ -13,6 +13,9 @@ from typing import Final
 from holdfast.wire.codec import Rejected
 
 _HEAD: Final = Struct("<II")
+_LENGTH: Final = Struct("<I")
+_ONE: Final = Struct("<III")
+"""All that stands before the message of a block of one."""
 HEAD: Final = _HEAD.size
 MESSAGES_MAX: Final = 1 << 20
 
@@ -22,9 +25,19 @@ Buffer = bytes | memoryview
 def pack_block(messages: Sequence[Buffer]) -> bytes:
     """One block that holds `messages`."""
     count = len(messages)
+    if count == 1:
+        message = messages[0]
+        return _ONE.pack(8 + len(message), 1, len(message)) + message
     lengths = [len(message) for message in messages]
     size = 4 + 4 * count + sum(lengths)
     return b"".join((pack(f"<II{count}I", size, count, *lengths), *messages))
+
+
+def roomy_block(messages: Sequence[Buffer], lengths: Sequence[int], room: int) -> bytearray:
+    """The same with `room` unused bytes before it; `lengths` are those of the messages."""
+    count = len(messages)
+    head = pack(f"<{room}xII{count}I", 4 + 4 * count + sum(lengths), count, *lengths)
+    return bytearray().join((head, *messages))
 
 
 def block_size(data: Buffer, start: int = 0) -> int:
@@ -39,6 +52,11 @@ def unpack_block(data: Buffer, start: int = 0) -> list[memoryview] | Rejected:
     view = data if isinstance(data, memoryview) else memoryview(data)
     try:
         size, count = _HEAD.unpack_from(view, start)
+        if (
+            count == 1
+            and size == 8 + _LENGTH.unpack_from(view, start + HEAD)[0] <= len(view) - start - 4
+        ):
+            return [view[start + _ONE.size : start + 4 + size]]
         if count > MESSAGES_MAX:
             return Rejected("block", f"{count} messages")
         begin = start + HEAD + 4 * count

@@ -26,29 +26,52 @@ _EMPTY: Final = memoryview(b"")
 encode = _encoder.encode
 
 
-Part = bytes | tuple[bytes, memoryview]
+ROOM: Final = 64
+"""Bytes that a buffer with room has before its bulk: more than the head of a packet and of a chunk take."""
+
+
+class RoomyPart(msgspec.Struct, frozen=True, gc=False):
+    """A frame whose bulk fills a buffer from `ROOM` on: a packet can be made around it without a copy, once."""
+
+    head: bytes
+    buffer: bytearray
+
+
+Part = bytes | tuple[bytes, memoryview] | RoomyPart
 """A frame as it goes into a packet: encoded, or what stands before its bulk and the bulk, which is not copied."""
 
 
 def part_size(part: Part) -> int:
-    return len(part) if isinstance(part, bytes) else len(part[0]) + len(part[1])
+    if isinstance(part, bytes):
+        return len(part)
+    if isinstance(part, tuple):
+        return len(part[0]) + len(part[1])
+    return len(part.head) + len(part.buffer) - ROOM
 
 
 def chunk_part(channel: int, offset: int, piece: memoryview) -> Part:
     """A `Chunk` without a copy of its bytes."""
+    return _chunk_head(channel, offset, len(piece)), piece
+
+
+def roomy_chunk(channel: int, offset: int, buffer: bytearray) -> Part:
+    """A `Chunk` whose bytes are all of the buffer but its room."""
+    return RoomyPart(_chunk_head(channel, offset, len(buffer) - ROOM), buffer)
+
+
+def _chunk_head(channel: int, offset: int, size: int) -> bytes:
     head = encode(Chunk(channel, offset, _EMPTY))[:-2]
-    size = len(piece)
     if size < 1 << 8:
-        return head + b"\xc4" + size.to_bytes(1, "big"), piece
+        return head + b"\xc4" + size.to_bytes(1, "big")
     if size < 1 << 16:
-        return head + b"\xc5" + size.to_bytes(2, "big"), piece
-    return head + b"\xc6" + size.to_bytes(4, "big"), piece
+        return head + b"\xc5" + size.to_bytes(2, "big")
+    return head + b"\xc6" + size.to_bytes(4, "big")
 
 
 def probe_part(probe: Probe, fill: memoryview) -> Part:
-    """A `Probe` with this fill. The length of the fill always takes two bytes, where msgpack would take one for a
-    short fill: or some sizes of packets could not be made."""
-    head = encode(Probe(probe.n, probe.size, probe.pair, probe.next_ns, _EMPTY))[:-2]
+    """A `Probe`, or one of a stress run, with this fill. The length of the fill always takes two bytes, where msgpack
+    would take one for a short fill: or some sizes of packets could not be made."""
+    head = encode(msgspec.structs.replace(probe, fill=_EMPTY))[:-2]
     return head + b"\xc5" + len(fill).to_bytes(2, "big"), fill
 
 
@@ -58,8 +81,10 @@ def body_buffers(parts: Sequence[Part]) -> list[bytes | memoryview]:
     for part in parts:
         if isinstance(part, bytes):
             buffers.append(part)
-        else:
+        elif isinstance(part, tuple):
             buffers.extend(part)
+        else:
+            buffers += (part.head, memoryview(part.buffer)[ROOM:])
     return buffers
 
 

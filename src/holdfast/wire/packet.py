@@ -1,11 +1,11 @@
 """Packets: the unit that a path carries or loses.
 
-    u8 format | u8 flags | u32 session | u64 number | u64 check | body
+    u64 check | u8 format | u8 flags | u32 session | u64 number | body
 
 The session is the receiver's own number for what it agreed with the sender (0 before that): it finds the link and
 the key, and it makes packets of an earlier session fall on deaf ears. The number only grows: it is the nonce of a
-sealed packet and tells duplicates. The checksum (XXH3: it costs a fifteenth of a CRC) covers head and body of a plain
-packet; in a sealed one the tag does that, and inside TLS the record does. A clear packet is authenticated but not
+sealed packet and tells duplicates. The checksum (XXH3: it costs a fifteenth of a CRC) covers all that follows it in a
+plain packet; in a sealed one the tag does that, and inside TLS the record does. A clear packet is authenticated but not
 encrypted: its bytes are what crosses the cable.
 """
 
@@ -18,7 +18,16 @@ from typing import Final
 import msgspec
 from xxhash import xxh3_64, xxh3_64_intdigest
 
-from holdfast.wire.codec import Part, Rejected, body_buffers, decode_body
+from holdfast.wire.codec import (
+    ROOM,
+    Part,
+    Rejected,
+    RoomyPart,
+    array_header,
+    body_buffers,
+    decode_body,
+    part_size,
+)
 from holdfast.wire.frames import AnyFrame
 from holdfast.wire.seal import TAG, Seal
 
@@ -28,10 +37,17 @@ CLEAR: Final = 2
 UNCHECKED: Final = 4
 """No checksum, because the stream below is authenticated; accepted only there."""
 
-_HEAD: Final = Struct("<BBIQ")
+LENGTH: Final = Struct("<I")
+"""What a stream puts before each packet."""
+_HEAD: Final = Struct("<QBBIQ")
+_TAIL: Final = Struct("<BBIQ")
+"""The head without the check."""
 _CHECK: Final = Struct("<Q")
-_NO_CHECK: Final = bytes(8)
-HEAD: Final = _HEAD.size + _CHECK.size
+CHECK: Final = _CHECK.size
+HEAD: Final = _HEAD.size
+_ONE_FRAME: Final = array_header(1)
+AT_ONCE: Final = 4096
+"""A body up to this size is put together before its checksum is made; one of a larger is made piece by piece."""
 PACKET_MAX: Final = 1 << 20
 """Nothing larger is read from a stream."""
 
@@ -45,12 +61,37 @@ class Packet(msgspec.Struct, frozen=True, gc=False):
     data: memoryview
 
 
+class RoomyPacket:
+    """A packet at the end of a buffer, with room for its length before it: a stream sends it without a copy."""
+
+    __slots__ = ("_buffer", "_start")
+
+    def __init__(self, buffer: bytearray, start: int) -> None:
+        self._buffer = buffer
+        self._start = start
+
+    def __len__(self) -> int:
+        return len(self._buffer) - self._start
+
+    def __bytes__(self) -> bytes:
+        return bytes(memoryview(self._buffer)[self._start :])
+
+    def framed(self) -> memoryview:
+        """The packet after its length, as streams carry it."""
+        start = self._start - LENGTH.size
+        LENGTH.pack_into(self._buffer, start, len(self))
+        return memoryview(self._buffer)[start:]
+
+
+AnyPacket = bytes | RoomyPacket
+
+
 def read_head(data: bytes | memoryview) -> Packet | Rejected:
     """The head of a packet, checked as far as it can be without a key."""
     view = memoryview(data)
     if len(view) < HEAD:
         return Rejected("short", f"{len(view)} bytes")
-    form, flags, session, number = _HEAD.unpack_from(view)
+    _, form, flags, session, number = _HEAD.unpack_from(view)
     if form != FORMAT:
         return Rejected("format", f"packet format {form}, this node reads {FORMAT}")
     return Packet(flags, session, number, view)
@@ -63,11 +104,21 @@ def read_plain(packet: Packet, authenticated: bool = False) -> list[AnyFrame] | 
         if packet.flags != UNCHECKED or not authenticated:
             return Rejected("flags", f"{packet.flags}")
         return decode_body(view[HEAD:])
-    (expected,) = _CHECK.unpack_from(view, _HEAD.size)
-    # The head goes in as the seed of the body's: two calls, and no object in between.
-    if xxh3_64_intdigest(view[HEAD:], xxh3_64_intdigest(view[: _HEAD.size])) != expected:
+    if xxh3_64_intdigest(view[CHECK:]) != _CHECK.unpack_from(view)[0]:
         return Rejected("checksum")
     return decode_body(view[HEAD:])
+
+
+def read_datagram(data: memoryview, session: int) -> tuple[int, list[AnyFrame]] | None:
+    """Number and frames of a plain datagram of this session: what almost all are, in one step. None sends whoever
+    wants to know what is wrong to `read_head` and `read_plain`."""
+    if len(data) < HEAD:
+        return None
+    check, form, flags, shown, number = _HEAD.unpack_from(data)
+    if shown != session or flags or form != FORMAT or xxh3_64_intdigest(data[CHECK:]) != check:
+        return None
+    frames = decode_body(data[HEAD:])
+    return None if isinstance(frames, Rejected) else (number, frames)
 
 
 def read_sealed(packet: Packet, seal: Seal) -> list[AnyFrame] | Rejected:
@@ -87,15 +138,33 @@ def write_plain(
     session: int, number: int, parts: Sequence[Part], authenticated: bool = False
 ) -> bytes:
     """A plain packet. What goes inside TLS needs no checksum of ours."""
+    if authenticated:
+        return b"".join((_HEAD.pack(0, FORMAT, UNCHECKED, session, number), *body_buffers(parts)))
+    tail = _TAIL.pack(FORMAT, 0, session, number)
+    if len(parts) == 1 and isinstance(part := parts[0], bytes) and len(part) <= AT_ONCE:
+        rest = tail + _ONE_FRAME + part
+        return _CHECK.pack(xxh3_64_intdigest(rest)) + rest
+    if sum(map(part_size, parts)) <= AT_ONCE:
+        rest = b"".join((tail, *body_buffers(parts)))
+        return _CHECK.pack(xxh3_64_intdigest(rest)) + rest
     buffers = body_buffers(parts)
-    head = _HEAD.pack(FORMAT, UNCHECKED if authenticated else 0, session, number)
-    check = 0
+    digest = xxh3_64(tail)
+    for buffer in buffers:
+        digest.update(buffer)
+    return b"".join((_CHECK.pack(digest.intdigest()), tail, *buffers))
+
+
+def write_in_place(
+    session: int, number: int, part: RoomyPart, authenticated: bool = False
+) -> RoomyPacket:
+    """The same for one frame whose bulk is a whole buffer: everything before it goes into the room at its front."""
+    flags = UNCHECKED if authenticated else 0
+    front = _HEAD.pack(0, FORMAT, flags, session, number) + array_header(1) + part.head
+    buffer, start = part.buffer, ROOM - len(front)
+    buffer[start:ROOM] = front
     if not authenticated:
-        digest = xxh3_64(seed=xxh3_64_intdigest(head))
-        for buffer in buffers:
-            digest.update(buffer)
-        check = digest.intdigest()
-    return b"".join((head, _CHECK.pack(check), *buffers))
+        _CHECK.pack_into(buffer, start, xxh3_64_intdigest(memoryview(buffer)[start + CHECK :]))
+    return RoomyPacket(buffer, start)
 
 
 def write_sealed(
@@ -104,7 +173,7 @@ def write_sealed(
     """A packet that only the holder of the key can read, or (`clear`) that everybody can read and nobody change."""
     body = b"".join(body_buffers(parts))
     flags = CLEAR | SEALED if clear else SEALED
-    head = _HEAD.pack(FORMAT, flags, session, number) + _NO_CHECK
+    head = _HEAD.pack(0, FORMAT, flags, session, number)
     if clear:
         return b"".join((head, body, seal.tag(number, (head, body))))
     return head + seal.close(number, body, head)

@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 from tests.unit.links.harness import World, connected
 
-from holdfast.health.listener import BASIC_SIZE
+from holdfast.health.lane import BASIC_SIZE
 from holdfast.links.ports import FlowVerdict, OpenFlow, Received
 from holdfast.telemetry.facts import PathFact
 from holdfast.types import MILLISECOND
 from holdfast.wire.frames import Basic, PathRow, PathRows
 
 both_modes = pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
-GRACE_S = 0.3
+GRACE_S = 0.5
+"""Five basics: what a small domain on clean paths needs for its budget of false alarms."""
 
 
 def row(world: World, at: str, sender: str, listener: str, **where: str) -> PathRow:
@@ -89,7 +90,7 @@ def test_a_blackout_of_one_direction_is_seen_within_the_grace_and_when_it_ends(
     assert alive(world, "n1", "n1", "n2", transport="tcp")
     assert not world.link_events("n1", "down")
     world.path("n1", "n2").cut_udp = False
-    assert world.run_until(lambda: alive(world, "n1", "n1", "n2"), 3) <= 0.2
+    assert world.run_until(lambda: alive(world, "n1", "n1", "n2"), 3) <= 0.3
 
 
 def test_datagrams_and_streams_of_one_path_are_judged_apart() -> None:
@@ -210,11 +211,11 @@ def test_a_row_about_others_is_taken_only_if_it_is_newer_and_never_about_ourselv
     def told(known: PathRow, n: int) -> None:
         values = {name: getattr(known, name) for name in known.__struct_fields__}
         claim = PathRow(**{**values, "n": n, "alive": False})
-        world.turn("n1", [("health", Received(peer, [PathRows((claim,))], world.now))])
+        world.turn("n1", [("keeper", Received(peer, [PathRows((claim,))], world.now))])
 
     told(about_others, about_others.n - 1)
     assert alive(world, "n1", "n2", "n3")
-    told(about_others, about_others.n + 1)
+    told(about_others, n1.table.listeners[about_others.listener].edition.n + 1)
     assert not alive(world, "n1", "n2", "n3")
     told(about_us, about_us.n + 1_000_000)
     assert n1.table.rows[(peer, "red", world.nodes["n1"].id, "red", "udp")].alive
@@ -241,7 +242,7 @@ def test_rows_that_cannot_be_never_raise_and_never_stop_traffic(changed: dict[st
     values = {name: getattr(known, name) for name in known.__struct_fields__}
     claim = PathRow(**{**values, "n": known.n + 10**9, **changed})
     rows = PathRows((claim,) * 500)
-    world.turn("n1", [("health", Received(world.nodes["n2"].id, [rows], world.now))])
+    world.turn("n1", [("keeper", Received(world.nodes["n2"].id, [rows], world.now))])
     world.core("n1").status(world.now)
     for end in world.network.stream_ends("n1", "n2"):
         end.stalled = True
@@ -255,8 +256,8 @@ def test_a_basic_that_nobody_would_send_never_raises() -> None:
     flow = next(f.flow for f in world.link("n1", "n2").flows.values() if not f.stream)
     huge = (1 << 64) - 1
     for basic in (
-        Basic(huge, huge, huge, huge, huge, tuple(range(100))),
-        Basic(-huge // 2, -1, -1, -1, -1, (-5, 0, huge)),
+        Basic(huge, huge, huge, huge, huge, huge, huge, huge, bytes(range(256))),
+        Basic(-huge // 2, -1, -1, -1, -1, -1, -1, -1, bytes(300)),
     ):
         received = Received(world.nodes["n2"].id, [basic], world.now, flow)
         world.turn("n1", [("health", received)])
@@ -322,8 +323,10 @@ def test_heartbeats_go_on_every_flow_as_often_as_is_said() -> None:
     world.run(10)
     sizes = [len(packet) + 28 for (name, _), _, packet in captured if name == "n1"]
     assert 95 <= len([size for size in sizes if size < 200]) <= 105
-    for rung in (576, 1000, 1280, 1500):
-        assert 45 <= sizes.count(rung) <= 55
+    assert 45 <= sizes.count(1500) <= 55, "the best value with every second basic"
+    lower = [sizes.count(rung) for rung in (576, 1000, 1280)]
+    assert 45 <= sum(lower) <= 55, "and with it a lower one"
+    assert max(lower) - min(lower) <= 1, "in turn"
 
 
 def test_without_flows_the_unit_sleeps() -> None:

@@ -8,7 +8,7 @@ from random import Random
 from holdfast.links.channel import RANGES_MAX, WINDOW, ChannelIn, ChannelOut
 from holdfast.machine.rangeset import RangeSet
 from holdfast.types import MICROSECOND, MILLISECOND, FlowId
-from holdfast.wire.codec import Rejected, decode_body, encode
+from holdfast.wire.codec import Rejected, RoomyPart, decode_body, encode
 from holdfast.wire.frames import Chunk, ChunkAck
 from holdfast.wire.packet import HEAD, write_plain
 
@@ -19,7 +19,7 @@ KINDS = {STREAM: False, OTHER_STREAM: False, DATAGRAMS: True}
 
 def chunk_of(part: object) -> Chunk:
     """A part as the receiver decodes it."""
-    assert isinstance(part, bytes | tuple)
+    assert isinstance(part, bytes | tuple | RoomyPart)
     body = write_plain(0, 0, [part])[HEAD:]
     frames = decode_body(body)
     assert isinstance(frames, list)

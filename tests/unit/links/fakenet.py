@@ -281,7 +281,7 @@ class Network:
             return
         self.sent["tcp"] += len(packets)
         assert max(map(len, packets)) <= PACKET_MAX, "the peer would close this stream"
-        end.queue.extend(packets)
+        end.queue.extend(map(bytes, packets))
         end.queued += sum(map(len, packets))
         if end.queued > FULL_BYTES and not end.full:
             end.full = True

@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 
-from holdfast.health.listener import BASIC_SIZE
+from holdfast.health.lane import BASIC_SIZE
+from holdfast.health.speaker import ANNOUNCED_MAX
 from holdfast.links.cipher import WINDOWS_MAX, Cipher
 from holdfast.links.config import LAN
 from holdfast.links.flow import DATAGRAM_MIN, IP_UDP, TAG_SHIFT, FlowState
@@ -203,7 +204,8 @@ def test_a_key_of_the_wrong_length_is_refused() -> None:
 
 def test_a_basic_is_no_larger_than_what_is_said_to_pass_where_only_basics_pass() -> None:
     near, _ = ciphers(True)
-    sizes = (576, 1000, 1280, 1500, 4000, 9000)
-    basic = Basic(1 << 31, 1 << 62, 10**9, 1 << 62, 10**9, sizes)
+    large = (1 << 32) - 1
+    sent = bytes(ANNOUNCED_MAX)
+    basic = Basic(large, 1 << 62, 10**9, 1 << 62, 10**9, 100, 0xFFFF, large, sent)
     packet = near.write(flow_of(), [encode(basic)])
     assert len(packet) + IP_UDP <= BASIC_SIZE == DATAGRAM_MIN

@@ -77,6 +77,37 @@ def test_adapters_are_what_others_are_told() -> None:
     assert info.transports == ("udp",)
 
 
+def test_everything_is_measured_unless_something_else_is_said() -> None:
+    (adapter,) = config().adapters()
+    assert (adapter.measure, adapter.multicast, adapter.mtu) == (("alt", "frag", "mss"), "", 1500)
+    text = ADAPTER + 'measure = ["frag"]\nmulticast = "239.255.7.1:7401"\nmtu = 9000\n'
+    (adapter,) = config(adapter=text).adapters()
+    assert (adapter.measure, adapter.multicast, adapter.mtu) == (
+        ("frag",),
+        "239.255.7.1:7401",
+        9000,
+    )
+
+
+@pytest.mark.parametrize(
+    "group", ["10.0.0.1:7401", "239.255.7.1", "239.255.7.1:0", "[ff02::1]:7401", "group:7401", "x"]
+)
+def test_a_multicast_group_is_one_of_ipv4_with_a_port(group: str) -> None:
+    complaint = refused(adapter=f'{ADAPTER}multicast = "{group}"\n')
+    assert "adapter 'red': multicast: " in complaint
+
+
+def test_two_adapters_have_two_groups() -> None:
+    """Or one would hear what was sent to the other."""
+    second = ADAPTER.replace("red", "blue").replace("7400", "7401")
+    group = 'multicast = "239.255.7.1:7401"\n'
+    assert "239.255.7.1:7401" in refused(adapter=ADAPTER + group + second + group)
+
+
+def test_what_cannot_be_measured_is_refused() -> None:
+    assert "measure" in refused(adapter=ADAPTER + 'measure = ["everything"]\n')
+
+
 def test_the_subnet_is_the_name_of_the_adapter_when_left_out() -> None:
     (info,) = config().adapters()
     assert info.subnet == "red"

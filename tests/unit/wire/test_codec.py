@@ -90,7 +90,7 @@ def test_fields_that_a_newer_node_has_added_are_ignored(frame: Any, added: list[
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ([20, 1, 2, 3], Basic(1, 2, 3, echo_ns=0, echo_age_ns=0, sizes=())),
+        ([20, 1, 2, 3], Basic(1, 2, 3, echo_ns=0, echo_age_ns=0, sent=b"")),
         ([5, 1, 2, 3], ChunkAck(1, 2, 3, ranges=())),
         ([2, "self", "why"], Refuse("self", "why", retry_ms=5000)),
     ],

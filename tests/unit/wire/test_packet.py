@@ -135,24 +135,24 @@ def test_another_key_does_not_open_a_packet(clear: bool) -> None:
 def test_a_sealed_packet_under_another_number_or_session_is_rejected(clear: bool) -> None:
     """The number is the nonce and the session is in the head: neither can be changed on the way."""
     data = bytearray(write_sealed(5, 6, PARTS, SEAL, clear))
-    data[6:14] = (7).to_bytes(8, "little")
+    data[14:22] = (7).to_bytes(8, "little")
     assert read_sealed(head(bytes(data)), SEAL) == Rejected("seal")
-    data[6:14] = (6).to_bytes(8, "little")
+    data[14:22] = (6).to_bytes(8, "little")
     assert read_sealed(head(bytes(data)), SEAL) == FRAMES
-    data[2:6] = (9).to_bytes(4, "little")
+    data[10:14] = (9).to_bytes(4, "little")
     assert read_sealed(head(bytes(data)), SEAL) == Rejected("seal")
 
 
 def test_a_clear_packet_does_not_pass_as_an_encrypted_one_or_the_other_way_round() -> None:
     for data in (CLOSED, OPEN):
         changed = bytearray(data)
-        changed[1] ^= CLEAR
+        changed[9] ^= CLEAR
         assert read_sealed(head(bytes(changed)), SEAL) == Rejected("seal")
 
 
 @pytest.mark.parametrize("form", [0, 2, 255])
 def test_another_packet_format_is_named_with_the_one_that_is_read(form: int) -> None:
-    rejected = read_head(bytes([form]) + PLAIN[1:])
+    rejected = read_head(PLAIN[:8] + bytes([form]) + PLAIN[9:])
     assert rejected == Rejected("format", f"packet format {form}, this node reads {FORMAT}")
 
 

@@ -100,7 +100,7 @@ def _core(context: HostContext, config: NodeConfig) -> Core:
         identity.incarnation,
         context.seed,
         context.entropy,
-        health=HealthConfig(probe_every=0),
+        health=HealthConfig(kinds=()),
     )
 
 

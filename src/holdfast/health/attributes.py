@@ -1,0 +1,156 @@
+"""What a diagnostic heartbeat can be: its kind, its size, its bit pattern, and a small number for each combination.
+
+A *lane* is what is probed together and judged together: `udp` (the flow that carries data), `alt` (the same kind from
+another port), `frag`, `tcp`, `multicast`. A *plan* numbers every combination that a sender uses on an adapter. It is
+told to listeners once, reliably; heartbeats then name a combination by one byte. A plan's id follows from its contents,
+so both ends agree on what a number means or know that they do not.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+from zlib import crc32
+
+import msgspec
+
+from holdfast.health.config import PATTERNS_MAX, RUNGS_MAX, HealthConfig
+
+LANES: Final = ("udp", "alt", "frag", "tcp", "multicast")
+KIND_OF: Final = {
+    "udp": "udp",
+    "alt": "udp",
+    "frag": "frag",
+    "tcp": "tcp",
+    "multicast": "multicast",
+}
+
+NEUTRAL: Final = 0
+"""A fill in which no pattern occurs for longer than a byte: a packet that only has a size."""
+MIXED: Final = 1
+"""A fill that is cut into segments of all patterns: one packet tests its size and all of them."""
+FIRST_PATTERN: Final = 2
+CODES_MAX: Final = 256
+SEGMENT: Final = 64
+IP_TCP: Final = 40
+IP_HEAD: Final = 20
+SIZE_MIN: Final = 200
+SIZE_MAX: Final = 65_535
+_NEUTRAL_FILL: Final = bytes(range(256))
+
+
+class LanePlan(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """The combinations of one lane: each size with each fill. `index` counts within the lane."""
+
+    name: str
+    base: int
+    sizes: tuple[int, ...]
+    fills: int
+    """Neutral, mixed, and then one for each pattern."""
+
+    @property
+    def count(self) -> int:
+        return len(self.sizes) * self.fills
+
+    def index(self, rung: int, fill: int) -> int:
+        return rung * self.fills + fill
+
+
+class Plan:
+    """Every combination of an adapter, numbered."""
+
+    __slots__ = ("codes", "id", "lanes", "patterns")
+
+    def __init__(
+        self, patterns: tuple[str, ...], lanes: tuple[tuple[str, tuple[int, ...]], ...]
+    ) -> None:
+        self.patterns = patterns
+        self.lanes: dict[str, LanePlan] = {}
+        self.codes: list[tuple[LanePlan, int]] = []
+        for name, sizes in lanes:
+            # A flow of its own is probed for sizes; which patterns pass is a property of the path.
+            fills = FIRST_PATTERN + (0 if name == "alt" else len(patterns))
+            lane = LanePlan(name, len(self.codes), sizes, fills)
+            if not sizes or len(self.codes) + lane.count > CODES_MAX:
+                continue
+            self.lanes[name] = lane
+            self.codes.extend((lane, index) for index in range(lane.count))
+        text = repr((patterns, [(lane.name, lane.sizes) for lane in self.lanes.values()]))
+        self.id = 1 + crc32(text.encode()) % 0xFFFF
+
+    def spoken(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """What a listener must be told to have the same plan."""
+        return tuple((lane.name, lane.sizes) for lane in self.lanes.values())
+
+
+def make_plan(
+    config: HealthConfig,
+    mtu: int,
+    extra_sizes: tuple[int, ...] = (),
+    extra_patterns: tuple[str, ...] = (),
+) -> Plan:
+    """What is probed on an adapter: what the configuration says, and what clients need beyond it."""
+    wanted = {*config.rungs, *extra_sizes, mtu}
+    whole = tuple(sorted(size for size in wanted if SIZE_MIN <= size <= mtu))[-RUNGS_MAX:]
+    cut = {*config.frag_rungs, *extra_sizes}
+    frag = tuple(sorted(size for size in cut if mtu < size <= SIZE_MAX))[-RUNGS_MAX:]
+    ends = whole[:1] + whole[-1:] if len(whole) > 1 else whole
+    sizes = {"udp": whole, "alt": whole, "frag": frag, "tcp": whole, "multicast": ends}
+    patterns = tuple(dict.fromkeys((*config.patterns, *extra_patterns)))[:PATTERNS_MAX]
+    lanes = tuple((name, sizes[name]) for name in LANES if KIND_OF[name] in config.kinds)
+    return Plan(patterns, lanes)
+
+
+def heard_plan(
+    patterns: tuple[str, ...], lanes: tuple[tuple[str, tuple[int, ...]], ...]
+) -> Plan | None:
+    """The plan that a sender told of; None when it cannot be one."""
+    if len(patterns) > PATTERNS_MAX or len(lanes) > len(LANES):
+        return None
+    names = [name for name, _ in lanes]
+    if len(set(names)) != len(names) or any(name not in LANES for name in names):
+        return None
+    if any(len(pattern) > 64 or pattern_bytes(pattern) is None for pattern in patterns):
+        return None
+    for _, sizes in lanes:
+        if len(sizes) > RUNGS_MAX or list(sizes) != sorted(set(sizes)):
+            return None
+        if sizes and not (sizes[0] > 0 and sizes[-1] <= SIZE_MAX):
+            return None
+    return Plan(patterns, lanes)
+
+
+def pattern_bytes(pattern: str) -> bytes | None:
+    """The bytes that a pattern stands for; None when it is not hexadecimal."""
+    try:
+        return bytes.fromhex(pattern) or None
+    except ValueError:
+        return None
+
+
+@lru_cache(maxsize=256)
+def fill_of(patterns: tuple[str, ...], fill: int, turn: int = 0) -> memoryview:
+    """The bytes that are repeated to fill a packet. `turn` moves the segments of a mixed fill on, so that each
+    pattern comes to stand at every place of the packet."""
+    if fill == NEUTRAL or not patterns:
+        return memoryview(_NEUTRAL_FILL)
+    if fill >= FIRST_PATTERN:
+        return memoryview(pattern_bytes(patterns[fill - FIRST_PATTERN]) or b"\0")
+    order = patterns[turn % len(patterns) :] + patterns[: turn % len(patterns)]
+    segments = []
+    for pattern in order:
+        octets = pattern_bytes(pattern) or b"\0"
+        segments.append((octets * (SEGMENT // len(octets) + 1))[: max(SEGMENT, len(octets))])
+    return memoryview(b"".join(segments))
+
+
+def fragments(lane: str, size: int, mtu: int = 1500) -> int:
+    """How many packets a probe becomes on the way: all of them must arrive."""
+    if lane != "frag":
+        return 1
+    return -(-(size - IP_HEAD) // max(mtu - IP_HEAD, 8))
+
+
+def bytes_on_wire(lane: str, size: int, mtu: int) -> int:
+    """What one probe costs: every fragment has a head of its own."""
+    return size + IP_HEAD * (fragments(lane, size, mtu) - 1)

@@ -1,0 +1,272 @@
+"""What is sent to one listener on one path, and when: the four signatures, and how they become stable.
+
+For each lane the sender keeps what this listener passes (the per-listener list) and a state:
+
+    initial   all values are sent until the listener has acknowledged what it receives
+    stable    the best value that passes with every diagnostic, a lower one in turn, failed ones now and then
+    focused   the listener has a doubt: everything is sent apart and quickly until it is settled
+
+`diag_active` is what passes, `diag_retry` what does not; `basic_active` and `basic_retry` likewise for whole flows.
+"""
+
+from __future__ import annotations
+
+from math import lcm
+from typing import Final
+
+from holdfast.health.attributes import (
+    FIRST_PATTERN,
+    MIXED,
+    NEUTRAL,
+    LanePlan,
+    Plan,
+    bytes_on_wire,
+)
+from holdfast.health.config import Signatures
+from holdfast.types import MILLISECOND, NEVER, SECOND, FlowId, Nanos
+from holdfast.wire.frames import Settled
+
+INITIAL: Final = "initial"
+STABLE: Final = "stable"
+FOCUSED: Final = "focused"
+
+BEGIN: Final = "begin"
+"""A flow is there, or is another one."""
+DOUBT: Final = "doubt"
+"""The listener misses something, or hears something that did not pass."""
+SETTLED: Final = "settled"
+"""It has told what passes, and has no doubt any more."""
+SPENT: Final = "spent"
+"""Everything was sent often enough."""
+
+TRANSITIONS: Final = {
+    (INITIAL, BEGIN): INITIAL,
+    (INITIAL, DOUBT): INITIAL,
+    (INITIAL, SETTLED): STABLE,
+    (INITIAL, SPENT): STABLE,
+    (STABLE, BEGIN): INITIAL,
+    (STABLE, DOUBT): FOCUSED,
+    (STABLE, SETTLED): STABLE,
+    (STABLE, SPENT): STABLE,
+    (FOCUSED, BEGIN): INITIAL,
+    (FOCUSED, DOUBT): FOCUSED,
+    (FOCUSED, SETTLED): STABLE,
+    (FOCUSED, SPENT): STABLE,
+}
+ROUNDS: Final = 40
+"""Rounds of a focus at most; a listener that is still in doubt asks again."""
+ALT_EVERY: Final = 5
+CHEAP_SIZE: Final = 1500
+STREAM_RETRY_NS: Final = 200 * MILLISECOND
+"""A stream needs time to send again what it lost: more rounds would only wait behind it."""
+
+
+class LaneSender:
+    """One lane towards one listener."""
+
+    __slots__ = (
+        "_turn",
+        "alive",
+        "bad",
+        "doubts",
+        "flows",
+        "holes",
+        "name",
+        "next_at",
+        "patterns",
+        "period_ns",
+        "plan",
+        "retry_at",
+        "rounds",
+        "size",
+        "state",
+    )
+
+    def __init__(self, plan: LanePlan, patterns: tuple[str, ...], now: Nanos) -> None:
+        self.name = plan.name
+        self.plan = plan
+        self.patterns = patterns[: plan.fills - FIRST_PATTERN]
+        self.flows: dict[int, FlowId] = {}
+        """The flow that carries it, or one for each size."""
+        self.state = INITIAL
+        self.alive = True
+        self.size = 0
+        self.holes: tuple[int, ...] = ()
+        self.bad: tuple[str, ...] = ()
+        self.rounds = 0
+        self.doubts = 0
+        """How often the listener was in doubt."""
+        self.next_at = now
+        self.retry_at: Nanos = NEVER
+        self.period_ns: Nanos = 0
+        self._turn = 0
+
+    def event(self, event: str) -> None:
+        self.state = TRANSITIONS[self.state, event]
+        if event in (BEGIN, DOUBT):
+            self.rounds = 0
+            self.doubts += event == DOUBT
+
+    def adopt(self, plan: LanePlan, patterns: tuple[str, ...]) -> None:
+        """Another plan: its new values must be found out."""
+        self.plan = plan
+        self.patterns = patterns[: plan.fills - FIRST_PATTERN]
+        self.event(BEGIN)
+
+    def take(self, settled: Settled, now: Nanos, retry_ns: Nanos) -> None:
+        """The per-listener list: what this listener receives."""
+        self.size = settled.size
+        self.holes = settled.holes
+        self.bad = settled.bad_patterns
+        self.alive = settled.alive
+        if settled.done:
+            self.event(SETTLED)
+        failing = self.holes or self.bad or any(not self._passes(size) for size in self.plan.sizes)
+        self.retry_at = min(self.retry_at, now + retry_ns) if failing else NEVER
+
+    # -- what is in the signatures -------------------------------------------------------------------------------
+
+    def _passes(self, size: int) -> bool:
+        return not self.size or (size <= self.size and size not in self.holes)
+
+    def passing(self) -> list[int]:
+        """The numbers of the sizes that pass, smallest first."""
+        return [n for n, size in enumerate(self.plan.sizes) if self._passes(size)]
+
+    def active(self) -> list[int]:
+        """`diag_active`: the best value with all patterns, and what is below it."""
+        passing = self.passing()
+        if not passing:
+            return []
+        best = self.plan.index(passing[-1], MIXED)
+        return [best, *(self.plan.index(n, NEUTRAL) for n in passing[:-1])]
+
+    def retry(self) -> list[int]:
+        """`diag_retry`: what does not pass, and beside a bad pattern the neutral packet that it is held against."""
+        failed = [n for n, size in enumerate(self.plan.sizes) if not self._passes(size)]
+        indexes = [self.plan.index(n, NEUTRAL) for n in failed]
+        passing = self.passing()
+        if self.bad and passing:
+            best = passing[-1]
+            fills = [FIRST_PATTERN + n for n, name in enumerate(self.patterns) if name in self.bad]
+            indexes += [self.plan.index(best, fill) for fill in (NEUTRAL, *fills)]
+        return indexes
+
+    def good_patterns(self) -> tuple[str, ...]:
+        """What a mixed packet holds: a pattern that is known not to pass would only hide the others."""
+        return tuple(name for name in self.patterns if name not in self.bad)
+
+    def round_cost(self, mtu: int) -> int:
+        """Bytes of one diagnostic of the stable signature, on average."""
+        passing = self.passing() or [0]
+        sizes = [bytes_on_wire(self.name, self.plan.sizes[n], mtu) for n in passing]
+        if self.name != "udp" or len(sizes) == 1:
+            return sizes[-1]
+        return sizes[-1] + sum(sizes[:-1]) // (len(sizes) - 1)
+
+    # -- what is due ---------------------------------------------------------------------------------------------
+
+    def focus_ns(self, signatures: Signatures) -> Nanos:
+        retry_ns = signatures.diag_active.retry_ns
+        return max(retry_ns, STREAM_RETRY_NS) if self.name == "tcp" else retry_ns
+
+    def choose(self, now: Nanos, signatures: Signatures) -> list[int]:
+        """The combinations that are due, most important first."""
+        if not self.flows or now < self.next_at:
+            return self._retries(now, signatures)
+        if self.state == STABLE:
+            self.next_at = now + self.period_ns - MILLISECOND
+            return self._retries(now, signatures) or self._stable()
+        self.next_at = now + self.focus_ns(signatures) - MILLISECOND
+        return self._apart()
+
+    def sent(self) -> None:
+        """A round went out."""
+        if self.state != STABLE:
+            self.rounds += 1
+            if self.rounds >= ROUNDS:
+                self.event(SPENT)
+
+    def _retries(self, now: Nanos, signatures: Signatures) -> list[int]:
+        if not self.flows or now < self.retry_at or self.state != STABLE:
+            return []
+        self.retry_at = now + signatures.diag_retry.period_ns - MILLISECOND
+        self._turn += 1
+        failed = self.retry()
+        sizes = [index for index in failed if index % self.plan.fills == NEUTRAL]
+        if len(sizes) <= 2 or self.bad:
+            return failed
+        # The next better value every time, the others in turn.
+        return [sizes[0], sizes[1 + self._turn % (len(sizes) - 1)]]
+
+    def _stable(self) -> list[int]:
+        passing = self.passing()
+        if not passing:
+            return []
+        self._turn += 1
+        turn = self._turn
+        best = self.plan.index(passing[-1], MIXED)
+        lower = passing[:-1]
+        if not lower:
+            return [best]
+        good = [n for n, name in enumerate(self.patterns) if name not in self.bad]
+        if self.name != "udp":
+            turn //= 4
+        number = lower[turn % len(lower)]
+        fill = NEUTRAL
+        if good:
+            # Another pattern each time, and each size meets each pattern in the course of time.
+            fill = FIRST_PATTERN + good[(turn + turn // lcm(len(lower), len(good))) % len(good)]
+        other = self.plan.index(number, fill)
+        return [best, other] if self.name == "udp" else [other if self._turn % 4 == 0 else best]
+
+    def _apart(self) -> list[int]:
+        """Every size alone, and every pattern alone at a size that passes: a cheap one, and every other time the
+        best, because a pattern may fail in large packets only."""
+        indexes = [self.plan.index(n, NEUTRAL) for n in range(len(self.plan.sizes))]
+        passing = self.passing()
+        if passing:
+            cheap = [n for n in passing if self.plan.sizes[n] <= CHEAP_SIZE] or passing[:1]
+            number = passing[-1] if self.doubts and self.doubts % 2 == 0 else cheap[-1]
+            fills = range(FIRST_PATTERN, FIRST_PATTERN + len(self.patterns))
+            indexes += [self.plan.index(number, fill) for fill in fills]
+        return indexes
+
+    @property
+    def turn(self) -> int:
+        return self._turn
+
+
+class Pulse:
+    """The basics of one flow."""
+
+    __slots__ = ("alive", "every", "flow", "lane", "n", "next_at")
+
+    def __init__(self, flow: FlowId, lane: str, now: Nanos) -> None:
+        self.flow = flow
+        self.lane = lane
+        self.n = now // (10 * MILLISECOND)
+        """By the clock, so that it grows also when this unit is rebuilt."""
+        self.alive = True
+        self.every = {"alt": ALT_EVERY, "tcp": 2}.get(lane, 1)
+        """Another port needs no more basics than it takes to know that it is alive, and a stream must be silent for
+        longer than a few of them in any case."""
+        self.next_at = now
+
+
+def aligned(now: Nanos, step: Nanos) -> Nanos:
+    """The next time on a common grid, so that one wake-up serves all paths."""
+    return (now // step + 1) * step
+
+
+def lanes_of(plan: Plan, now: Nanos) -> dict[str, LaneSender]:
+    return {name: LaneSender(lane, plan.patterns, now) for name, lane in plan.lanes.items()}
+
+
+BASIC_BYTES: Final = {"udp": 130, "alt": 130, "tcp": 170}
+"""A basic on the wire, and the acknowledgement of one on a stream."""
+
+
+def basics_per_second(pulses: list[Pulse], period_ns: Nanos) -> int:
+    """Bytes per second that the basics of a path cost."""
+    return sum(BASIC_BYTES[p.lane] * SECOND // (period_ns * p.every) for p in pulses)

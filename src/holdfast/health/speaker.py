@@ -1,0 +1,398 @@
+"""The sending half of one path: when basics and probes go out, and what the basics announce.
+
+A tick sends the basics that are due and the probes of the lanes that are due, as far as the budget allows; each basic
+names the probes that went with it. A longer period is used only when the listener has confirmed it; a shorter one at
+once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from holdfast.health.attributes import MIXED, NEUTRAL, Plan, bytes_on_wire, fill_of
+from holdfast.health.config import SIGNATURES, Signatures, Tunables
+from holdfast.health.signature import (
+    ALT_EVERY,
+    BASIC_BYTES,
+    BEGIN,
+    DOUBT,
+    STABLE,
+    LaneSender,
+    Pulse,
+    aligned,
+    basics_per_second,
+    lanes_of,
+)
+from holdfast.health.throttle import NORMAL, Throttle
+from holdfast.links.ports import FlowReady, SendFrame
+from holdfast.types import MILLISECOND, NEVER, SYNC, FlowId, Nanos
+from holdfast.wire.frames import Basic, Probe, Settled, Signature, TunablesInfo
+
+ANNOUNCED_MAX: Final = 14
+"""Probes that one basic announces: it must stay small enough to pass wherever anything passes."""
+_SHARED: Final = ("frag", "tcp", "multicast")
+"""Lanes without basics of their own: every flow that carries data announces their probes."""
+
+Echo = tuple[Nanos, Nanos]
+Sent = list[tuple[LaneSender, list[int]]]
+"""What was sent of each lane, by index."""
+
+
+class Speaker:
+    """Sends on one path to one listener."""
+
+    def __init__(
+        self,
+        now: Nanos,
+        ready: FlowReady,
+        plan: Plan,
+        signatures: Signatures,
+        throttle: Throttle,
+        mtu: int,
+    ) -> None:
+        self.adapter = ready.adapter
+        self.remote = ready.remote_adapter
+        self.subnet = ready.subnet
+        self.plan = plan
+        self.mtu = mtu
+        self.signatures = signatures
+        self.lanes = lanes_of(plan, now)
+        self.pulses: dict[FlowId, Pulse] = {}
+        self.due_at: Nanos = NEVER
+        self.stale = True
+        """The listener has not been told of the signature as it is now."""
+        self._throttle = throttle
+        self._bucket = throttle.path_bucket(now)
+        self._n = now // MILLISECOND
+        self._heeded = 0
+        self._period_ns = signatures.basic_active.period_ns
+        self._turn = 0
+
+    # -- flows ---------------------------------------------------------------------------------------------------
+
+    def flow_ready(self, now: Nanos, ready: FlowReady) -> None:
+        lane = lane_of(ready)
+        if lane in BASIC_BYTES and not ready.use.startswith("mss:"):
+            if lane == "alt":
+                self._drop_pulse("alt")
+            self.pulses[ready.flow] = Pulse(ready.flow, lane, now)
+            self.due_at = min(self.due_at, now + MILLISECOND)
+        sender = self.lanes.get(lane)
+        if sender is None or (lane == "tcp" and not ready.use):
+            return
+        size = int(ready.use[4:]) + 40 if ready.use.startswith("mss:") else 0
+        renewed = size in sender.flows
+        sender.flows[size] = ready.flow
+        if not (
+            renewed and lane == "tcp"
+        ):  # a connection that stalled is replaced: that is no news of the path
+            sender.event(BEGIN)
+            sender.next_at = now
+        self.respread(now)
+
+    def _drop_pulse(self, lane: str) -> None:
+        for flow in [f for f, pulse in self.pulses.items() if pulse.lane == lane]:
+            del self.pulses[flow]
+
+    def flow_lost(self, now: Nanos, flow: FlowId) -> None:
+        self.pulses.pop(flow, None)
+        for lane in self.lanes.values():
+            for size in [size for size, f in lane.flows.items() if f == flow]:
+                del lane.flows[size]
+        self.respread(now)
+
+    def flow_of(self, lane: LaneSender, size: int) -> FlowId | None:
+        return lane.flows.get(size if lane.name == "tcp" else 0)
+
+    # -- what the listener says ----------------------------------------------------------------------------------
+
+    def settled(self, now: Nanos, frame: Settled) -> None:
+        for pulse in self.pulses.values():
+            if pulse.lane == frame.lane and pulse.alive != frame.alive:
+                self._revive(now, pulse, frame.alive)
+        lane = self.lanes.get(frame.lane)
+        if lane is not None:
+            lane.take(frame, now, self.signatures.diag_retry.period_ns)
+            self.respread(now)
+
+    def heard(self, now: Nanos, kind: str, alive: bool) -> None:
+        """A row says whether the listener hears flows of this kind."""
+        for pulse in self.pulses.values():
+            if pulse.lane == kind and alive and not pulse.alive:
+                self._revive(now, pulse, alive)
+
+    def _revive(self, now: Nanos, pulse: Pulse, alive: bool) -> None:
+        pulse.alive = alive
+        main = all(p.alive for p in self.pulses.values() if p.lane == "udp")
+        for other in self.pulses.values():
+            if other is pulse if alive else other.lane == "alt":
+                other.next_at = now
+            if other.lane == "alt":
+                other.every = ALT_EVERY if main else 1  # it may have to carry the data now
+        self.due_at = min(self.due_at, now + MILLISECOND)
+
+    def doubted(self, now: Nanos, codes: bytes) -> None:
+        """The listener misses combinations, or hears some that it should not: send everything apart, now."""
+        for code in codes:
+            if code < len(self.plan.codes):
+                lane = self.lanes[self.plan.codes[code][0].name]
+                lane.event(DOUBT)
+                lane.next_at = min(lane.next_at, now)
+                self.due_at = min(self.due_at, now + MILLISECOND)
+
+    def heeded(self, now: Nanos, n: int) -> None:
+        """The listener holds silence against the announced periods: a longer one may begin."""
+        if n == self._n and n > self._heeded:
+            self._heeded = n
+            self._period_ns = self.signatures.basic_active.period_ns
+            self.respread(now)
+
+    def clock_set_back(self, now: Nanos) -> None:
+        """Our clock went backwards: everything is due again soon."""
+        for pulse in self.pulses.values():
+            pulse.next_at = min(pulse.next_at, now)
+        for lane in self.lanes.values():
+            lane.next_at = min(lane.next_at, now)
+            if lane.retry_at < NEVER:
+                lane.retry_at = min(lane.retry_at, now)
+        if self.pulses:
+            self.due_at = min(self.due_at, now + MILLISECOND)
+
+    # -- tunables ------------------------------------------------------------------------------------------------
+
+    def tune(self, now: Nanos, signatures: Signatures) -> None:
+        """Other tunables: shorter ones at once, a longer period of basics when it is confirmed."""
+        self.signatures = signatures
+        period_ns = signatures.basic_active.period_ns
+        if period_ns <= self._period_ns:
+            self._period_ns = period_ns
+            for pulse in self.pulses.values():
+                pulse.next_at = min(pulse.next_at, aligned(now, period_ns))
+            self.due_at = min(self.due_at, now + MILLISECOND)
+        for lane in self.lanes.values():
+            lane.next_at = min(lane.next_at, now + signatures.diag_active.period_ns)
+        self._n += 1
+        self.respread(now)
+
+    def replan(self, now: Nanos, plan: Plan) -> None:
+        """Other sizes or patterns are wanted."""
+        if plan.id == self.plan.id:
+            return
+        self.plan = plan
+        for name, lane_plan in plan.lanes.items():
+            lane = self.lanes.get(name)
+            if lane is None:
+                self.lanes[name] = LaneSender(lane_plan, plan.patterns, now)
+            else:
+                lane.adopt(lane_plan, plan.patterns)
+                lane.next_at = now
+        for name in [name for name in self.lanes if name not in plan.lanes]:
+            del self.lanes[name]
+        self._n += 1
+        self.respread(now)
+
+    def respread(self, now: Nanos) -> None:
+        """What is sent has changed: spread it over the budget, and tell the listener."""
+        basics = basics_per_second(list(self.pulses.values()), self._period_ns)
+        costs = {name: lane.round_cost(self.mtu) for name, lane in self.lanes.items() if lane.flows}
+        wish = self.signatures.diag_active.period_ns
+        wish = wish * NORMAL // self._throttle.speed(now, self.subnet, self.adapter)
+        for name, period in self._throttle.spread(costs, wish, basics).items():
+            self.lanes[name].period_ns = period
+        self.stale = True
+
+    def signature(self) -> Signature:
+        self.stale = False
+        return Signature(
+            adapter=self.adapter,
+            listener_adapter=self.remote,
+            n=self._n,
+            plan=self.plan.id,
+            patterns=self.plan.patterns,
+            lanes=self.plan.spoken(),
+            tunables=tuple(_info(name, getattr(self.signatures, name)) for name in SIGNATURES),
+            active=self._codes((lane, lane.active()) for lane in self.lanes.values() if lane.flows),
+            retry=self._codes((lane, lane.retry()) for lane in self.lanes.values() if lane.flows),
+        )
+
+    @staticmethod
+    def _codes(sent: Iterable[tuple[LaneSender, list[int]]]) -> bytes:
+        return bytes(lane.plan.base + index for lane, indexes in sent for index in indexes)
+
+    # -- the tick ------------------------------------------------------------------------------------------------
+
+    @property
+    def hears_casts(self) -> bool:
+        lane = self.lanes.get("multicast")
+        return lane is not None and bool(lane.flows)
+
+    def casts(self, now: Nanos) -> list[int]:
+        """Combinations of the multicast lane that are due to this listener; they are sent once for all."""
+        lane = self.lanes.get("multicast")
+        if lane is None or not lane.flows:
+            return []
+        chosen = lane.choose(now, self.signatures)
+        if chosen:
+            lane.sent()
+        return chosen
+
+    def tick(self, now: Nanos, echoes: dict[FlowId, Echo], casts: list[int]) -> list[SendFrame]:
+        """Everything that is due. `casts` went out by multicast just now, and must be announced."""
+        due = {pulse.lane for pulse in self.pulses.values() if now >= pulse.next_at}
+        hurried = self._hurried()
+        if not due and not hurried:
+            self._next(now)
+            return []
+        pair = pair_at(now)
+        sends: list[SendFrame] = []
+        announced = {
+            lane.name: indexes for lane, indexes in self._probes(now, due | hurried, pair, sends)
+        }
+        if casts and "multicast" in self.lanes:
+            announced["multicast"] = casts
+        for pulse in self.pulses.values():
+            # Between its times a basic is sent only to announce something.
+            if pulse.lane in due or any(name in announced for name in announces(pulse.lane)):
+                echo = echoes.get(pulse.flow, (0, 0))
+                sends.append(self._basic(now, pulse, pair, announced, echo))
+        self._next(now)
+        return sends
+
+    def _hurried(self) -> set[str]:
+        """The lanes whose basics must announce what settles a doubt, before their time."""
+        found: set[str] = set()
+        for name, lane in self.lanes.items():
+            if lane.state != STABLE and lane.flows:
+                found.update(("alt",) if name == "alt" else ("udp", "tcp"))
+        return found & {pulse.lane for pulse in self.pulses.values()} if found else found
+
+    def _probes(self, now: Nanos, lanes: set[str], pair: int, sends: list[SendFrame]) -> Sent:
+        """Probes of the lanes that a basic can announce now, as many as the budget and the basic have room for."""
+        self._turn += 1
+        shared = _SHARED[self._turn % 3 :] + _SHARED[: self._turn % 3]
+        room = ANNOUNCED_MAX - 4
+        sent: Sent = []
+        for name in ("udp", "alt", *shared):
+            lane = self.lanes.get(name)
+            if lane is None or name == "multicast" or (name not in _SHARED and name not in lanes):
+                continue
+            if name in _SHARED and not lanes & {"udp", "tcp"}:
+                continue
+            if name not in ("udp", "alt") and room <= 0:
+                continue
+            chosen = lane.choose(now, self.signatures)
+            if not chosen:
+                continue
+            went = self._send_lane(now, lane, chosen[:ANNOUNCED_MAX], pair, sends)
+            if went:
+                lane.sent()
+                room -= 0 if name == "alt" else len(went)
+                sent.append((lane, went))
+        return sent
+
+    def _send_lane(
+        self, now: Nanos, lane: LaneSender, chosen: list[int], pair: int, sends: list[SendFrame]
+    ) -> list[int]:
+        """Send these probes, all of them or none: half a round would be paid for and settle nothing."""
+        found = []
+        cost = 0
+        for index in chosen:
+            rung, fill = divmod(index, lane.plan.fills)
+            size = lane.plan.sizes[rung]
+            flow = self.flow_of(lane, size)
+            if flow is not None:
+                found.append((index, fill, size, flow))
+                cost += bytes_on_wire(lane.name, size, self.mtu)
+        if not found or not self._throttle.take(now, self._bucket, self.adapter, cost):
+            lane.next_at = min(lane.next_at, now + MILLISECOND)
+            return []
+        for index, fill, size, flow in found:
+            sends.append(SendFrame(self.probe(lane, index, fill, size, pair), SYNC, flow, size))
+        return [index for index, _, _, _ in found]
+
+    def pay(self, now: Nanos, size: int) -> None:
+        """A multicast went out on this path, too."""
+        self._throttle.pay(now, self._bucket, self.adapter, size)
+
+    def probe(self, lane: LaneSender, index: int, fill: int, size: int, pair: int) -> Probe:
+        patterns = lane.good_patterns() if fill == MIXED else lane.patterns
+        octets = fill_of(patterns, fill if patterns else NEUTRAL, lane.turn % 8)
+        return Probe(lane.plan.base + index, size, pair, self.plan.id, octets)
+
+    def _basic(
+        self, now: Nanos, pulse: Pulse, pair: int, announced: dict[str, list[int]], echo: Echo
+    ) -> SendFrame:
+        codes = [
+            self.lanes[name].plan.base + index
+            for name in announces(pulse.lane)
+            for index in announced.get(name, ())
+        ]
+        tunables = self._tunables(pulse)
+        period_ns = tunables.period_ns * pulse.every
+        pulse.n += 1
+        pulse.next_at = aligned(now, period_ns)
+        self._throttle.pay(now, self._bucket, self.adapter, BASIC_BYTES[pulse.lane])
+        basic = Basic(
+            n=pulse.n,
+            sent_ns=now,
+            next_ns=period_ns,
+            echo_ns=echo[0],
+            echo_age_ns=echo[1],
+            grace=self.signatures.basic_active.grace,
+            plan=self.plan.id if codes else 0,
+            pair=pair if codes else 0,
+            sent=bytes(codes[:ANNOUNCED_MAX]),
+        )
+        return SendFrame(basic, SYNC, pulse.flow)
+
+    def _tunables(self, pulse: Pulse) -> Tunables:
+        if not pulse.alive:
+            return self.signatures.basic_retry
+        active = self.signatures.basic_active
+        return msgspec.structs.replace(active, period_ns=self._period_ns)
+
+    def _next(self, now: Nanos) -> None:
+        due = min((pulse.next_at for pulse in self.pulses.values()), default=NEVER)
+        for lane in self.lanes.values():
+            if lane.state != STABLE and lane.flows and self.pulses:
+                due = min(due, aligned(now, lane.focus_ns(self.signatures)))
+        self.due_at = max(due, now + MILLISECOND) if due < NEVER else NEVER
+
+
+def announces(lane: str) -> tuple[str, ...]:
+    """The lanes whose probes the basics of this one announce."""
+    return ("alt",) if lane == "alt" else _SHARED if lane == "tcp" else ("udp", *_SHARED)
+
+
+def cast_probes(now: Nanos, wanted: list[tuple[int, Speaker]]) -> tuple[list[SendFrame], int]:
+    """Multicast probes, each made by one of the speakers that want it, and their bytes."""
+    sends = []
+    cost = 0
+    for index, speaker in wanted:
+        lane = speaker.lanes["multicast"]
+        rung, fill = divmod(index, lane.plan.fills)
+        size, flow = lane.plan.sizes[rung], speaker.flow_of(lane, 0)
+        if flow is not None:
+            probe = speaker.probe(lane, index, fill, size, pair_at(now))
+            sends.append(SendFrame(probe, SYNC, flow, size))
+            cost += size
+    return sends, cost
+
+
+def pair_at(now: Nanos) -> int:
+    """The number of the round that is sent now; the same for all paths, because a multicast is of all of them."""
+    return now // MILLISECOND & 0xFFFF_FFFF
+
+
+def lane_of(ready: FlowReady) -> str:
+    """The lane that a flow belongs to."""
+    if ready.transport == "udp" and ready.use in ("alt", "frag"):
+        return ready.use
+    return ready.transport
+
+
+def _info(name: str, tunables: Tunables) -> TunablesInfo:
+    return TunablesInfo(name, tunables.period_ns, tunables.grace, tunables.retry_ns)

@@ -1,0 +1,274 @@
+"""Every kind of flow, its own faults, and what the others say meanwhile: over wires, in virtual time."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.health.wires import EVERYTHING, JUMBO, Wires, flow_cut, over, pattern
+
+from holdfast.wire.frames import Basic
+
+KINDS = ("udp", "frag", "tcp", "multicast")
+
+
+def sound(wires: Wires, sender: str, listener: str, kind: str) -> bool:
+    row = wires.row(sender, listener, kind)
+    return row.alive and row.size == row.size_max and not row.holes and not row.bad_patterns
+
+
+@pytest.fixture(scope="module")
+def begun() -> Wires:
+    return Wires(2, uses=EVERYTHING).run(5)
+
+
+def test_initialisation_finds_the_best_value_of_every_kind(begun: Wires) -> None:
+    """H4, H7: a vector of attribute values for every pair of adapters."""
+    found = {kind: begun.row("n1", "n2", kind) for kind in KINDS}
+    assert {kind: row.size for kind, row in found.items()} == {
+        "udp": 1500,
+        "frag": 9000,
+        "tcp": 1500,
+        "multicast": 1500,
+    }
+    assert all(sound(begun, "n1", "n2", kind) for kind in KINDS)
+    assert all(row.patterns == ("00", "ff", "55", "aa") for row in found.values())
+    assert (found["udp"].flows, found["udp"].flows_bad) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit", "size"),
+    [("udp", 1400, 1280), ("frag", 5000, 4000), ("tcp", 1100, 1000), ("multicast", 1000, 576)],
+)
+def test_a_limit_of_one_kind_is_said_of_that_kind_alone(kind: str, limit: int, size: int) -> None:
+    """H6, H15: the exact value, in one direction, within a bounded time."""
+    wires = Wires(2, uses=EVERYTHING).run(5)
+    use = kind if kind in ("frag", "multicast", "tcp") else ""
+    wires.faults = (
+        [over("n1", "n2", limit, kind=use)]
+        if use
+        else [lambda p: over("n1", "n2", limit, kind="udp")(p) and p[2].use in ("", "alt")]
+    )
+    took = wires.run_until(lambda: wires.row("n1", "n2", kind).size == size, 12)
+    assert took < {"udp": 0.5, "frag": 3, "multicast": 2, "tcp": 6}[kind]
+    wires.run(3)
+    for other in KINDS:
+        assert other == kind or sound(wires, "n1", "n2", other)
+        assert sound(wires, "n2", "n1", other), "the other direction is fine"
+    assert wires.row("n1", "n2", "udp").flows_bad == 0
+    wires.faults = []
+    wires.run_until(lambda: sound(wires, "n1", "n2", kind), 10)
+
+
+@pytest.mark.parametrize("kind", ["frag", "multicast"])
+def test_a_kind_that_is_filtered_is_dead_while_the_path_lives(kind: str) -> None:
+    """H15: protocol filtered; a soft error of the path, and death of nobody."""
+    wires = Wires(2, uses=EVERYTHING).run(5)
+    wires.faults = [over("n1", "n2", 0, kind=kind)]
+    wires.run_until(lambda: not wires.row("n1", "n2", kind).alive, 5)
+    assert sound(wires, "n1", "n2", "udp")
+    assert sound(wires, "n1", "n2", "tcp")
+    wires.faults = []
+    wires.run_until(lambda: sound(wires, "n1", "n2", kind), 6)
+
+
+@pytest.mark.parametrize("sender", ["n1", "n2"])
+@pytest.mark.parametrize("name", ["00", "ff", "55", "aa"])
+def test_a_pattern_that_does_not_pass_is_named(sender: str, name: str) -> None:
+    listener = "n2" if sender == "n1" else "n1"
+    wires = Wires(2).run(5)
+    wires.faults = [pattern(sender, listener, bytes.fromhex(name) * 8)]
+    took = wires.run_until(lambda: wires.row(sender, listener).bad_patterns == (name,), 3)
+    assert took < 0.5
+    wires.run(3)
+    row = wires.row(sender, listener)
+    assert (row.alive, row.size, row.holes) == (True, 1500, ()), "no size is at fault"
+    assert sound(wires, listener, sender, "udp")
+    wires.faults = []
+    assert wires.run_until(lambda: sound(wires, sender, listener, "udp"), 3) < 2
+
+
+def test_a_size_and_a_pattern_at_once_are_both_found() -> None:
+    wires = Wires(2).run(5)
+    wires.faults = [over("n1", "n2", 1300), pattern("n1", "n2", b"\xaa" * 8)]
+    wires.run_until(
+        lambda: (wires.row("n1", "n2").size, wires.row("n1", "n2").bad_patterns) == (1280, ("aa",)),
+        3,
+    )
+
+
+def test_a_pattern_of_a_client_is_probed_like_the_others() -> None:
+    from tests.unit.health.wires import with_config
+
+    wires = Wires(2, config=with_config(patterns=("00", "deadbeef"))).run(3)
+    assert wires.row("n1", "n2").patterns == ("00", "deadbeef")
+    wires.faults = [pattern("n1", "n2", bytes.fromhex("deadbeefdeadbeef"))]
+    wires.run_until(lambda: wires.row("n1", "n2").bad_patterns == ("deadbeef",), 3)
+
+
+def test_a_hole_between_sizes_that_pass_is_named() -> None:
+    wires = Wires(2).run(5)
+    wires.faults = [lambda p: p[0] == "n1" and 1200 < p[4] < 1400]
+    wires.run_until(lambda: wires.row("n1", "n2").holes == (1280,), 8)
+    assert wires.row("n1", "n2").size == 1000, "what is below it is certain to pass"
+
+
+# -- flows of one path -----------------------------------------------------------------------------------------------
+
+
+def test_a_flow_that_fails_what_another_passes_is_counted_and_its_link_is_told() -> None:
+    """A fault that hits some 5-tuples must not stay hidden, nor condemn the path."""
+    wires = Wires(2, uses=("", "alt")).run(5)
+    main, other = wires.flow_number("n1", "n2"), wires.flow_number("n1", "n2", use="alt")
+    wires.faults = [flow_cut("n1", main, above=1000)]
+    wires.run_until(lambda: wires.row("n1", "n2").flows_bad == 1, 3)
+    row = wires.row("n1", "n2")
+    assert (row.alive, row.size, row.flows) == (True, 1500, 2)
+    verdicts = wires.units["n1"].verdicts
+    assert (verdicts[main].size, verdicts[main].degraded) == (1000, True)
+    assert (verdicts[other].size, verdicts[other].degraded) == (1500, False)
+    assert wires.row("n2", "n1").flows_bad == 0
+
+
+def test_a_flow_that_is_dead_does_not_kill_its_path() -> None:
+    wires = Wires(2, uses=("", "alt")).run(5)
+    main = wires.flow_number("n1", "n2")
+    wires.faults = [flow_cut("n1", main)]
+    assert wires.run_until(lambda: wires.row("n1", "n2").flows_bad == 1, 3) < 1
+    assert wires.row("n1", "n2").alive
+    verdicts = wires.units["n1"].verdicts
+    assert not verdicts[main].alive
+    assert verdicts[wires.flow_number("n1", "n2", use="alt")].alive
+    wires.faults = []
+    wires.run_until(lambda: wires.row("n1", "n2").flows_bad == 0, 3)
+    assert verdicts[main].alive
+
+
+def test_another_port_in_place_of_the_other_one_is_no_fault() -> None:
+    """The other flow rotates: a new one is agreed before the old one goes."""
+    wires = Wires(2, uses=("", "alt")).run(5)
+    for _ in range(3):
+        old = wires.flow_number("n1", "n2", use="alt")
+        begin = wires.now
+        wires.flow("n1", "n2", "red", "udp", "alt")
+        wires.run(1)
+        wires.close(old)
+        wires.run(5)
+        row = wires.row("n1", "n2")
+        assert (row.flows, row.flows_bad, row.size) == (2, 0, 1500)
+        assert all(fact.alive and not fact.flows_bad for fact in wires.changes(begin))
+
+
+def test_a_connection_for_one_segment_size_that_is_replaced_is_no_news() -> None:
+    wires = Wires(2, uses=EVERYTHING).run(5)
+    begin = wires.now
+    old = wires.flow_number("n1", "n2", transport="tcp", use="mss:1240")
+    wires.flow("n1", "n2", "red", "tcp", "mss:1240")
+    wires.close(old)
+    wires.run(5)
+    assert wires.changes(begin) == []
+
+
+# -- several at once -------------------------------------------------------------------------------------------------
+
+
+def test_five_listeners_that_degrade_to_five_values_at_once_are_each_told_apart() -> None:
+    """H6: several listeners at once. Also by multicast, where one packet serves all of them."""
+    wires = Wires(6, uses=("", "multicast"), mtu=9000).run(5)
+    limits = {"n2": 600, "n3": 1100, "n4": 1300, "n5": 2000, "n6": 5000}
+    wires.faults = [over("n1", listener, limit) for listener, limit in limits.items()]
+    expected = {"n2": 576, "n3": 1000, "n4": 1280, "n5": 1500, "n6": 4000}
+    took = wires.run_until(
+        lambda: all(wires.row("n1", name).size == size for name, size in expected.items()), 5
+    )
+    assert took < 1
+    wires.run(3)
+    for name in expected:
+        assert wires.row("n1", name, "multicast").size == 576
+        assert sound(wires, name, "n1", "udp")
+        for other in expected:
+            assert name == other or sound(wires, name, other, "udp")
+    wires.faults = []
+    wires.run_until(lambda: all(sound(wires, "n1", name, "udp") for name in expected), 5)
+
+
+def test_a_leader_whose_small_heartbeats_pass_while_its_large_frames_do_not_is_alive_and_degraded() -> (
+    None
+):
+    """H8: a soft error never makes a node dead."""
+    wires = Wires(3).run(5)
+    wires.faults = [over("n1", other, 200) for other in ("n2", "n3")]
+    wires.run_until(
+        lambda: wires.row("n1", "n2").size == 128 and wires.row("n1", "n3").size == 128, 3
+    )
+    wires.run(30)
+    for other in ("n2", "n3"):
+        assert wires.row("n1", other).alive
+        assert wires.units["n1"].verdicts[wires.flow_number("n1", other)].degraded
+
+
+def test_a_path_that_flaps_is_recorded_as_one_that_became_worse_so_often() -> None:
+    wires = Wires(2).run(5)
+    for _ in range(4):
+        wires.faults = [over("n1", "n2", 1000)]
+        wires.run(2)
+        wires.faults = []
+        wires.run(4)
+    assert wires.units["n2"].facts[-1].worsened == 4
+
+
+# -- the cost --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("mtu", "uses"), [(1500, EVERYTHING), (9000, JUMBO)])
+def test_measuring_stays_within_the_budget_of_each_path(mtu: int, uses: tuple[str, ...]) -> None:
+    """H13: the LAN preset, five nodes, two subnets, sizes to 9000: at most 64 kB/s and few packets on each path."""
+    wires = Wires(5, ("red", "blue"), uses, mtu)
+    wires.run(10)
+    wires.bytes.clear()
+    wires.packets.clear()
+    wires.run(30)
+    assert len(wires.bytes) == 5 * 4 * 2
+    assert max(wires.bytes.values()) / 30 <= 64_000
+    assert max(wires.packets.values()) / 30 <= 60
+
+
+@pytest.mark.parametrize("loss", [0.01, 0.2])
+def test_the_budget_holds_on_a_lossy_path_too(loss: float) -> None:
+    """A doubt costs a short burst, and bursts are paid for as well."""
+    wires = Wires(3, ("red",), JUMBO, 9000)
+    wires.run(10)
+    wires.loss = loss
+    wires.run(10)
+    wires.bytes.clear()
+    wires.run(60)
+    assert max(wires.bytes.values()) / 60 <= 68_000, "the budget and one saved-up burst"
+
+
+def test_a_small_budget_is_kept_and_basics_go_on() -> None:
+    from tests.unit.health.wires import with_config
+
+    from holdfast.health.config import Budget
+
+    wires = Wires(2, uses=EVERYTHING, config=with_config(budget=Budget(path=8_000)))
+    wires.run(30)
+    wires.bytes.clear()
+    begin = wires.now
+    wires.run(60)
+    assert max(wires.bytes.values()) / 60 <= 8_600
+    assert wires.changes(begin) == []
+    assert sound(wires, "n1", "n2", "udp")
+
+
+def test_basics_are_small() -> None:
+    """H1: as small and as likely to arrive as the medium allows."""
+    wires = Wires(2, uses=JUMBO, mtu=9000)
+    seen: list[int] = []
+
+    def look(packet: object) -> bool:
+        frame = packet[3]  # type: ignore[index]
+        if isinstance(frame, Basic):
+            seen.append(len(frame.sent))
+        return False
+
+    wires.faults = [look]
+    wires.run(5)
+    assert max(seen) <= 14

@@ -1,0 +1,174 @@
+"""What must never happen: pauses, clocks, restarts, throttling and lost words kill nobody who is alive."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.unit.health.wires import EVERYTHING, Wires
+
+from holdfast.health.config import Tune
+from holdfast.health.throttle import BusyWindow, Interest, QueueDepth
+from holdfast.telemetry.facts import PathFact
+from holdfast.types import MILLISECOND, SECOND
+from holdfast.wire.frames import Confirm, Heeded, Notice, Settled, Signature
+
+
+def accused(wires: Wires, by: str, since: int) -> list[PathFact]:
+    """What a unit said to be dead or worse."""
+    return [
+        fact
+        for fact in wires.units[by].facts
+        if fact.event == "change"
+        and fact.now_ns > since
+        and (not fact.alive or fact.size < fact.size_max or fact.bad_patterns or fact.flows_bad)
+    ]
+
+
+@pytest.mark.parametrize("seconds", [0.15, 0.5, 2.5, 30, 3600])
+def test_a_stopped_process_accuses_nobody_when_it_goes_on(seconds: float) -> None:
+    """Health: own lateness is credited, however long it was; SIGSTOP, a garbage collection, a busy loop."""
+    wires = Wires(2, uses=EVERYTHING).run(5)
+    begin = wires.now
+    wires.pause("n1", seconds)
+    wires.run(seconds + 10)
+    assert accused(wires, "n1", begin) == []
+    assert wires.row("n2", "n1").alive
+
+
+def test_packets_that_a_stopped_process_could_not_take_in_are_not_held_against_the_path() -> None:
+    """The kernel's buffer is full: small packets still fit in where large ones do not."""
+    wires = Wires(2).run(5)
+    begin = wires.now
+    wires.pause("n1", 3)
+    wires.faults = [lambda p: p[1] == "n1" and p[4] > 500]
+    wires.run(2.9999)
+    wires.faults = []
+    wires.run(5)
+    assert accused(wires, "n1", begin) == []
+
+
+def test_a_node_that_is_always_late_still_finds_out_who_is_dead() -> None:
+    """Lateness is credited, but each time it looks it has listened for a while."""
+    wires = Wires(2).run(5)
+    wires.faults = [lambda p: p[0] == "n2"]
+    for _ in range(40):
+        wires.pause("n1", 0.25)
+        wires.run(0.26)
+    assert not wires.row("n2", "n1", at="n1").alive
+
+
+@pytest.mark.parametrize("jump_s", [-3600, -10, -0.5, 0.5, 10, 3600, 10**6])
+def test_a_clock_that_jumps_accuses_nobody(jump_s: float) -> None:
+    wires = Wires(2, uses=EVERYTHING).run(5)
+    begin = {name: wires.now + unit.clock for name, unit in wires.units.items()}
+    unit = wires.units["n1"]
+    unit.clock += round(jump_s * SECOND)
+    unit.armed_at = 0
+    wires.run(10)
+    assert accused(wires, "n1", min(begin["n1"], begin["n1"] + round(jump_s * SECOND))) == []
+    assert accused(wires, "n2", begin["n2"]) == []
+    assert wires.row("n2", "n1").rtt_us < 5_000_000
+    wires.faults = [lambda p: p[0] == "n2"]
+    wires.run_until(lambda: not wires.row("n2", "n1", at="n1").alive, 5)
+
+
+def test_a_restart_is_no_fault_of_any_path() -> None:
+    wires = Wires(3).run(5)
+    wires.restart("n2")
+    begin = wires.now
+    wires.run(10)
+    for name in wires.units:
+        assert accused(wires, name, begin + SECOND // 2) == []
+    assert wires.row("n2", "n1").size == 1500
+
+
+actions = st.one_of(
+    st.tuples(st.just("pause"), st.sampled_from(["n1", "n2"]), st.integers(1, 40)),
+    st.tuples(st.just("jump"), st.sampled_from(["n1", "n2"]), st.integers(-100, 100)),
+    st.tuples(st.just("tune"), st.sampled_from(["n1", "n2"]), st.integers(1, 40)),
+    st.tuples(st.just("demand"), st.sampled_from(["n1", "n2"]), st.integers(0, 40)),
+    st.tuples(st.just("lose words"), st.sampled_from(["n1", "n2"]), st.integers(0, 4)),
+)
+
+
+def act(wires: Wires, action: tuple[str, str, int]) -> None:
+    what, name, amount = action
+    if what == "pause":
+        wires.pause(name, amount / 200)
+    elif what == "jump":
+        wires.units[name].clock += amount * SECOND // 10
+        wires.units[name].armed_at = 0
+    elif what == "tune":
+        wires.give(name, Tune("", "basic_active", period_ns=amount * 25 * MILLISECOND))
+        wires.give(name, Tune("", "diag_active", period_ns=amount * 30 * MILLISECOND))
+    elif what == "demand":
+        wires.give(name, QueueDepth("red", amount << 16))
+        wires.give(name, Interest("", amount % 2))
+        now = wires.now + wires.units[name].clock
+        wires.give(name, BusyWindow("", now, now + SECOND, amount * 25))
+    else:
+        kind: Any = (Signature, Heeded, Notice, Settled, Confirm)[amount]
+        wires.channel_faults = [lambda _a, b, f: b == name and isinstance(f, kind)]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(st.tuples(st.integers(1, 30), actions), max_size=8),
+    st.integers(0, 1000),
+    st.sampled_from([0.0, 0.001, 0.01]),
+)
+def test_nothing_that_a_node_does_to_itself_kills_a_live_one(
+    plan: list[tuple[int, tuple[str, str, int]]], seed: int, loss: float
+) -> None:
+    """Invariant 7; H13: throttling never raises a false alarm. Pauses up to 200 ms, clocks that jump up to 10 s,
+    tunables, demand, lost announcements, loss."""
+    wires = Wires(2, seed=seed).run(4)
+    wires.loss = loss
+    begins = {name: len(unit.facts) for name, unit in wires.units.items()}
+    for wait, action in plan:
+        wires.run(wait / 20)
+        act(wires, action)
+    wires.channel_faults = []
+    wires.run(5)
+    for name, unit in wires.units.items():
+        dead = [f for f in unit.facts[begins[name] :] if f.event == "change" and not f.alive]
+        assert dead == []
+        worse = [
+            f for f in unit.facts[begins[name] :] if f.event == "change" and 0 < f.size < f.size_max
+        ]
+        assert worse == []
+
+
+# -- an hour ---------------------------------------------------------------------------------------------------------
+
+
+def _hour(loss: float, seconds: int, seed: int = 1) -> list[PathFact]:
+    """A hundred paths with loss and random pauses of every node; what was said to be wrong."""
+    wires = Wires(5, ("a", "b", "c", "d", "e"), ("", "alt"), seed=seed).run(5)
+    wires.loss = loss
+    begin = wires.now
+    for _ in range(seconds):
+        if wires.rng.random() < 0.2:
+            wires.pause(wires.rng.choice(list(wires.units)), wires.rng.choice([0.05, 0.15, 0.3]))
+        wires.run(1)
+    return [fact for name in wires.units for fact in accused(wires, name, begin)]
+
+
+@pytest.mark.parametrize("loss", [0.001, 0.01])
+def test_loss_and_pauses_raise_no_false_alarm(loss: float) -> None:
+    """A hundred paths; the hour itself is `test_an_hour_of_loss_and_pauses_raises_no_false_alarm`."""
+    assert _hour(loss, 20) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("loss", [0.001, 0.01])
+def test_an_hour_of_loss_and_pauses_raises_no_false_alarm(
+    loss: float, request: pytest.FixtureRequest
+) -> None:
+    if not request.config.getoption("-m"):
+        pytest.skip("takes half an hour: run with -m slow")
+    assert _hour(loss, 3600) == []
