@@ -52,6 +52,10 @@ class Leading:
     def appended(self, peer: Peer, frame: Appended, now: Nanos, out: Outbox) -> None:
         """A replica says how far it is, and of what numbers it has heard."""
         self.appends.heard(peer, frame, now, out)
+        if frame.why:
+            self.membership.look_again()
+        if frame.failed:
+            self._look_for_poison(now, out)
         tail = self._core.log.tail
         for stream, number in frame.marks[:MARKS_MAX]:
             if is_sound_stream(stream) and 0 < number < NUMBER_MAX and not tail.is_over(stream):
@@ -64,7 +68,8 @@ class Leading:
             self.appends.follow_view(now)
         for stream in core.streams.changed:
             self.order.note(stream)
-        self._look_for_poison(now, out)
+        if core.delivery.failed:
+            self._look_for_poison(now, out)
         if not self.tenure.handing_over and not self.halted:
             self.membership.settle(lambda view: self._change(view, now, out), now, out)
             self.decisions.settle(self.appends.is_informed(), now, out)
@@ -116,6 +121,7 @@ class Leading:
             self.appends.deadline(),
             self._tally.deadline(),
             self.tenure.deadline(now),
+            self.membership.deadline(now),
             self.decisions.deadline(),
             self.emitter.deadline(),
         )

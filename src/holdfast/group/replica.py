@@ -176,7 +176,7 @@ class ReplicaMachine(Machine):
 
     def _excuse(self, now: Nanos) -> None:
         """A process that did not run when it wanted to has heard nobody, and that is nobody's fault."""
-        if now - self.deadline > self._core.config.append_period_ns:
+        if now - self.deadline > self._core.config.election_ns // 2:
             self._leading.tenure.was_late(now)
 
     def _decide_at_once(self, now: Nanos, out: Outbox) -> None:
