@@ -10,7 +10,7 @@ import pytest
 from holdfast.links.flow import FlowState
 from holdfast.links.link import LinkMachine
 from holdfast.links.measuring import MEASURE
-from holdfast.links.ports import SendFrame, link_unit, multicast_unit
+from holdfast.links.ports import DATAGRAMS, SendFrame, link_unit, multicast_unit
 from holdfast.node.config import AdapterConfig, NodeConfig, SecurityConfig
 from holdfast.node.core import NodeCore
 from holdfast.sim.cluster import make_core
@@ -277,10 +277,13 @@ def test_a_port_that_does_not_pass_is_reported_and_another_one_tried() -> None:
 def test_data_takes_the_other_port_when_nothing_else_is_left(lab: Lab) -> None:
     """Both directions of the main datagram flow are lost, and TCP does not pass."""
     main, alt = lab.flows("n1")["udp"], lab.flows("n1")["udp alt"]
-    outlet = lab.link("n1")._outlet
+    lanes = lab.link("n1")._outlet.lanes
+    now = lab.world.host("n1").now
+    assert lanes.best(now, 16) is lab.flows("n1")["tcp"]
+    assert lanes.best(now, DATAGRAMS + 16, datagrams=True) is main
     main.alive = lab.flows("n1")["tcp"].alive = False
-    assert outlet.best(lab.world.host("n1").now) is alt
-    assert outlet._datagram_flow(lab.world.host("n1").now) is alt
+    assert lanes.best(now, 16) is alt
+    assert lanes.best(now, DATAGRAMS + 16, datagrams=True) is alt
 
 
 # -- sessions ----------------------------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ def status(
     where: Where,
     as_json: Annotated[bool, typer.Option("--json", help="Everything, for programs.")] = False,
 ) -> None:
-    """Show what a node on this machine knows: members, paths, groups."""
+    """Show what a node on this machine knows: members, paths, where its traffic goes and why, groups."""
     from holdfast.runtime.control import ask
 
     answer = ask(control_socket(where), {"do": "status"})
@@ -111,6 +111,7 @@ def status(
     )
     console.print(_members(answer))
     console.print(_paths(answer))
+    console.print(_traffic(answer))
     for group in answer["groups"]:
         console.print(
             f"group [bold]{group['name']}[/]: {group['state']}, leader {group.get('leader')}, "
@@ -141,6 +142,18 @@ def _paths(answer: dict[str, Any]) -> Table:
             f"{path['rtt_us']} µs",
             style="yellow" if soft else "" if path["alive"] else "red",
         )
+    return table
+
+
+def _traffic(answer: dict[str, Any]) -> Table:
+    table = Table("traffic", "path in use", "moves", "why")
+    for link in answer["links"]:
+        placed = [(f"channel {row['channel']}", row) for row in link["channels"]]
+        placed += [(f"datagrams {row['port']}", row) for row in link.get("datagrams", ())]
+        for name, row in placed:
+            refused = f"; {row['refused']} refused: {row['refusal']}" if row.get("refused") else ""
+            why = row.get("reason", "") + refused
+            table.add_row(f"{name} to {link['peer']}", row["path"] or "-", str(row["moves"]), why)
     return table
 
 

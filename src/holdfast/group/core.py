@@ -115,6 +115,15 @@ class Core:
         """Number `number` of the stream exists somewhere."""
         self.streams.know(stream, number, self.log.tail.next.get(stream, 1))
 
+    def why_not_suspend(self) -> str:
+        """Why this replica must not stop leading of its own accord; empty when it may. Those that are left must be
+        able to decide."""
+        view = self.log.tail.view
+        here, needed = len(self.voters_here()), view.majority if view is not None else 1
+        if here >= needed:
+            return ""
+        return f"{here} other voters can be reached, {needed} are needed without {self.name}"
+
     # -- oddities ------------------------------------------------------------------------------------------------
 
     def ignore(self, why: str) -> None:

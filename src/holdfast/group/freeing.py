@@ -43,7 +43,7 @@ class Release:
         self._index = max(self._index, frame.index)
         known = self._delivery.at.next
         for stream, number in frame.upto[:STREAMS_PER_FRAME]:
-            if stream in known:
+            if stream in known or self._delivery.at.is_over(stream):
                 self._upto[stream] = max(number, self._upto.get(stream, 0))
                 self._drop(stream)
         self._trim()
@@ -51,7 +51,8 @@ class Release:
     def _drop(self, stream: StreamId) -> None:
         found = self._streams.get(stream)
         if found is not None:
-            found.drop_below(min(self._upto[stream] + 1, self._delivery.at.next[stream]))
+            upto = self._upto[stream] + 1
+            found.drop_below(min(upto, self._delivery.at.next.get(stream, upto)))
 
     def _trim(self) -> None:
         """Forget entries from the oldest on, as long as they are free and were handed out here."""
@@ -65,6 +66,7 @@ class Release:
                 break
             free = index
         log.trim(free)
+        self._streams.forget_over(log.ground)
         if len(self._upto) > 2 * STREAMS_PER_FRAME:
             known = log.ground.next
             self._upto = {
@@ -163,6 +165,7 @@ class Tally:
             found = self._streams.get(stream)
             if found is not None:
                 found.drop_below(number + 1)
+        self._streams.forget_over(log.ground)
 
     def _news(self) -> tuple[int, int]:
         view = self._log.committed_view

@@ -1,7 +1,8 @@
 """The unit `health`: joins what is sent and heard on every path, publishes rows, tells links.
 
-It owns the paths (`path`), wakes each when something of it is due, carries what the two ends of a path say to each
-other (by channel: any working path, repeated until confirmed), and spreads what listeners state.
+It owns the paths (`path`), wakes each when something of it is due, and carries what the two ends of a path say to
+each other (by channel: any working path, repeated until confirmed). What it finds it puts into the table, and the
+keeper tells everybody; what listeners say of our own sending comes from there.
 """
 
 from __future__ import annotations
@@ -9,15 +10,21 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import Any, ClassVar, Final
 
+import msgspec
+
 from holdfast.health.attributes import Plan, make_plan
 from holdfast.health.config import HealthConfig, Signatures, Tune, tuned
 from holdfast.health.evidence import threshold
 from holdfast.health.listener import PathListener
+from holdfast.health.needs import SetNeeds
+from holdfast.health.neighbourhood import Neighbourhood
 from holdfast.health.path import SPOKEN, Path, PathKey, key_of
+from holdfast.health.placement import Placement
+from holdfast.health.ports import HEALTH, KEEPER, Fresh, RowsHeard
 from holdfast.health.speaker import Speaker, cast_probes
 from holdfast.health.table import PathTable
 from holdfast.health.throttle import Bucket, BusyWindow, Interest, QueueDepth, Throttle
-from holdfast.health.verdicts import of_this_flow, verdict
+from holdfast.health.verdicts import of_this_flow
 from holdfast.links.config import Self
 from holdfast.links.ports import (
     FlowLost,
@@ -27,16 +34,16 @@ from holdfast.links.ports import (
     PeerUp,
     Received,
     SendChannel,
-    link_unit,
     multicast_unit,
+    traffic_name,
 )
 from holdfast.machine import Machine, Outbox
-from holdfast.types import MICROSECOND, MILLISECOND, NEVER, SECOND, SYNC, FlowId, Nanos, NodeId
+from holdfast.telemetry.facts import NodeFact
+from holdfast.types import MICROSECOND, MILLISECOND, NEVER, SYNC, FlowId, Nanos, NodeId
 from holdfast.wire.codec import encode
-from holdfast.wire.frames import PathRow, PathRows
 
-HEALTH: Final = "health"
-ROWS_PER_FRAME: Final = 200
+__all__ = ["HEALTH", "HealthMachine"]
+
 TESTS_PER_PATH: Final = 16
 LATE_NS: Final = 100 * MILLISECOND
 """A wake-up that is later than this shows that this node was held up: it may have heard nobody."""
@@ -47,14 +54,26 @@ class HealthMachine(Machine):
 
     layer: ClassVar[int] = 2
 
-    def __init__(self, me: Self, config: HealthConfig, mtus: dict[str, int]) -> None:
+    def __init__(
+        self,
+        me: Self,
+        config: HealthConfig,
+        mtus: dict[str, int],
+        placement: Placement | None = None,
+        table: PathTable | None = None,
+        neighbourhood: Neighbourhood | None = None,
+    ) -> None:
+        """`placement`, `table` and `neighbourhood` outlive this unit: what they know is not forgotten when it is
+        rebuilt."""
         self.me = me
+        self.placement = placement or Placement(me.node, me.sealed)
         self.config = config
-        self.table = PathTable()
+        self.table = table or PathTable(me.node, me.incarnation)
+        self._neighbourhood = neighbourhood or Neighbourhood(me)
         self.names: dict[bytes, str] = {me.node: me.name}
         self.throttle = Throttle(config.budget)
         self._mtus = mtus
-        self._plans: dict[str, Plan] = {}
+        self._needs_changed = False
         self._signatures: dict[str, Signatures] = {}
         self._paths: dict[PathKey, Path] = {}
         self._flows: dict[tuple[bytes, FlowId], Path] = {}
@@ -64,7 +83,6 @@ class HealthMachine(Machine):
         self._casts: dict[str, Bucket] = {}
         self._evidence = threshold(10, TESTS_PER_PATH, config.budget.alarms_per_1000_days)
         self._version = 0
-        self._news: list[PathRow] = []
         self._now: Nanos = 0
         self._excused_to: Nanos = 0
 
@@ -87,15 +105,20 @@ class HealthMachine(Machine):
                     path.listener.unheard(item.use)
                     touched[path.key] = path
             elif kind is PeerUp:
-                self._peer_up(item, out)
+                self._peers[item.peer] = True
+                self._count()
+                self.names[item.peer] = self.placement.names[item.peer] = item.member.name
             elif kind is PeerDown:
                 self._peers.pop(item.peer, None)
-                if item.left:
-                    self.table.forget_node(item.peer)
+            elif kind is RowsHeard:
+                self._rows(now, item, out)
             elif kind is Tune:
                 self._tune(now, item, touched)
+            elif kind is SetNeeds:
+                self._set_needs(now, item, out)
             elif kind in (Interest, QueueDepth, BusyWindow):
                 self._demand(now, item, touched)
+        self._heed_needs(now, touched, out)
         for path in touched.values():
             self._after(now, path, out)
         self._publish(out)
@@ -127,14 +150,12 @@ class HealthMachine(Machine):
                 touched[path.key] = path
             return
         for frame in item.frames:
-            if isinstance(frame, PathRows):
-                self._rows(now, item.peer, frame, out)
-            elif isinstance(frame, SPOKEN):
+            if isinstance(frame, SPOKEN):
                 path = self._paths.get(key_of(item.peer, frame))
                 if path is not None:
                     path.told(now, frame)
                     touched[path.key] = path
-                    self._judge(path, out)
+                    self._judge(now, path, out)
 
     # -- flows ---------------------------------------------------------------------------------------------------
 
@@ -149,13 +170,11 @@ class HealthMachine(Machine):
         path.flow_ready(now, ready)
         self._flows[ready.peer, ready.flow] = path
         touched[key] = path
-        self._judge(path, out)
+        self._judge(now, path, out)
 
     def _new_path(self, now: Nanos, ready: FlowReady) -> Path:
         mtu = self._mtus.get(ready.adapter, 1500)
-        plan = self._plans.get(ready.adapter)
-        if plan is None:
-            plan = self._plans[ready.adapter] = make_plan(self.config, mtu)
+        plan = self._plan(ready)
         signatures = self._signatures.get(ready.subnet) or self.config.of(ready.subnet)
         speaker = Speaker(now, ready, plan, signatures, self.throttle, mtu)
         start_ns = signatures.basic_active.period_ns
@@ -163,8 +182,18 @@ class HealthMachine(Machine):
             now, ready, speaker, PathListener(now, ready, start_ns, self.config.confirm_ns, mtu)
         )
 
+    def _plan(self, ready: FlowReady) -> Plan:
+        """What is probed on a path: what the configuration says, and what traffic needs beyond it."""
+        sizes, patterns, _ = self.placement.wanted_values(ready.peer)
+        config = self.config
+        # In a sparse neighbourhood only some paths are probed; the others have basics, which links live by.
+        if not self._neighbourhood.probes(ready.subnet, ready.peer):
+            config = msgspec.structs.replace(config, kinds=())
+        return make_plan(config, self._mtus.get(ready.adapter, 1500), sizes, patterns)
+
     def _lost(self, now: Nanos, lost: FlowLost, touched: dict[PathKey, Path], out: Outbox) -> None:
         path = self._flows.pop((lost.peer, lost.flow), None)
+        self.placement.forget(lost.flow)
         if path is None:
             return
         kind = path.flow_lost(now, lost.flow)
@@ -202,6 +231,22 @@ class HealthMachine(Machine):
             path.speaker.respread(now)
             touched[path.key] = path
 
+    def _set_needs(self, now: Nanos, item: SetNeeds, out: Outbox) -> None:
+        self._needs_changed = True
+        if not self.placement.set(item):
+            what = f"needs of {traffic_name(item.traffic)}: this node has too many; not taken"
+            out.fact(NodeFact(now, "refused", what))
+
+    def _heed_needs(self, now: Nanos, touched: dict[PathKey, Path], out: Outbox) -> None:
+        """Traffic needs something else now: other values are probed, and every flow is judged again."""
+        if not self._needs_changed:
+            return
+        self._needs_changed = False
+        for path in self._paths.values():
+            path.speaker.replan(now, self._plan(path.ready))
+            touched[path.key] = path
+            self._judge(now, path, out)
+
     # -- the tick ------------------------------------------------------------------------------------------------
 
     def wake(self, now: Nanos, out: Outbox) -> None:
@@ -222,6 +267,9 @@ class HealthMachine(Machine):
                     out.down(path.unit, send, True)
                 self._sample(now, path, out)
             self._after(now, path, out)
+        for flow in self.placement.due(now):
+            for path in [path for (_, known), path in self._flows.items() if known == flow]:
+                self._judge(now, path, out)
         self._publish(out)
         self._arm()
 
@@ -285,7 +333,7 @@ class HealthMachine(Machine):
         heap = self._heap
         while heap and heap[0][0] != heap[0][2].armed_at:
             heappop(heap)
-        self.deadline = heap[0][0] if heap else NEVER
+        self.deadline = min(heap[0][0] if heap else NEVER, self.placement.deadline)
 
     # -- rows ----------------------------------------------------------------------------------------------------
 
@@ -299,53 +347,26 @@ class HealthMachine(Machine):
         self._version = max(self._version + 1, now // MICROSECOND)
         row = path.row(kind, self.me.node, self.me.incarnation, self._version)
         self.table.put(row, now)
-        self._news.append(row)
 
     def _name(self, node: bytes) -> str:
         return self.names.get(node, "")
 
     def _publish(self, out: Outbox) -> None:
-        if not self._news:
-            return
-        news, self._news = self._news, []
-        for start in range(0, len(news), ROWS_PER_FRAME):
-            part = encode(PathRows(tuple(news[start : start + ROWS_PER_FRAME])))
-            for peer in self._peers:
-                out.down(link_unit(peer), SendChannel(SYNC, [part]))
+        if self.table.fresh:
+            out.up(KEEPER, Fresh())
 
-    def _peer_up(self, item: PeerUp, out: Outbox) -> None:
-        self._peers[item.peer] = True
-        self._count()
-        self.names[item.peer] = item.member.name
-        self.table.forget(item.peer, item.member.incarnation)
-        if self.table.rows:
-            self._tell_all(item.peer, out)
-        else:
-            # This node, or this unit, has just begun, and knows nothing: no rows ask for all rows.
-            out.down(link_unit(item.peer), SendChannel(SYNC, [encode(PathRows(()))]))
-
-    def _tell_all(self, peer: NodeId, out: Outbox) -> None:
-        rows = list(self.table.rows.values())
-        for start in range(0, len(rows), ROWS_PER_FRAME):
-            frame = PathRows(tuple(rows[start : start + ROWS_PER_FRAME]))
-            out.down(link_unit(peer), SendChannel(SYNC, [encode(frame)]))
-
-    def _rows(self, now: Nanos, peer: NodeId, frame: PathRows, out: Outbox) -> None:
-        if not frame.rows:
-            self._tell_all(peer, out)
-        for row in frame.rows[: 10 * ROWS_PER_FRAME]:
-            if row.listener == self.me.node or not self.table.put(row, now):
-                continue
-            if row.sender == self.me.node:
-                path = self._paths.get((row.listener, row.sender_adapter, row.listener_adapter))
-                if path is not None:
-                    path.speaker.heard(now, row.transport, row.alive)
-                    self._schedule(path)
-                    self._judge(path, out)
+    def _rows(self, now: Nanos, item: RowsHeard, out: Outbox) -> None:
+        """Listeners have said something new of what we send."""
+        for row in item.rows:
+            path = self._paths.get((NodeId(row.listener), row.sender_adapter, row.listener_adapter))
+            if path is not None:
+                path.speaker.heard(now, row.transport, row.alive)
+                self._schedule(path)
+                self._judge(now, path, out)
 
     # -- what links are told -------------------------------------------------------------------------------------
 
-    def _judge(self, path: Path, out: Outbox) -> None:
+    def _judge(self, now: Nanos, path: Path, out: Outbox) -> None:
         """What listeners say of what we send on a path: its link must know."""
         peer, adapter, remote = path.key
         rows = [
@@ -358,27 +379,11 @@ class HealthMachine(Machine):
                 continue
             said = path.said_of(ready)
             own = [of_this_flow(row, said) if row.transport == "udp" else row for row in rows]
-            found = verdict(ready, own, path.verdicts.get(flow))
-            if found is not None and found != path.verdicts.get(flow):
+            found = self.placement.verdict(now, ready, own)
+            if found != path.verdicts.get(flow):
                 path.verdicts[flow] = found
                 out.down(path.unit, found)
 
-    def status(self, now: Nanos, subnets: dict[tuple[bytes, str], str]) -> list[dict[str, Any]]:
-        """The table as the page shows it."""
-        return [
-            {
-                "sender": self.names.get(row.sender, row.sender[:4].hex()),
-                "sender_adapter": row.sender_adapter,
-                "listener": self.names.get(row.listener, row.listener[:4].hex()),
-                "listener_adapter": row.listener_adapter,
-                "subnet": subnets.get((row.listener, row.listener_adapter), row.listener_adapter),
-                "transport": row.transport,
-                "alive": row.alive,
-                "size": row.size,
-                "size_max": row.size_max,
-                "loss_ppm": row.loss_ppm,
-                "rtt_us": row.rtt_us,
-                "since_s": round((now - self.table.since[key]) / SECOND, 1),
-            }
-            for key, row in sorted(self.table.rows.items())
-        ]
+    def signatures(self, subnet: str) -> Signatures:
+        """What is sent on a subnet, and how often."""
+        return self._signatures.get(subnet) or self.config.of(subnet)

@@ -88,6 +88,9 @@ class ChannelOut:
         self.channel = channel
         self.flow: FlowId | None = None
         self.moves = 0
+        self.reason = ""
+        """Why it uses the flow that it uses."""
+        self.home = ""
         self.waiting_bytes = 0
         self.messages = 0
         self.acked = 0
@@ -112,6 +115,14 @@ class ChannelOut:
         self._sacked = RangeSet()
         self._congestion = CONGESTION_START
         self._reduced_order = 0
+
+    @property
+    def traffic(self) -> int:
+        return self.channel
+
+    @property
+    def datagrams(self) -> bool:
+        return False
 
     # -- what is waiting -----------------------------------------------------------------------------------------
 
@@ -347,6 +358,20 @@ class ChannelOut:
             if now - self._flight[0].at < patience_ns:
                 return
             self.abandon(self._flight[0].flow)
+
+    def in_flight(self, flow: FlowId) -> int:
+        """Bytes that are on their way on `flow`."""
+        return sum(piece.stop - piece.start for piece in self._flight if piece.flow == flow)
+
+    def give_up_larger(self, flow: FlowId, piece_max: int) -> None:
+        """Pieces on `flow` that are larger than what passes there now will not arrive: they go again, cut smaller."""
+        kept: deque[_Sent] = deque()
+        for piece in self._flight:
+            if piece.flow == flow and piece.stop - piece.start > piece_max:
+                self._give_up(piece)
+            else:
+                kept.append(piece)
+        self._flight = kept
 
     def abandon(self, flow: FlowId) -> None:
         """Nothing that is on its way on `flow` counts any more: the flow closed, or the channel moves off it."""

@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any, ClassVar, Final
 
-from holdfast.links.channel import ChannelOut
 from holdfast.links.cipher import Cipher
 from holdfast.links.config import Self
-from holdfast.links.flow import DATAGRAM_MAX, DATAGRAM_MIN, TAG_MAX, FlowState
+from holdfast.links.flow import TAG_MAX, FlowState
 from holdfast.links.handshake import (
     NAME_MAX,
     check_addressee,
@@ -23,6 +22,7 @@ from holdfast.links.handshake import (
     version_of,
 )
 from holdfast.links.inlet import Inlet, Route
+from holdfast.links.lanes import Placed
 from holdfast.links.measuring import FRAG
 from holdfast.links.outlet import Outlet
 from holdfast.links.ports import (
@@ -43,14 +43,19 @@ from holdfast.links.ports import (
     OpenFailed,
     PeerDown,
     PeerUp,
+    PortRefused,
     Reannounce,
     Received,
+    Rest,
+    RestAsked,
     SendChannel,
+    SendDatagrams,
     SendFrame,
     SendRaw,
     SessionEnded,
     Transmit,
     link_unit,
+    traffic_name,
 )
 from holdfast.links.sessions import Sessions
 from holdfast.links.wanted import WantedFlows
@@ -175,17 +180,23 @@ class LinkMachine(Machine):
             self._touched = True
             if kind is SendChannel or kind is SendRaw:
                 self._send(now, item, out)
+            elif kind is SendDatagrams:
+                if self.up_since is not None:
+                    for part in item.frames:
+                        self._outlet.datagrams.frame(item.cls, part)
             elif kind is FlowVerdict:
                 self._verdict(now, item, out)
             elif kind is MemberUpdate:
                 self.member = item.member
                 self._wanted.update(item.member, now)
+            elif kind is Rest:
+                self._rest(now, item, out)
         if self._touched and self.up_since is not None:
             acks, unheard = self._inlet.acks(now)
             self._outlet.flush(now, acks, unheard, out)
         self._touched = False
         for flow in self.flows.values():
-            if flow.parts:
+            if flow.parts or flow.apart:
                 self._outlet.transmit(flow, out)
         self._wake_at(self._outlet.deadline)
         self._wake_at(self._wanted.deadline)
@@ -206,6 +217,8 @@ class LinkMachine(Machine):
                 self._end_session(now, "nothing heard on any path", out, hang_up=True)
             else:
                 self._wake_at(self._heard_at + self.me.timing.dead_ns)
+                # Often enough to notice when this node itself was held up: only a late wake-up shows that.
+                self._wake_at(now + self.me.timing.dead_ns // 4)
                 self._outlet.check(now, out)
         self._touched = True
         out.down(self.unit, _FLUSH)
@@ -256,20 +269,24 @@ class LinkMachine(Machine):
 
     def _send(self, now: Nanos, item: SendChannel | SendRaw, out: Outbox) -> None:
         if self.up_since is None:
-            return  # whoever sends has been told that the peer is down
+            # Whoever holds a channel has been told that the peer is down.
+            if isinstance(item, SendRaw):
+                reason = f"there is no session with {self.member.name}"
+                out.effect(PortRefused(self.peer, item.port, len(item.messages), reason))
+            return
         if isinstance(item, SendChannel):
             channel = self._outlet.channel(item.channel)
             channel.write(item.messages)
             if channel.waiting_bytes > QUEUE_MAX:
                 self._end_session(now, f"channel {item.channel} is full", out)
         else:
-            self._outlet.raw(item, now)
+            self._outlet.raw(item, out)
 
     def _send_frame(self, item: SendFrame, out: Outbox) -> None:
         if item.flow is None:
             self._touched = True
             if self.up_since is not None:
-                self._outlet.datagram(item.cls, encode(item.frame))
+                self._outlet.datagrams.frame(item.cls, encode(item.frame))
             return
         flow = self.flows.get(item.flow)
         if flow is None or not flow.ready or flow.closing or not self._cipher.usable(flow):
@@ -328,23 +345,8 @@ class LinkMachine(Machine):
     def _verdict(self, now: Nanos, verdict: FlowVerdict, out: Outbox) -> None:
         """Health has learnt something about sending on a flow."""
         flow = self.flows.get(verdict.flow)
-        if flow is None:
-            return
-        size = flow.size
-        if verdict.size and not flow.stream:
-            size = min(max(verdict.size, DATAGRAM_MIN), DATAGRAM_MAX)
-        worse = (
-            (flow.alive and not verdict.alive)
-            or (verdict.degraded and not flow.degraded)
-            or size < flow.size
-        )
-        if verdict.alive and not flow.alive:
-            flow.shunned_until = 0
-        flow.alive = verdict.alive
-        flow.degraded = verdict.degraded
-        flow.rank = verdict.rank
-        flow.size = size
-        self._outlet.judged(now, flow, worse, out)
+        if flow is not None:
+            self._outlet.judge(now, flow, verdict, out)
 
     # -- the session ---------------------------------------------------------------------------------------------
 
@@ -492,28 +494,47 @@ class LinkMachine(Machine):
         self._wake_at(flow.close_at)
 
     def _end_session(
-        self, now: Nanos, reason: str, out: Outbox, hang_up: bool = False, left: bool = False
+        self,
+        now: Nanos,
+        reason: str,
+        out: Outbox,
+        hang_up: bool = False,
+        left: bool = False,
+        resting: bool = False,
     ) -> None:
         """End every channel, loudly. What comes next has a new epoch, so that nothing of the past is taken for it.
-        `hang_up`: the flows are of no use either. `left`: the peer said goodbye, and will not answer."""
+        `hang_up`: the flows are of no use either. `left`: the peer said goodbye, and will not answer. `resting`:
+        both ends can do without."""
         self.up_since = None
-        unsent = self._outlet.clear()
+        unsent = self._outlet.clear(out)
         self._inlet.clear()
         self._cipher.renew(self._sessions.open(self.unit))
         self.epoch = self._sessions.next_epoch(self.peer)
         for flow in list(self.flows.values()):
             flow.parts.clear()
+            flow.apart.clear()
             if flow.ready:
                 flow.ready = False
-                self._announce(out, FlowLost(self.peer, flow.flow, reason, left))
+                self._announce(out, FlowLost(self.peer, flow.flow, reason, left or resting))
             if hang_up or left:
                 self._close(flow, reason, out)
             elif not flow.closing and flow.proven:
                 flow.hellos = 0
                 self._hello(now, flow)
         out.fact(self._fact(now, "down", reason=f"{reason}; {unsent} bytes not acknowledged"))
-        self._announce(out, PeerDown(self.peer, reason, left))
+        self._announce(out, PeerDown(self.peer, reason, left, resting))
         out.effect(SessionEnded(self.peer, reason, unsent))
+
+    def _rest(self, now: Nanos, item: Rest, out: Outbox) -> None:
+        """Nobody here needs this link: ask the peer, or end it if the peer has asked."""
+        if self.up_since is None:
+            return
+        for flow in self.flows.values():
+            if flow.ready and not flow.closing:
+                flow.parts.append(encode(Bye(rest=True)))
+                self._outlet.transmit(flow, out)
+        if item.agreed:
+            self._end_session(now, "at rest", out, hang_up=True, resting=True)
 
     def _flow_ready(self, flow: FlowState) -> FlowReady:
         mine = self.me.adapter(flow.adapter)
@@ -617,6 +638,8 @@ class LinkMachine(Machine):
                 if self._cipher.take_key(frame):
                     self._key_came(now)
                     self._hand_on_key(frame, out)
+            case Bye(rest=True):
+                self._announce(out, RestAsked(self.peer))
             case Bye():
                 self._end_session(now, "the peer left", out, left=True)
             case _:
@@ -658,21 +681,20 @@ class LinkMachine(Machine):
     # -- for people ----------------------------------------------------------------------------------------------
 
     def _moved(
-        self,
-        now: Nanos,
-        channel: ChannelOut,
-        flow: FlowState,
-        before: FlowState | None,
-        out: Outbox,
+        self, now: Nanos, lane: Placed, flow: FlowState, before: FlowState | None, out: Outbox
     ) -> None:
         was = before.path if before else ""
-        reason = f"channel {channel.channel}"
+        reason = f"{traffic_name(lane.traffic)}: {lane.reason}"
         out.fact(self._fact(now, "moved", path=flow.path, path_before=was, reason=reason))
 
     def _fact(
         self, now: Nanos, event: str, path: str = "", path_before: str = "", reason: str = ""
     ) -> LinkFact:
         return LinkFact(now, event, self.peer.hex(), self.member.name, path, path_before, reason)
+
+    def placement(self, traffic: int) -> tuple[str, str]:
+        """The path that some traffic uses, and why."""
+        return self._outlet.placement(traffic)
 
     def status(self) -> dict[str, Any]:
         """The link as the page and `holdfast status` show it."""
@@ -682,10 +704,22 @@ class LinkMachine(Machine):
             "session": self._cipher.session,
             "refused": self.last_refusal,
             "flows": [
-                {"path": f.path, "ready": f.ready, "alive": f.alive, "size": f.size, "use": f.use}
+                {
+                    "path": f.path,
+                    "ready": f.ready,
+                    "alive": f.alive,
+                    "size": f.size,
+                    "use": f.use,
+                    "unfit": {
+                        traffic_name(fit.traffic): fit.reason
+                        for fit in f.fitness.values()
+                        if fit.state
+                    },
+                }
                 for f in self.flows.values()
             ],
             "channels": self._outlet.status(self._inlet.received),
             "rejected": self.rejected | {"frame": self._inlet.unreadable},
-            "datagrams_dropped": self._outlet.datagrams_dropped,
+            "datagrams": self._outlet.datagram_status(),
+            "datagrams_dropped": self._outlet.datagrams.dropped,
         }

@@ -1,7 +1,8 @@
 """What leaves a link: channels, datagrams and acknowledgements, each on the flow that suits it now.
 
-A channel stays on its flow until the flow is lost, health says that it got worse, or acknowledgements stop coming
-while the peer is heard elsewhere. Then it moves, and what was not acknowledged is sent again.
+A channel stays on its flow until the flow is lost, health says that it does not suit it any more, or acknowledgements
+stop coming while the peer is heard elsewhere. Then it moves (`lanes` says where to), and what was not acknowledged is
+sent again, in pieces that the new flow carries.
 """
 
 from __future__ import annotations
@@ -12,28 +13,36 @@ from typing import Any, Final
 from holdfast.links.channel import ChannelOut
 from holdfast.links.cipher import Cipher
 from holdfast.links.config import LinkTiming
-from holdfast.links.flow import STREAM_PACKET_MAX, FlowState
-from holdfast.links.ports import PORT_MIN, PortRoom, SendRaw, Transmit
+from holdfast.links.datagrams import DatagramsOut
+from holdfast.links.flow import FlowState
+from holdfast.links.lanes import Lane, Lanes, Placed, by_class
+from holdfast.links.ports import (
+    DATAGRAMS,
+    PORT_MIN,
+    FlowVerdict,
+    PortRoom,
+    SendRaw,
+    Transmit,
+    class_of,
+)
 from holdfast.machine import Outbox
-from holdfast.types import DATA, NEVER, FlowId, Nanos, NodeId
-from holdfast.wire.blocks import pack_block
+from holdfast.types import MILLISECOND, NEVER, SYNC, FlowId, Nanos, NodeId
 from holdfast.wire.codec import Part, RoomyPart, encode, part_size, probe_part
-from holdfast.wire.frames import ChunkAck, Probe, RawBatch
+from holdfast.wire.frames import ChunkAck, Probe
 from holdfast.wire.packet import AnyPacket
 
 TURN_BYTES: Final = 1 << 20
 """What one turn gives to the flow of a channel at most."""
-DATAGRAMS_MAX: Final = 1 << 20
-"""Datagrams that wait for a flow to take more, in bytes; beyond that new ones are dropped and counted."""
 FRAMES_MAX: Final = 1000
 """Frames in one packet."""
+WAITS: Final = "waits: "
 _EMPTY: Final = memoryview(b"")
 
 _ACK: Final = 40
 _RANGE: Final = 19
 """The largest that an acknowledgement without ranges, and one range, can be."""
 
-Moved = Callable[[Nanos, ChannelOut, FlowState, FlowState | None, Outbox], None]
+Moved = Callable[[Nanos, Placed, FlowState, FlowState | None, Outbox], None]
 
 
 class Outlet:
@@ -48,22 +57,25 @@ class Outlet:
         moved: Moved,
     ) -> None:
         self.channels: dict[int, ChannelOut] = {}
-        self.datagrams_dropped = 0
         self.deadline: Nanos = NEVER
+        self.lanes = Lanes(flows, cipher)
+        self.datagrams = DatagramsOut(peer, flows, self.lanes)
+        self._acks = Lane(SYNC, datagrams=False)
+        self._order: list[ChannelOut] = []
+        """The channels in the order in which they are served."""
         self._peer = peer
         self._flows = flows
         self._cipher = cipher
         self._timing = timing
         self._moved = moved
-        self._datagrams: dict[int, list[bytes]] = {}
-        self._datagram_bytes = 0
 
-    def clear(self) -> int:
+    def clear(self, out: Outbox) -> int:
         """Forget everything: the session ended. How many bytes were not acknowledged."""
         unsent = sum(c.waiting_bytes + c.unacked for c in self.channels.values())
         self.channels.clear()
-        self._datagrams.clear()
-        self._datagram_bytes = 0
+        self._order.clear()
+        self.datagrams.clear(out)
+        self._acks.flow = None
         self.deadline = NEVER
         return unsent
 
@@ -77,107 +89,81 @@ class Outlet:
         found = self.channels.get(number)
         if found is None:
             found = self.channels[number] = ChannelOut(number)
+            self._order = sorted(
+                self.channels.values(), key=lambda c: (class_of(c.channel), c.channel)
+            )
         return found
 
-    def datagram(self, cls: int, part: bytes) -> None:
-        if len(part) > STREAM_PACKET_MAX or self._datagram_bytes + len(part) > DATAGRAMS_MAX:
-            self.datagrams_dropped += 1
-            return
-        self._datagrams.setdefault(cls, []).append(part)
-        self._datagram_bytes += len(part)
-
-    def raw(self, item: SendRaw, now: Nanos) -> None:
-        """Pack an application's datagrams into as few packets as their sizes allow."""
-        flow = self._datagram_flow(now)
-        if flow is None:
-            self.datagrams_dropped += len(item.messages)
-            return
-        room_max = flow.body_max - 24
-        batch: list[bytes] = []
-        room = room_max
-        for message in item.messages:
-            room -= 4 + len(message)
-            if room < 0 and batch:
-                self.datagram(DATA, encode(RawBatch(item.port, memoryview(pack_block(batch)))))
-                batch = []
-                room = room_max - 4 - len(message)
-            batch.append(message)
-        if batch:
-            self.datagram(DATA, encode(RawBatch(item.port, memoryview(pack_block(batch)))))
-
-    # -- which flow ----------------------------------------------------------------------------------------------
-
-    def best(self, now: Nanos) -> FlowState | None:
-        """The flow that suits a channel best now."""
-        best: FlowState | None = None
-        best_cost: tuple[int, int, int] | None = None
-        for flow in self._flows.values():
-            if not (flow.ready and flow.carries) or flow.closing or not self._cipher.usable(flow):
-                continue
-            cost = flow.cost(now)
-            if best_cost is None or cost < best_cost:
-                best, best_cost = flow, cost
-        return best
-
-    def _datagram_flow(self, now: Nanos) -> FlowState | None:
-        """Datagrams prefer a datagram flow: a lost one must not hold up those behind it."""
-        best: FlowState | None = None
-        for flow in self._flows.values():
-            if flow.stream or not (flow.ready and flow.carries and flow.alive) or flow.closing:
-                continue
-            better = best is None or (flow.use, flow.rank) < (best.use, best.rank)
-            if better and self._cipher.usable(flow):
-                best = flow
-        return best or self.best(now)
-
-    def _flow_of(self, channel: ChannelOut) -> FlowState | None:
-        return self._flows.get(channel.flow) if channel.flow is not None else None
+    def raw(self, item: SendRaw, out: Outbox) -> None:
+        """Datagrams of an application."""
+        self.datagrams.raw(item, out)
 
     # -- moving --------------------------------------------------------------------------------------------------
 
     def lost(self, flow: FlowState) -> None:
         """The flow is gone: what was on its way there must go again."""
-        for channel in self.channels.values():
+        for channel in self._order:
+            self._lost(channel, flow)
             channel.abandon(flow.flow)
+        for lane in self.datagrams.placed():
+            self._lost(lane, flow)
 
-    def judged(self, now: Nanos, flow: FlowState, worse: bool, out: Outbox) -> None:
-        """Health has changed its mind about a flow: leave it, or come back to it."""
-        for channel in self.channels.values():
-            if worse and channel.flow == flow.flow:
-                self._move(now, channel, out)
-            elif not worse and channel.flow is not None and channel.flow != flow.flow:
-                self._move_back(now, channel, out)
+    @staticmethod
+    def _lost(lane: Placed, flow: FlowState) -> None:
+        if lane.flow == flow.flow:
+            lane.flow = None
+            lane.reason = f"{flow.path} was lost"
+            lane.home = lane.home or flow.path
 
-    def _move(self, now: Nanos, channel: ChannelOut, out: Outbox) -> None:
-        """Take a channel off its flow if there is a better one; what was not acknowledged is sent again."""
-        old, flow = self._flow_of(channel), self.best(now)
-        if flow is None or flow is old:
+    def judge(self, now: Nanos, flow: FlowState, verdict: FlowVerdict, out: Outbox) -> None:
+        """Health has changed its mind about a flow: whom it does not suit any more leaves it, synchronisation first,
+        and whom it suits again may come back."""
+        placed: list[Placed] = [*self._order, *self.datagrams.placed()]
+        good_before = {lane.traffic: flow.judged and flow.good_for(lane.traffic) for lane in placed}
+        piece_max = flow.piece_max
+        flow.take(verdict)
+        if flow.piece_max < piece_max:
+            for channel in self._order:
+                channel.give_up_larger(flow.flow, flow.piece_max)
+        for lane in by_class(placed):
+            here = self.lanes.flow_of(lane)
+            if here is None:
+                continue
+            if not here.suits(lane.traffic, now):
+                self._leave(now, lane, here.why_not(lane.traffic, now), out)
+            elif not good_before[lane.traffic] and self.lanes.given_back(now, lane, flow):
+                self._assign(now, lane, flow, f"{flow.path} is given back to it", out)
+
+    def _leave(self, now: Nanos, lane: Placed, why: str, out: Outbox) -> None:
+        """Take traffic off its flow if there is a better one; what was not acknowledged is sent again."""
+        old, flow = self.lanes.flow_of(lane), self.lanes.better(now, lane)
+        barred = old is not None and not self.lanes.may_use(old, lane)
+        if flow is None and not barred:
+            lane.reason = f"{why}; there is nothing better"
             return
-        if old is not None:
-            channel.abandon(old.flow)
-            channel.flow = old.flow
-        self._assign(now, channel, flow, out)
-
-    def _move_back(self, now: Nanos, channel: ChannelOut, out: Outbox) -> None:
-        """A better flow exists again. New bytes go there; what is on its way is left to arrive."""
-        flow, best = self._flow_of(channel), self.best(now)
-        if flow is None or best is None or best.cost(now)[:2] >= flow.cost(now)[:2]:
+        if old is not None and isinstance(lane, ChannelOut):
+            lane.abandon(old.flow)
+            lane.flow = old.flow
+        if flow is None:
+            lane.flow = None
+            lane.reason = WAITS + why
             return
-        self._assign(now, channel, best, out)
+        self._assign(now, lane, flow, why, out)
 
-    def _assign(self, now: Nanos, channel: ChannelOut, flow: FlowState, out: Outbox) -> None:
-        before = self._flow_of(channel)
-        channel.flow = flow.flow
-        if channel.acked or channel.unacked:
-            channel.moves += 1
-            self._moved(now, channel, flow, before, out)
+    def _assign(self, now: Nanos, lane: Placed, flow: FlowState, why: str, out: Outbox) -> None:
+        before = self.lanes.flow_of(lane)
+        self.lanes.assign(now, lane, flow, why)
+        used = lane.acked or lane.unacked if isinstance(lane, ChannelOut) else before is not None
+        if used:
+            lane.moves += 1
+            self._moved(now, lane, flow, before, out)
 
     def check(self, now: Nanos, out: Outbox) -> None:
         """Channels whose acknowledgements do not come: send again, or move to another flow."""
         self.deadline = NEVER
         stall_ns = self._timing.stall_ns
-        for channel in self.channels.values():
-            flow = self._flow_of(channel)
+        for channel in self._order:
+            flow = self.lanes.flow_of(channel)
             if flow is None:
                 continue
             channel.give_up_strays(now, stall_ns)
@@ -196,7 +182,8 @@ class Outlet:
             ]
             if others and max(others) >= since + stall_ns // 2:
                 flow.shunned_until = now + self._timing.shun_ns
-                self._move(now, channel, out)
+                why = f"no acknowledgements on {flow.path} for {stall_ns // MILLISECOND} ms"
+                self._leave(now, channel, why, out)
 
     # -- out they go ---------------------------------------------------------------------------------------------
 
@@ -204,13 +191,12 @@ class Outlet:
         """Give everything that can go to its flow: acknowledgements, datagrams, then channels by class."""
         if acks:
             self._flush_acks(now, acks, shout)
-        if self._datagrams:
-            self._flush_datagrams(now)
-        for number in sorted(self.channels):
-            self._pump(now, self.channels[number], out)
+        self.datagrams.flush(now, out)
+        for channel in self._order:
+            self._pump(now, channel, out)
 
     def _flush_acks(self, now: Nanos, acks: list[ChunkAck], shout: bool) -> None:
-        best = self.best(now)
+        best = self.lanes.place(now, self._acks)
         parts = [encode(ack) for ack in acks]
         largest = max(map(len, parts))
         for flow in self._flows.values():
@@ -220,44 +206,20 @@ class Outlet:
                 fitting = parts if largest <= room else [_shortened(ack, room) for ack in acks]
                 flow.parts.extend(fitting)
 
-    def _flush_datagrams(self, now: Nanos) -> None:
-        flow = self._datagram_flow(now)
-        if flow is None or not flow.credit:
-            return
-        for cls in sorted(self._datagrams):
-            parts = self._datagrams[cls]
-            if not flow.stream and max(map(len, parts)) > flow.body_max:
-                parts = self._send_large(now, parts, flow.body_max)
-            flow.parts.extend(parts)
-        self._datagrams.clear()
-        self._datagram_bytes = 0
-
-    def _send_large(self, now: Nanos, parts: list[bytes], room: int) -> list[bytes]:
-        """What no datagram can hold goes by stream, or would be lost for certain; the others are given back."""
-        streams = [
-            f
-            for f in self._flows.values()
-            if f.stream and f.ready and f.carries and not f.closing and f.credit
-        ]
-        large = [part for part in parts if len(part) > room]
-        if streams:
-            min(streams, key=lambda flow: flow.cost(now)).parts.extend(large)
-        else:
-            self.datagrams_dropped += len(large)
-        return [part for part in parts if len(part) <= room]
-
     def _pump(self, now: Nanos, channel: ChannelOut, out: Outbox) -> None:
-        flow: FlowState | None = self._flow_of(channel)
+        flow = self.lanes.flow_of(channel)
         if channel.wants():
             if flow is None or not flow.ready or flow.closing:
-                flow = self.best(now)
+                why = f"{flow.path} closes" if flow is not None else channel.reason
+                flow = self.lanes.best(now, channel.channel)
                 if flow is None:
                     return
-                self._assign(now, channel, flow, out)
+                self._assign(now, channel, flow, why.removeprefix(WAITS), out)
             if flow.credit:
-                frames = channel.pump(now, flow.flow, TURN_BYTES, flow.piece_max, not flow.stream)
+                budget = TURN_BYTES if not flow.choked else self._narrow(flow)
+                frames = channel.pump(now, flow.flow, budget, flow.piece_max, not flow.stream)
                 flow.parts.extend(frames)
-                if channel.wants() and frames and flow.stream:
+                if channel.wants() and frames and flow.stream and not flow.choked:
                     self._wake_at(now + 1)
         if channel.unacked:
             stream = flow is None or flow.stream
@@ -265,11 +227,23 @@ class Outlet:
         if channel.channel >= PORT_MIN:
             out.effect(PortRoom(self._peer, channel.channel, channel.waiting_bytes))
 
+    def _narrow(self, flow: FlowState) -> int:
+        """What a stream takes whose larger segments do not pass: one small write, then the next when that has
+        arrived. More would be joined to larger segments by the kernel, at the latest when it sends again."""
+        on_its_way = sum(channel.in_flight(flow.flow) for channel in self._order)
+        return 0 if on_its_way else 1
+
     def transmit(self, flow: FlowState, out: Outbox) -> None:
         """Pack what waits for a flow into packets of the size that it carries."""
         parts, flow.parts = flow.parts, []
+        apart, flow.apart = flow.apart, []
         if not self._cipher.usable(flow):
             return  # nothing leaves unsealed; a Hello is repeated when the key has come
+        if apart:
+            write = self._cipher.write
+            out.effect(Transmit(flow.flow, [write(flow, [part]) for part in apart]))
+            if not parts:
+                return
         if len(parts) == 1:
             out.effect(Transmit(flow.flow, [self._cipher.write(flow, parts)]))
             return
@@ -300,11 +274,20 @@ class Outlet:
         packet = self._cipher.write(flow, [probe_part(probe, memoryview(fill))], clear=True)
         out.effect(Transmit(flow.flow, [packet]), immediate=True)
 
+    def placement(self, traffic: int) -> tuple[str, str]:
+        """The path that some traffic uses, and why; empty where it has no place yet."""
+        lane = self.datagrams.lanes.get(traffic) or self.channels.get(traffic)
+        if lane is None:
+            return "", ""
+        flow = self.lanes.flow_of(lane)
+        return flow.path if flow else "", lane.reason
+
     def status(self, received: dict[int, int]) -> list[dict[str, Any]]:
         return [
             {
                 "channel": c.channel,
-                "path": flow.path if (flow := self._flow_of(c)) else "",
+                "path": self.placement(c.channel)[0],
+                "reason": c.reason,
                 "queued": c.waiting_bytes,
                 "unacked": c.unacked,
                 "sent": c.messages,
@@ -312,6 +295,21 @@ class Outlet:
                 "moves": c.moves,
             }
             for c in self.channels.values()
+        ]
+
+    def datagram_status(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "port": lane.traffic - DATAGRAMS,
+                "path": self.placement(lane.traffic)[0],
+                "reason": lane.reason,
+                "sent": lane.sent,
+                "refused": lane.refused,
+                "refusal": lane.refusal,
+                "moves": lane.moves,
+            }
+            for lane in self.datagrams.lanes.values()
+            if lane.traffic >= DATAGRAMS
         ]
 
 

@@ -143,6 +143,13 @@ class SendFrame(msgspec.Struct, frozen=True, gc=False):
     """Fill up the packet to this size on the wire, alone in its packet; 0: pack it with others."""
 
 
+class SendDatagrams(msgspec.Struct, frozen=True, gc=False):
+    """Frames that are encoded already, as datagrams: each may be lost. The same bytes may go to many peers."""
+
+    cls: int
+    frames: list[bytes]
+
+
 class SendChannel(msgspec.Struct, frozen=True, gc=False):
     """Messages on a channel: reliable, in order, whatever path. Channel `cls` carries encoded frames; channels from
     `PORT_MIN` on carry what applications send."""
@@ -154,6 +161,18 @@ class SendChannel(msgspec.Struct, frozen=True, gc=False):
 PORT_MIN = 16
 DATAGRAMS = 1 << 20
 """Added to the port of an application's datagrams where both kinds of traffic are named by a number."""
+
+
+def traffic_name(traffic: int) -> str:
+    """What people call this traffic."""
+    if traffic > DATAGRAMS:
+        return f"datagrams {traffic - DATAGRAMS}"
+    return "datagrams" if traffic == DATAGRAMS else f"channel {traffic}"
+
+
+def class_of(traffic: int) -> int:
+    """The class that traffic belongs to: what applications send is `DATA`."""
+    return traffic if traffic < PORT_MIN else DATA
 
 
 class SendRaw(msgspec.Struct, frozen=True, gc=False):
@@ -169,23 +188,55 @@ class MemberUpdate(msgspec.Struct, frozen=True, gc=False):
     member: MemberInfo
 
 
+FIT = 0
+HELD = 1
+"""It suits again, but it has failed before, and was not sound for long enough since."""
+UNFIT = 2
+"""It does not suit; used only while nothing suits."""
+BARRED = 3
+"""Never to be used by this traffic, which rather waits."""
+
+
+class Fitness(msgspec.Struct, frozen=True, gc=False):
+    """What a flow is worth to one kind of traffic, by the need of that traffic."""
+
+    traffic: int
+    """A channel's number, or `DATAGRAMS` plus the port of an application's datagrams. Those without an entry of
+    their own are judged as `DATA`, and as `DATAGRAMS`."""
+    state: int
+    reason: str = ""
+    """In plain words, where it is not just fit."""
+    rank: int = 0
+    """Lower is better among flows in one state: what the traffic would rather have."""
+    size: int = 0
+    """The packets that this traffic asked for: it is put into no larger ones, and not together with others, whose
+    larger packets may be lost where its own pass. 0: any."""
+
+
 class FlowVerdict(msgspec.Struct, frozen=True, gc=False):
     """What health knows of sending on a flow: whether the peer hears it, and the largest packet that passes."""
 
     flow: FlowId
     alive: bool
     size: int
-    """0 leaves the size as it is."""
+    """The largest packet that passes; 0 leaves a datagram flow's size as it is, and says of a stream that it carries
+    segments of every size."""
     degraded: bool = False
-    """The path has a soft error that could hurt what uses this flow."""
+    """The path has a soft error, whomever it hurts."""
     rank: int = 0
     """Lower is better among flows that are equally able."""
-    unfit: tuple[tuple[int, str], ...] = ()
-    """Traffic that should not use this flow, and why: a channel's number, or `DATAGRAMS` plus a port's."""
+    fitness: tuple[Fitness, ...] = ()
+    """Empty: a path with a soft error suits nobody, any other suits all."""
 
 
 class Leave(msgspec.Struct, frozen=True, gc=False):
     """Say goodbye to the peer: this node is about to stop."""
+
+
+class Rest(msgspec.Struct, frozen=True, gc=False):
+    """To a link that nobody here needs: ask the peer whether it may rest, or, when `agreed`, end it."""
+
+    agreed: bool = False
 
 
 class Reannounce(msgspec.Struct, frozen=True, gc=False):
@@ -220,6 +271,31 @@ class PeerDown(msgspec.Struct, frozen=True, gc=False):
     reason: str
     left: bool = False
     """It said goodbye."""
+    resting: bool = False
+    """Neither end needs the link; the peer stays a member, and nothing is wrong with it."""
+
+
+class RestAsked(msgspec.Struct, frozen=True, gc=False):
+    """The peer does not need this link any more."""
+
+    peer: NodeId
+
+
+class MemberLeft(msgspec.Struct, frozen=True, gc=False):
+    """To the directory: a member that this node need not have a link to has left the domain."""
+
+    node: NodeId
+    incarnation: int
+
+
+class NeighboursChanged(msgspec.Struct, frozen=True, gc=False):
+    """Somebody else may be a neighbour now: look whom this node must have links to."""
+
+
+class NeedLink(msgspec.Struct, frozen=True, gc=False):
+    """To the directory: an application talks to a member, so there must be a link to it, neighbour or not."""
+
+    peer: NodeId
 
 
 class FlowReady(msgspec.Struct, frozen=True, gc=False):
@@ -286,3 +362,12 @@ class PortRoom(msgspec.Struct, frozen=True, gc=False):
     peer: NodeId
     port: int
     queued: int
+
+
+class PortRefused(msgspec.Struct, frozen=True, gc=False):
+    """Effect for the driver: datagrams of an application that were not sent, how many, and why."""
+
+    peer: NodeId
+    port: int
+    count: int
+    reason: str

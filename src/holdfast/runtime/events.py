@@ -38,5 +38,7 @@ def _link(fact: LinkFact) -> str | None:
         return f"link to {fact.peer_name} is down: {fact.reason}"
     if fact.event == "moved":
         before = f" from {fact.path_before}" if fact.path_before else ""
-        return f"{fact.reason} to {fact.peer_name} moved{before} to {fact.path}"
+        what, _, why = fact.reason.partition(": ")
+        because = f" ({why})" if why else ""
+        return f"{what} to {fact.peer_name} moved{before} to {fact.path}{because}"
     return None

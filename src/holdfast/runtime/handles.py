@@ -9,12 +9,18 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+import msgspec
+
 from holdfast.errors import HoldfastError, MisuseError
+from holdfast.group.metadata import NAME_MAX, REQUEST_MAX, Note
 from holdfast.group.ports import Multicast
+from holdfast.health.monitor import HEALTH
+from holdfast.health.needs import Needs, SetNeeds
 from holdfast.links.channel import MESSAGE_MAX
-from holdfast.links.ports import SendChannel, SendRaw, link_unit
-from holdfast.runtime.driver import Driver
-from holdfast.types import DATA, NodeId
+from holdfast.links.datagrams import BOUNDS
+from holdfast.links.ports import DATAGRAMS, SendChannel, SendRaw, link_unit
+from holdfast.runtime.driver import ITEM_BYTES, Driver
+from holdfast.types import DATA, SYNC, NodeId
 
 QUEUE_BYTES: Final = 8 << 20
 
@@ -106,25 +112,76 @@ class _Handle:
         raise AssertionError("a handle is one of the kinds below")
 
 
-class Channel(_Handle):
-    """Reliable and in order, over whichever path works, until the peer restarts or every path is dead."""
+class Place(msgspec.Struct, frozen=True, gc=False):
+    """Where some traffic goes now: `own adapter/the peer's adapter/transport`, and why there."""
 
-    def __init__(self, driver: Driver, peer: NodeId, port: int) -> None:
-        super().__init__(driver, link_unit(peer), QUEUE_BYTES)
+    path: str
+    """Empty before anything was sent, and while nothing may be used."""
+    reason: str
+
+
+class _PeerHandle(_Handle):
+    """Traffic to one port of one peer, which has a place among the paths to that peer."""
+
+    def __init__(
+        self, driver: Driver, peer: NodeId, port: int, traffic: int, needs: Needs | None, bound: int
+    ) -> None:
+        super().__init__(driver, link_unit(peer), bound)
         self.peer = peer
         self.port = port
+        self._traffic = traffic
+        self._needs: Needs | None = None
+        if needs is not None:
+            self.needs = needs
+
+    @property
+    def needs(self) -> Needs | None:
+        """What this traffic needs of its path; may be set at any time, and None takes it back."""
+        return self._needs
+
+    @needs.setter
+    def needs(self, needs: Needs | None) -> None:
+        if self._ended is not None:
+            raise self._ended
+        self._needs = needs
+        item = SetNeeds("application", self._traffic, needs, self.peer)
+        self._driver.intake.force(SYNC, HEALTH, item, ITEM_BYTES)
+        self._driver.wake()
+
+    @property
+    def placement(self) -> Place:
+        """The path that this traffic uses now, and why."""
+        link = self._driver.core.link(self.peer)
+        return Place(*link.placement(self._traffic)) if link is not None else Place("", "")
+
+
+class Channel(_PeerHandle):
+    """Reliable and in order, over whichever path works, until the peer restarts or every path is dead."""
+
+    def __init__(self, driver: Driver, peer: NodeId, port: int, needs: Needs | None = None) -> None:
+        super().__init__(driver, peer, port, port, needs, QUEUE_BYTES)
 
     def _request(self, messages: list[bytes]) -> object:
         return SendChannel(self.port, messages)
 
 
-class Datagrams(_Handle):
+class Datagrams(_PeerHandle):
     """Messages that may be lost, doubled or overtaken: packed into as few packets as fit."""
 
-    def __init__(self, driver: Driver, peer: NodeId, port: int) -> None:
-        super().__init__(driver, link_unit(peer), QUEUE_BYTES)
-        self.peer = peer
-        self.port = port
+    def __init__(self, driver: Driver, peer: NodeId, port: int, needs: Needs | None = None) -> None:
+        super().__init__(driver, peer, port, DATAGRAMS + port, needs, BOUNDS[DATA])
+        self.refused = 0
+        """Messages that were accepted here but could not be sent: no path carries them, or too much waited."""
+        self.refusal = ""
+        """Why the last of them was refused."""
+
+    def is_to(self, peer: NodeId, port: int) -> bool:
+        return (self.peer, self.port) == (peer, port)
+
+    def refuse(self, count: int, reason: str) -> None:
+        """The node says that messages were not sent."""
+        self.refused += count
+        self.refusal = reason
 
     def hand_over(self) -> None:
         super().hand_over()
@@ -137,5 +194,60 @@ class Datagrams(_Handle):
 class Group(_Handle):
     """Messages to all replicas of a group, in one order for all. The bound is the group's window."""
 
+    def __init__(self, driver: Driver, unit: str, bound: int, priorities: int = 1) -> None:
+        super().__init__(driver, unit, bound)
+        self._priorities = priorities
+        self._notes: list[tuple[int, Note]] = []
+
+    def try_send(
+        self,
+        message: bytes,
+        *,
+        priority: int | None = None,
+        topic: str = "",
+        request: bytes = b"",
+        resync: bool = False,
+    ) -> bool:
+        """Queue a message; False when the queue is full, and then nothing was sent.
+
+        `priority` is 0 for the most urgent. A message with a `request` id that the group has seen is not delivered
+        again, whoever sends it. `resync` ends what the group ignores of this source until it is in step again.
+        """
+        if priority is None and not topic and not request and not resync:
+            return super().try_send(message)
+        note = self._note(priority, topic, request, resync)
+        if not super().try_send(message):
+            return False
+        self._notes.append((len(self._messages) - 1, note))
+        return True
+
+    async def send(
+        self,
+        message: bytes,
+        *,
+        priority: int | None = None,
+        topic: str = "",
+        request: bytes = b"",
+        resync: bool = False,
+    ) -> None:
+        """Queue a message, as `try_send`; waits while the queue is full."""
+        while not self.try_send(
+            message, priority=priority, topic=topic, request=request, resync=resync
+        ):
+            await self.writable()
+
+    def _note(self, priority: int | None, topic: str, request: bytes, resync: bool) -> Note:
+        lowest = self._priorities - 1
+        if priority is not None and not 0 <= priority <= lowest:
+            raise MisuseError(
+                f"priority {priority}: this group has 0 (most urgent) to {lowest}; nothing was sent"
+            )
+        if len(topic) > NAME_MAX or len(request) > REQUEST_MAX:
+            raise MisuseError(
+                f"a topic has at most {NAME_MAX} letters, a request id {REQUEST_MAX} bytes; nothing was sent"
+            )
+        return Note(-1 if priority is None else priority, topic, request, resync)
+
     def _request(self, messages: list[bytes]) -> object:
-        return Multicast(messages)
+        notes, self._notes = tuple(self._notes), []
+        return Multicast(messages, notes)

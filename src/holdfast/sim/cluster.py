@@ -61,7 +61,13 @@ def make_core(context: HostContext, config: NodeConfig) -> Core:
     identity = open_identity(context.store, partial(context.entropy, 16))
     stored = {table: context.load(table) for table in NodeCore.tables(config)}
     return NodeCore(
-        config, identity.node, identity.incarnation, context.seed, context.entropy, stored
+        config,
+        identity.node,
+        identity.incarnation,
+        context.seed,
+        context.entropy,
+        stored,
+        wall_offset_ns=context.wall_offset_ns,
     )
 
 

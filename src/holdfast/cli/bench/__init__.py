@@ -1,7 +1,7 @@
 """`holdfast bench`: measures, so that users can repeat them. Every figure has a ratio to something known.
 
-`report` is the shape of the output, `raw` and `fanout` are the opponents, `link_speed`, `group_speed` and `sim_speed`
-the benchmarks; `peer` and `group_member` are the processes that they start, `crew` starts those of a group.
+`report` is the shape of the output, `raw` and `fanout` are the opponents, `link_speed`, `group_speed`, `sim_speed` and
+`health_bench` the benchmarks; `peer` and `group_member` are processes that they start, `crew` starts those of a group.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from holdfast.cli.bench.report import Report, show
 from holdfast.errors import MisuseError
@@ -76,3 +77,31 @@ def group(
     if unknown:
         raise MisuseError(f"{unknown[0]!r} is not a part: {', '.join(PARTS)}; nothing was measured")
     _finish(bench_group(Plan(parts, seconds, rounds, slow_messages)), as_json)
+
+
+@app.command()
+def health(
+    as_json: AsJson = False,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help="Only this class of faults; repeat it.")
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(help="How long each fault lasts; 0 for none.", min=0, max=600)
+    ] = 5.0,
+    cost_seconds: Annotated[
+        float, typer.Option(help="How long the cost is measured; 0 for not.", min=0, max=600)
+    ] = 20.0,
+    minutes: Annotated[
+        float, typer.Option(help="Virtual minutes for false alarms; 0 for none.", min=0, max=6000)
+    ] = 60.0,
+) -> None:
+    """Faults under a flow of messages: when noticed, how long it stalls; cost; false alarms (root for the lab)."""
+    from holdfast.cli.bench.health_bench import bench_health
+    from holdfast.cli.lab.trial import CLASSES
+
+    for name in only or ():
+        if name not in CLASSES:
+            raise MisuseError(f"{name!r} is not a class of faults: {', '.join(CLASSES)}")
+    with Console(stderr=True).status("health") as shown:
+        report = bench_health(shown.update, tuple(only or CLASSES), seconds, cost_seconds, minutes)
+    _finish(report, as_json)
