@@ -122,7 +122,8 @@ class Tally:
                 continue
             other = progress.get(member.name)
             if other is None:
-                continue  # A change that is not decided takes it out; it may still come back.
+                # A change that is not decided takes it out: until it is, nothing that it may ask for is let go.
+                return self._log.ground.index
             if not waits and not self._peers.is_here(member):
                 continue
             applied = min(applied, other.applied)

@@ -52,6 +52,8 @@ class GroupRun(msgspec.Struct, frozen=True):
     voters: int
     learners: int
     durability: Literal["memory", "durable"]
+    transport: Literal["channel", "datagram"]
+    answers: bool
     load: Load
     run_ns: Nanos
 
@@ -63,8 +65,8 @@ class GroupRun(msgspec.Struct, frozen=True):
     def text(self) -> str:
         """In a line, for people."""
         return (
-            f"mood {self.mood}, {self.durability}, {self.voters} voters and {self.learners} learners "
-            f"of {self.nodes} nodes"
+            f"mood {self.mood}, {self.durability}, by {self.transport}, {self.voters} voters and "
+            f"{self.learners} learners of {self.nodes} nodes"
         )
 
     def scenario(self) -> Scenario:
@@ -81,7 +83,15 @@ class GroupRun(msgspec.Struct, frozen=True):
         return plan(self.seed, hosts, list(SUBNETS), self.run_ns, self.quiet_ns, budget)
 
     def group(self) -> GroupPlan:
-        return GroupPlan(GROUP, self.voters, self.load, self.learners, self.durability)
+        return GroupPlan(
+            GROUP,
+            self.voters,
+            self.load,
+            self.learners,
+            self.durability,
+            transport=self.transport,
+            answers=self.answers,
+        )
 
     def cluster(self, scenario: Scenario, trace: Trace | None = None, replay: str = "") -> Cluster:
         return Cluster(
@@ -107,12 +117,16 @@ def draw(seed: int, seconds: int = SECONDS) -> GroupRun:
     if mood == "sources":
         nodes = voters + learners + random.randint(1, 2)
     durability: Literal["memory", "durable"] = random.choice(("memory", "durable"))
+    transport: Literal["channel", "datagram"] = random.choice(("channel", "channel", "datagram"))
+    answers = bool(random.getrandbits(1))
     load = Load(
         every_ns=random.choice((20, 40, 80)) * MILLISECOND,
         batch_max=random.choice((1, 8, 30)),
         size_max=random.choice((20, 300, 1_500)),
     )
-    return GroupRun(seed, mood, nodes, voters, learners, durability, load, seconds * SECOND)
+    return GroupRun(
+        seed, mood, nodes, voters, learners, durability, transport, answers, load, seconds * SECOND
+    )
 
 
 # -- what a campaign must have exercised -------------------------------------------------------------------------
@@ -121,7 +135,9 @@ AT_LEAST: Final[dict[str, int]] = {
     "elections": 100,
     "gaps": 1_000,
     "recoveries": 1_000,
-    "rejoins": 100,
+    "step-downs": 100,
+    "truncations": 20,
+    "view entries": 300,
     "restarts": 500,
     "snapshots": 100,
     "state transfers": 100,

@@ -21,10 +21,11 @@ from holdfast.sim.checkers.sight import look_at_replica, replicas_of
 from holdfast.sim.coverage import Coverage
 from holdfast.sim.facts import FactBook
 from holdfast.sim.host import Host
-from holdfast.sim.ledger import Converged, Ledger, Load, Sender
+from holdfast.sim.ledger import Chooser, Converged, Ledger, Load, Sender
 from holdfast.sim.port import Core, HostContext
 from holdfast.sim.profile import HostProfile
 from holdfast.sim.scenario import Scenario
+from holdfast.sim.seeds import chance
 from holdfast.sim.trace import Trace
 from holdfast.sim.world import World
 from holdfast.types import MILLISECOND, NEVER, SECOND, Nanos
@@ -47,6 +48,9 @@ class GroupPlan(msgspec.Struct, frozen=True):
     durability: Literal["memory", "durable"] = "memory"
     delivery: Literal["safe", "fast"] = "safe"
     mode: Literal["majority", "availability"] = "majority"
+    transport: Literal["channel", "datagram"] = "channel"
+    answers: bool = False
+    """Applications answer questions about lost messages, by chance; else the group's table does."""
 
     @property
     def voter_names(self) -> tuple[str, ...]:
@@ -135,6 +139,12 @@ class Cluster:
         self.world.ask = self._ask
         self.scenario = scenario
 
+    def _application(self, host: str, unit: str) -> Ledger:
+        if any(group.answers and unit == f"replica/{group.name}" for group in self._groups):
+            boots = self.world.hosts[host].boots
+            return Chooser(chance(self.world.seed, "answers", host, unit, boots))
+        return Ledger()
+
     def _promise(self, group: GroupPlan) -> GroupPromise:
         return GroupPromise(
             self._voters(group) + self._learners(group),
@@ -193,7 +203,7 @@ class Cluster:
     def _add_node(self, number: int, profile: HostProfile | None) -> None:
         name = node_name(number)
         boot = partial(make_core, config=self.config(number))
-        host = self.world.add_host(name, boot, profile, lambda _: Ledger())
+        host = self.world.add_host(name, boot, profile, partial(self._application, name))
         for index, subnet in enumerate(self._subnets, 1):
             self.world.network.attach(host, subnet, subnet, address(index, number))
         senders = [
@@ -223,6 +233,7 @@ class Cluster:
                     durability=group.durability,
                     delivery=group.delivery,
                     mode=group.mode,
+                    transport=group.transport,
                 )
             )
         return NodeConfig(

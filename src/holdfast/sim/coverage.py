@@ -21,7 +21,11 @@ FACTS: Final[dict[str, str]] = {
     "suspended": "suspensions",
     "halted": "halts",
     "refused": "refused messages",
-    "whole": "rejoins",
+    "asks": "questions about losses",
+    "not recovered": "recoveries that failed",
+    "steps down": "step-downs for a reason",
+    "stalls": "stalls",
+    "refounded": "foundings by an operator",
 }
 """Events of `GroupFact` that are counted, and as what."""
 
@@ -61,6 +65,8 @@ class Coverage(Checker):
         for fact in result.facts:
             if isinstance(fact, GroupFact) and fact.event in FACTS:
                 self.count(FACTS[fact.event])
+            elif isinstance(fact, GroupFact) and fact.event == "decides":
+                self.count(f"decided: {fact.detail.partition(' (')[0]}")
             elif isinstance(fact, OrderFact) and fact.entry in ENTRIES:
                 self.count(ENTRIES[fact.entry])
 

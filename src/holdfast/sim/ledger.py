@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from random import Random
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from holdfast.group.actions import DROP, IGNORE, RECOVER, SUSPEND, Action
+from holdfast.group.loss import LossInfo
 from holdfast.group.ports import Batch, Context, Multicast, Replica, SourceRoom
 from holdfast.sim.checkers import Checker, GroupChecks
 from holdfast.sim.seeds import chance
@@ -49,6 +52,31 @@ class Ledger(Replica):
 
     def restore(self, state: bytes) -> None:
         self.state = msgspec.msgpack.decode(state, type=LedgerState)
+
+
+class Chooser(Ledger):
+    """A ledger that answers questions about lost messages, each time as chance has it."""
+
+    def __init__(self, random: Random) -> None:
+        super().__init__()
+        self._random = random
+
+    def on_loss(self, info: LossInfo) -> Action | None:
+        return self._random.choice(ANSWERS)
+
+
+ANSWERS: Final[tuple[Action | None, ...]] = (
+    None,
+    DROP,
+    RECOVER,
+    RECOVER.within(0.3).otherwise(DROP),
+    RECOVER.within(0.3).otherwise(SUSPEND),
+    SUSPEND,
+    IGNORE(("stream",), seconds=0.3),
+    IGNORE(("source",), count=50),
+    RECOVER.within(0.3).otherwise(DROP).and_ignore(("stream",), seconds=0.2),
+)
+"""None: as the group's table says."""
 
 
 class Load(msgspec.Struct, frozen=True):

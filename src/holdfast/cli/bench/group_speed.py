@@ -51,8 +51,8 @@ SETTINGS: Final = {
 }
 POLICIES: Final = {
     "recover": "",
-    "drop": '[[group.policy]]\npriority = 1\naction = "drop"',
-    "ignore": '[[group.policy]]\npriority = 1\naction = "drop and ignore"',
+    "drop": '[[group.loss]]\npriority = 1\nat_once = true\naction = "drop"',
+    "ignore": '[[group.loss]]\npriority = 1\nat_once = true\naction = "drop and ignore"\nignore_s = 1.0',
 }
 PARTS: Final = ("throughput", "leader", "loss", "memory")
 
