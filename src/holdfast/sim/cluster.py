@@ -256,8 +256,10 @@ class Cluster:
             sender.begin()
         if self.scenario is not None:
             self.scenario.schedule(self.world)
-        # Senders fall silent and the last fault is over: from here on everything comes to rest.
-        self.world.at(self._until_ns - self._quiet_ns, lambda _: self.groups.watch_calm(self.world))
+        calm_ns = self._until_ns - self._quiet_ns
+        if self._groups and calm_ns > self.world.now:
+            # Senders fall silent and the last fault is over: from here on everything comes to rest.
+            self.world.at(calm_ns, lambda _: self.groups.watch_calm(self.world))
 
     def run(self) -> dict[str, Any]:
         """The whole run, with every check; what it came to."""

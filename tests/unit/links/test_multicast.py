@@ -88,8 +88,8 @@ def pair(*, sealed: bool = True) -> tuple[Group, Group]:
     return one, other
 
 
-def probe(n: int = 1) -> Probe:
-    return Probe(n, 1500, 0, 0, memoryview(b"\x55"))
+def probe(code: int = 1) -> Probe:
+    return Probe(code, 1500, 0, 0, memoryview(b"\x55"))
 
 
 both_modes = pytest.mark.parametrize("sealed", [False, True])
@@ -159,7 +159,7 @@ def test_a_probe_is_just_as_long_as_it_should_be_and_shows_its_pattern(
     assert len(packet) == size - 28
     assert b"\x55" * 64 in packet
     (received,) = other.hear(packet)
-    assert (received.peer, received.frames[0].n) == (one.me.node, 1)
+    assert (received.peer, received.frames[0].code) == (one.me.node, 1)
 
 
 def test_what_is_no_probe_is_sealed() -> None:
