@@ -4,12 +4,13 @@ SHELL := /bin/bash
 bin := .venv/bin
 ARGS ?=
 SEEDS ?= 1..500
+GROUP_SEEDS ?= 1..2000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench soak lock clean
+.PHONY: help setup demo test check format bench soak soak-groups lock clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo '  ARGS="..." is handed to the command behind a target'
 
 setup: ## make .venv with everything in it; a second run takes no time
@@ -36,6 +37,9 @@ bench: setup ## measure this machine: links, then the simulator; one JSON object
 
 soak: setup ## a long campaign of simulated runs with new seeds; prints how to replay a failure
 	@$(bin)/holdfast sim run --seeds $(SEEDS) --nodes 5 --seconds 30 $(ARGS)
+
+soak-groups: setup ## break replicated groups in 2000 ways; prints what was exercised and how to replay a failure
+	@$(bin)/holdfast sim groups --seeds $(GROUP_SEEDS) --jobs 2 $(ARGS)
 
 lock: setup ## write requirements/*.txt again (ARGS=--upgrade for newer versions)
 	@scripts/lock $(ARGS)

@@ -8,14 +8,23 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from holdfast.group.ports import Batch, Context, Replica
+    from holdfast.group.actions import DROP, IGNORE, RECOVER, SUSPEND, Action
+    from holdfast.group.loss import LossInfo
+    from holdfast.group.ports import Batch, Context, Decision, Replica
     from holdfast.health.needs import Needs
     from holdfast.node.config import NodeConfig, parse_config
     from holdfast.runtime.node import Node
 
 __all__ = [
+    "DROP",
+    "IGNORE",
+    "RECOVER",
+    "SUSPEND",
+    "Action",
     "Batch",
     "Context",
+    "Decision",
+    "LossInfo",
     "Needs",
     "Node",
     "NodeConfig",
@@ -25,8 +34,15 @@ __all__ = [
 ]
 
 _WHERE = {
+    "DROP": "holdfast.group.actions",
+    "IGNORE": "holdfast.group.actions",
+    "RECOVER": "holdfast.group.actions",
+    "SUSPEND": "holdfast.group.actions",
+    "Action": "holdfast.group.actions",
     "Batch": "holdfast.group.ports",
     "Context": "holdfast.group.ports",
+    "Decision": "holdfast.group.ports",
+    "LossInfo": "holdfast.group.loss",
     "Needs": "holdfast.health.needs",
     "Node": "holdfast.runtime.node",
     "NodeConfig": "holdfast.node.config",

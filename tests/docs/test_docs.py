@@ -1,19 +1,22 @@
 """Every code block in the documentation runs: Python as it stands, configurations are checked, commands are run.
 
 Blocks of one page share a directory and, for Python, their names, as they do for a reader who follows along.
-`text` blocks are pictures and are not run.
+`text` blocks are pictures and are not run. Commands that begin with `#` are for root, and are run where a lab can be.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from holdfast.cli.lab.lab import Lab
 from holdfast.node.config import parse_config
 
 ROOT = Path(__file__).parents[2]
@@ -57,8 +60,20 @@ def test_every_block_runs(page: Path, tmp_path: Path) -> None:
 
 def run_console(code: str, directory: Path) -> None:
     for line in code.splitlines():
-        if line.startswith("$ "):
+        if line.startswith("$ ") or (line.startswith("# ") and lab_possible()):
             run(["bash", "-ec", line[2:]], directory)
+
+
+def lab_possible() -> bool:
+    return os.geteuid() == 0 and all(map(shutil.which, ("ip", "nft", "ethtool")))
+
+
+@pytest.fixture(autouse=True)
+def no_lab_is_left() -> Iterator[None]:
+    """A page that failed half way leaves none behind."""
+    yield
+    if lab_possible() and "tour" in Lab.names():
+        Lab.down("tour")
 
 
 def run(command: list[str], directory: Path) -> None:

@@ -7,8 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import MisuseError
-from holdfast.sim.nemesis import Budget, plan
-from holdfast.sim.scenario import Break, Do, Heal, Scenario, parse_scenario
+from holdfast.sim.nemesis import TRICKS, Budget, plan
+from holdfast.sim.scenario import (
+    Ask,
+    Break,
+    Burst,
+    Do,
+    Heal,
+    Scenario,
+    SetApplication,
+    SetDisk,
+    parse_scenario,
+)
 from holdfast.types import SECOND
 
 HOSTS = ["n1", "n2", "n3", "n4", "n5"]
@@ -52,7 +62,7 @@ def test_the_budget_is_kept(seed: int, faults_max: int, down_max: int) -> None:
     down: list[str] = []
     broken: list[str] = []
     started_ns = -budget.settle_ns
-    for step in make(seed, budget).steps[: -3 * len(HOSTS) - 1]:
+    for step in make(seed, budget).steps[: -4 * len(HOSTS) - 1]:
         match step.action:
             case Do(verb, host) if verb in DOWN_VERBS:
                 down.append(host)
@@ -71,7 +81,7 @@ def test_the_budget_is_kept(seed: int, faults_max: int, down_max: int) -> None:
 def test_spared_subnets_and_hosts_are_spared() -> None:
     for seed in range(50):
         budget = Budget(spared_subnets=("blue",), spared_hosts=("n1", "n2"))
-        for step in make(seed, budget).steps[: -3 * len(HOSTS) - 1]:
+        for step in make(seed, budget).steps[: -4 * len(HOSTS) - 1]:
             match step.action:
                 case Break(fault):
                     assert fault.where.subnet == "red"
@@ -89,6 +99,56 @@ def test_over_many_seeds_everything_happens() -> None:
                 verbs.add(step.action.verb)
     assert verbs == {*DOWN_VERBS, "start", "pause", "resume"}
     assert len(kinds) == 10
+
+
+VOTERS = ("n1", "n2", "n3")
+GROUP_TRICKS = Budget(tricks=tuple(TRICKS), sources=("n4", "n5"), group="book", voters=VOTERS)
+
+
+def test_everything_that_groups_fear_happens_too() -> None:
+    texts, kinds = set(), set()
+    for seed in range(100):
+        for step in make(seed, GROUP_TRICKS).steps:
+            match step.action:
+                case Break(fault):
+                    texts |= {"leader"} if "@leader" in fault.text() else set()
+                    texts |= {"split"} if "," in fault.text() else set()
+                case Do(verb, host):
+                    texts.add(f"{verb} {host}")
+                case SetDisk(full=True):
+                    kinds.add("full")
+                case SetApplication(slow_ns=slow_ns) if slow_ns:
+                    kinds.add("slow application")
+                case Burst():
+                    kinds.add("burst")
+                case Ask(_, verb):
+                    kinds.add(verb)
+    assert kinds == {
+        "full", "slow application", "burst", "add", "remove", "hand-over", "refound",
+    }  # fmt: skip
+    assert {"leader", "split", "pause @leader", "crash @leader", "crash *"} <= texts
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=30)
+def test_a_plan_with_everything_reads_back_the_same(seed: int) -> None:
+    scenario = make(seed, GROUP_TRICKS)
+    assert parse_scenario(scenario.text(), "nemesis") == scenario
+    assert [step.at_ns for step in scenario.steps] == sorted(step.at_ns for step in scenario.steps)
+
+
+def test_who_was_taken_out_is_let_in_again_at_the_end() -> None:
+    last = [step.action for step in make(3, GROUP_TRICKS).steps[-4:]]
+    assert last == [Ask("book", "add", host) for host in VOTERS] + [Ask("book", "refound")]
+
+
+def test_only_sources_die_in_the_middle_of_sending() -> None:
+    budget = Budget(tricks=("source",), sources=("n4", "n5"))
+    for seed in range(50):
+        for step in make(seed, budget).steps[: -4 * len(HOSTS) - 1]:
+            match step.action:
+                case Do(_, host) | Burst(host):
+                    assert host in ("n4", "n5")
 
 
 def test_a_run_without_time_for_faults_is_refused() -> None:

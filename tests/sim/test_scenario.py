@@ -25,11 +25,15 @@ from holdfast.sim.faults import (
 )
 from holdfast.sim.host import DOWN, PAUSED, UP
 from holdfast.sim.scenario import (
+    ASKED,
     VERBS,
+    Ask,
     Break,
+    Burst,
     Do,
     Heal,
     Scenario,
+    SetApplication,
     SetDisk,
     Step,
     load_scenario,
@@ -38,7 +42,7 @@ from holdfast.sim.scenario import (
 )
 from holdfast.types import MILLISECOND, SECOND
 
-NAMES = st.sampled_from(["n1", "n2", "n30", "core-7"])
+NAMES = st.sampled_from(["n1", "n2", "n30", "core-7", "n1,n2", "@leader"])
 PPM = st.integers(0, MILLION)
 TIMES = st.integers(0, 1 << 50)
 POSITIVE = st.integers(1, 1 << 50)
@@ -71,6 +75,11 @@ ACTIONS = st.one_of(
     st.builds(Do, st.sampled_from(sorted(VERBS)), NAMES),
     st.builds(SetDisk, NAMES, slow_ns=TIMES),
     st.builds(SetDisk, NAMES, full=st.just(True)),
+    st.builds(SetApplication, NAMES, POSITIVE),
+    st.builds(SetApplication, NAMES),
+    st.builds(Ask, st.just("book"), st.sampled_from(ASKED[:3]), NAMES),
+    st.just(Ask("book", "refound")),
+    st.builds(Burst, NAMES, st.integers(0, 1 << 20)),
 )
 
 
@@ -119,7 +128,7 @@ def test_a_scenario_as_people_write_it() -> None:
     [
         ("break red n1->n2 over 9", "'break' where 'at' is expected"),
         ("at 3 crash n1", "'3' is not a time"),
-        ("at 3s explode n1", "'explode' is not understood: break, heal, disk, start"),
+        ("at 3s explode n1", "'explode' is not understood: break, heal, disk, application, burst"),
         ("at 3s crash", "the line ends where a host is expected"),
         ("at 3s crash n1 n2", "'n2' is not understood here"),
         ("at 3s break red n1-n2 blackout", "'n1-n2' is not FROM->TO"),
@@ -132,6 +141,9 @@ def test_a_scenario_as_people_write_it() -> None:
         ("at 3s break red n1->n2 blackout only ip", "'ip' is not a kind of packets"),
         ("at 3s break red n1->n2 blackout flap 1s/0s", "longer than nothing"),
         ("at 3s disk n1 wet", "'wet' is not a state of a disk"),
+        ("at 3s application n1 wet", "'wet' is not a state of an application"),
+        ("at 3s burst n1 many", "'many' is not a number"),
+        ("at 3s group book eat n1", "'eat' cannot be asked of a group: add, remove"),
     ],
 )
 def test_a_wrong_line_is_named_with_its_number(line: str, complaint: str) -> None:
@@ -223,3 +235,63 @@ def test_every_scenario_that_comes_with_holdfast_can_be_read() -> None:
 def test_an_unknown_scenario_is_refused_with_the_known_ones() -> None:
     with pytest.raises(MisuseError, match="no scenario 'nope': give a file, or one of quiet"):
         load_scenario("nope")
+
+
+def test_one_line_can_mean_several_hosts_or_all_of_them() -> None:
+    world, n1, n2 = pair()
+    parse_scenario("at 1s crash *\nat 2s start n1,n2\nat 3s disk * full").schedule(world)
+    world.run(1 * SECOND)
+    assert (n1.state, n2.state) == (DOWN, DOWN)
+    world.run(3 * SECOND)
+    assert (n1.state, n2.state, n1.disk.full, n2.disk.full) == (UP, UP, True, True)
+
+
+def test_the_leader_is_whoever_leads_at_that_moment() -> None:
+    world, n1, n2 = pair()
+    leader = "n1"
+    world.aliases["@leader"] = lambda: leader
+    parse_scenario(
+        "at 1s pause @leader\nat 2s pause @leader\nat 2s break red @leader->* blackout"
+    ).schedule(world)
+    world.run(SECOND)
+    assert (n1.state, n2.state) == (PAUSED, UP)
+    leader = "n2"
+    world.run(2 * SECOND)
+    assert n2.state == PAUSED
+    wheres = [active.fault.where for active in world.network.faults.values()]
+    assert wheres == [Where("red", "n2", "*")]
+
+
+def test_sides_of_a_split_are_lists_of_hosts() -> None:
+    where = Where("*", "n1,n2", "n3,n4/red", both=True)
+    assert where.covers("red", ("n1", "red"), ("n3", "red"))
+    assert where.covers("blue", ("n3", "blue"), ("n2", "blue"))
+    assert where.covers("red", ("n2", "red"), ("n4", "red"))
+    assert not where.covers("blue", ("n2", "blue"), ("n4", "blue"))
+    assert not where.covers("red", ("n1", "red"), ("n2", "red"))
+    assert not where.covers("red", ("n30", "red"), ("n1", "red"))
+
+
+def test_applications_become_slow_and_bursts_reach_whoever_sends() -> None:
+    world, n1, n2 = pair()
+    bursts: list[tuple[str, int]] = []
+    world.burst = lambda host, count: bursts.append((host, count))
+    parse_scenario("at 1s application n1 slow 5ms\nat 1s burst n2 70").schedule(world)
+    world.run(SECOND)
+    assert (n1.application_slow_ns, n2.application_slow_ns) == (5 * MILLISECOND, 0)
+    assert bursts == [("n2", 70)]
+
+
+def test_a_burst_is_refused_where_nobody_sends() -> None:
+    world, _, _ = pair()
+    with pytest.raises(MisuseError, match="nobody in this world sends bursts"):
+        parse_scenario("at 1s burst n1 5").schedule(world)
+
+
+def test_what_is_asked_of_a_group_reaches_it() -> None:
+    world, _, _ = pair()
+    asked: list[tuple[str, str, str]] = []
+    world.ask = lambda *words: asked.append(words)
+    parse_scenario("at 1s group book remove n2\nat 1s group book refound").schedule(world)
+    world.run(SECOND)
+    assert asked == [("book", "remove", "n2"), ("book", "refound", "")]

@@ -44,6 +44,7 @@ class FakeDomain:
             "node": self._node(me),
             "members": [self._member(i, name) for i, name in enumerate(self.names)],
             "paths": self._paths(),
+            "incidents": [],
             "links": [self._link(name) for name in self.names[1:]],
             "groups": [self._group(me)],
             "events": list(self.events),
@@ -108,6 +109,15 @@ class FakeDomain:
             "loss_ppm": 0,
             "rtt_us": 212,
             "since_s": 31.0,
+            "holes": [],
+            "patterns": [],
+            "bad_patterns": [],
+            "jitter_us": 0,
+            "rate_kbps": 0,
+            "flows": 0,
+            "flows_bad": 0,
+            "errors": [],
+            "stale": False,
             **self.faults.get((sender, listener, subnet, transport), {}),
         }
 

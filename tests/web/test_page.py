@@ -101,6 +101,51 @@ def test_the_matrix_is_shown_and_follows_what_happens(browser: Browser) -> None:
     browser(scenario)
 
 
+def test_attribute_values_and_incidents_are_shown_live(browser: Browser) -> None:
+    """Sizes, patterns and kinds in the matrix; what is wrong, and why, in one list."""
+
+    async def scenario(page: Page) -> None:
+        domain = FakeDomain(3)
+        async with serve(domain.status) as server:
+            await page.open(server.url)
+            await page.until(SHOWN)
+            assert await page.run("document.querySelector('#incidents-section').hidden")
+            here = cell("n1", "n2", "red")
+            domain.fault("n1", "n2", "red", "udp", patterns=["00", "55"], bad_patterns=["55"])
+            domain.extra["incidents"] = [
+                {
+                    "sender": "n1",
+                    "sender_adapter": "red",
+                    "listener": "n2",
+                    "listener_adapter": "red",
+                    "error_class": "pattern",
+                    "transport": "udp",
+                    "direction": "one way",
+                    "text": "UDP packets filled with 55 vanish from n1/red to n2/red, one way only: a bad cable",
+                    "band": "",
+                    "since_s": 3.0,
+                    "count": 2,
+                }
+            ]
+            await page.until(f'{here}.textContent === "0x55"')
+            assert await page.run(f"{here}.className") == "cell soft"
+            await page.until("document.querySelectorAll('#incidents li').length === 1")
+            line = await page.run("document.querySelector('#incidents li').innerText")
+            assert "one way only: a bad cable (2 times)" in line
+            await page.run(
+                f"{here}.dispatchEvent(new PointerEvent('pointerover', {{ bubbles: true }}))"
+            )
+            assert "not 55" in await page.run("document.querySelector('#detail').innerText")
+
+            domain.heal()
+            domain.fault("n1", "n2", "red", "udp", holes=[1280])
+            domain.extra["incidents"] = []
+            await page.until(f'{here}.textContent === "not 1280"')
+            await page.until("document.querySelector('#incidents-section').hidden")
+
+    browser(scenario)
+
+
 def test_a_member_that_comes_gets_its_row_and_column(browser: Browser) -> None:
     async def scenario(page: Page) -> None:
         domain = FakeDomain(3)

@@ -7,7 +7,8 @@ import sys
 import typer
 
 from holdfast import __version__
-from holdfast.cli import bench, ca, demo, node, sim
+from holdfast.cli import bench, ca, demo, groups, health, node, sim, stress
+from holdfast.cli.lab import commands as lab
 from holdfast.errors import HoldfastError, MisuseError, SetupError
 from holdfast.pipeline import command as pipeline
 
@@ -22,9 +23,13 @@ app.command("node")(node.run)
 app.command("status")(node.status)
 app.command("fault")(node.fault)
 app.command("heal")(node.heal)
+app.command("stress")(stress.stress)
 app.command("demo")(demo.demo)
 app.add_typer(bench.app, name="bench")
+app.add_typer(health.app, name="health")
 app.add_typer(sim.app, name="sim")
+app.add_typer(groups.app, name="groups")
+app.add_typer(lab.app, name="lab")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(ca.app, name="ca")
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 
 import typer
 
+from holdfast.cli.sim_groups import groups
 from holdfast.errors import HoldfastError, MisuseError, SetupError
 
 if TYPE_CHECKING:
@@ -47,9 +48,7 @@ class Request:
         return shell_join(words + (["--secure"] if self.secure else []))
 
 
-@app.callback()
-def sim() -> None:
-    """Keeps `run` a command of its own."""
+app.command()(groups)
 
 
 @app.command()
@@ -69,7 +68,7 @@ def run(
 ) -> None:
     """Run a domain and check every invariant. Exit 0: all hold; 1: one does not; 2: misuse."""
     try:
-        numbers = _seeds(seeds) if seeds else range(seed, seed + 1)
+        numbers = seed_range(seeds) if seeds else range(seed, seed + 1)
         if trace is not None and len(numbers) > 1:
             raise MisuseError("--trace takes one seed; nothing was run")
         request = Request(nodes, seconds, scenario, secure)
@@ -86,7 +85,7 @@ def run(
     raise typer.Exit(1 if failed else 0)
 
 
-def _seeds(text: str) -> range:
+def seed_range(text: str) -> range:
     first, dots, last = text.partition("..")
     if not (dots and first.isdigit() and last.isdigit() and int(first) <= int(last)):
         raise MisuseError(f"--seeds {text!r} is not A..B with A <= B; nothing was run")
@@ -170,6 +169,8 @@ def _text(outcome: dict[str, Any]) -> str:
         f"({outcome['packets_lost']} lost), {outcome['delivered']} deliveries, "
         f"{outcome['starts']} starts"
     )
+    if outcome["calm_ms"] is not None:
+        text += f", at rest after {outcome['calm_ms']} ms"
     if outcome["trace"]:
         text += f", trace {outcome['trace']}"
     return text if outcome["error"] is None else f"{text}\n{outcome['error']}"

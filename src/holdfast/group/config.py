@@ -8,15 +8,21 @@ import msgspec
 
 from holdfast.errors import ConfigError
 from holdfast.group.entries import VOTERS_MAX
+from holdfast.group.metadata import LEVELS_MAX
+from holdfast.group.policy import Rule
 from holdfast.types import MILLISECOND, SECOND, Nanos
 from holdfast.wire.frames import (
     AnyFrame,
     Append,
     Appended,
     Ballot,
+    Found,
     Freed,
     Idle,
+    Lost,
     Nack,
+    Outputs,
+    OutputsHere,
     Payload,
     Seek,
     Standing,
@@ -24,6 +30,8 @@ from holdfast.wire.frames import (
     StateRequest,
     Vote,
 )
+
+MAY_BE_ZERO: Final = ("message_log_bytes",)
 
 
 class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,6 +94,39 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     snapshot_bytes: int = 64 << 20
     """`durable`: a state is written after so many bytes of messages, and what is below it is erased."""
 
+    # -- messages that get lost --
+
+    transport: Literal["channel", "datagram"] = "channel"
+    """How messages travel from their source: reliably, or as datagrams, each of which may be lost."""
+    datagram_bytes: int = 1100
+    """About the size of a payload frame that travels as a datagram."""
+    datagram_window: int = 512 << 10
+    """Of datagrams at most this much is on its way."""
+    priorities: int = 1
+    """Levels of priority; 0 is the most urgent, messages have the lowest unless their sender says otherwise."""
+    earlier_numbers: bool = False
+    """Sources also say which numbers existed 10 ms, 100 ms, 1 s and 10 s earlier."""
+    policy: tuple[Rule, ...] = ()
+    """What to do about lost messages; the first rule that matches decides, when the application leaves it to them."""
+    late_ns: Nanos = 10 * MILLISECOND
+    """How long, on a reliable channel, a message may be heard of before it comes."""
+    seek_ns: Nanos = 20 * MILLISECOND
+    """How long the leader waits for the others to say what they have of what it lost."""
+    recover_ns: Nanos = 5 * SECOND
+    """How long recovery may take when the answer does not say."""
+    answer_ns: Nanos = 10 * SECOND
+    """How long the application may think; then the table decides."""
+    gone_ns: Nanos = 30 * SECOND
+    """A source that cannot be reached for this long is not expected to bring anything back."""
+    output_bytes: int = 16 << 20
+    """What the application has said to destinations that have not got it yet; above that it is given nothing more."""
+    output_retry_ns: Nanos = SECOND
+    """How long a destination may take to say that it has what it was sent."""
+    message_log_bytes: int = 0
+    """Replicas write messages down, up to this much each, to recover from when no buffer has them; 0: they do not."""
+    close_delay_ns: Nanos = SECOND
+    """How long after its source has begun a new life a stream is closed."""
+
     def __post_init__(self) -> None:
         replicas = self.voters + self.learners
         if not self.name or not self.voters:
@@ -117,9 +158,13 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 f"group {self.name}: window_bytes is {self.window_bytes}, at least 8 x payload_bytes "
                 f"({self.payload_bytes}, itself at least 1000) are needed"
             )
+        if self.priorities > LEVELS_MAX:
+            raise ConfigError(
+                f"group {self.name}: {self.priorities} priorities, at most {LEVELS_MAX}"
+            )
         for field in msgspec.structs.fields(self):
             value = getattr(self, field.name)
-            if field.type is int and value <= 0:
+            if field.type is int and value <= 0 and field.name not in MAY_BE_ZERO:
                 raise ConfigError(f"group {self.name}: {field.name} is {value}, must be positive")
 
     @property
@@ -152,9 +197,18 @@ def replica_unit(group: str) -> str:
     return "replica/" + group
 
 
+def log_unit(group: str) -> str:
+    """Where the group's messages are written down on a node, if they are."""
+    return "messages/" + group
+
+
+SINK: Final = "outputs"
+"""The unit of a node where outputs of groups arrive."""
+
 GROUP_FRAMES: Final = frozenset(
     {
         Payload, Idle, Nack, Append, Appended, StateRequest, StateChunk, Freed, Ballot, Vote, Seek, Standing,
+        Lost, Found, Outputs, OutputsHere,
     }
 )  # fmt: skip
 """The frames that `units_for` knows."""
@@ -166,8 +220,16 @@ def units_for(frame: AnyFrame) -> tuple[str, ...]:
     A source and a replica on the same node both hold messages and both free them, so `Nack` and `Freed` go to
     both; each ignores what is not its own.
     """
-    if isinstance(frame, Nack | Freed):
+    if isinstance(frame, Nack):
+        if frame.from_log:
+            return (log_unit(frame.group),)
         return (source_unit(frame.group), replica_unit(frame.group))
+    if isinstance(frame, Freed):
+        return (source_unit(frame.group), replica_unit(frame.group))
+    if isinstance(frame, Payload | Lost):
+        return (replica_unit(frame.group), log_unit(frame.group))
+    if isinstance(frame, Outputs):
+        return (SINK,)
     if type(frame) in GROUP_FRAMES:
         return (replica_unit(frame.group),)  # type: ignore[union-attr]  # all of these have one
     return ()

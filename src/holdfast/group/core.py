@@ -46,6 +46,8 @@ class Core:
         self.journal: Journal | None = None
         """Of a durable replica."""
         self._view: View | None = None
+        self._quorum: tuple[View | None, int, int] = (None, -1, 0)
+        """What `quorum` last found, for which view and which peers."""
 
     @property
     def is_blank(self) -> bool:
@@ -82,6 +84,13 @@ class Core:
         majority, every majority of the past had one of the others in it, so all the others together decide as well: a
         group of two survives the restart of one. In `availability` groups those that can be reached are enough.
         """
+        known, changed, quorum = self._quorum
+        if known is not view or changed != self.peers.changed:
+            quorum = self._count_quorum(view)
+            self._quorum = (view, self.peers.changed, quorum)
+        return quorum
+
+    def _count_quorum(self, view: View) -> int:
         majority = view.majority
         if self.config.mode == "availability":
             return min(majority, len(self.voters_here()) + 1)
@@ -114,6 +123,15 @@ class Core:
     def know(self, stream: StreamId, number: int) -> None:
         """Number `number` of the stream exists somewhere."""
         self.streams.know(stream, number, self.log.tail.next.get(stream, 1))
+
+    def why_not_suspend(self) -> str:
+        """Why this replica must not stop leading of its own accord; empty when it may. Those that are left must be
+        able to decide."""
+        view = self.log.tail.view
+        here, needed = len(self.voters_here()), view.majority if view is not None else 1
+        if here >= needed:
+            return ""
+        return f"{here} other voters can be reached, {needed} are needed without {self.name}"
 
     # -- oddities ------------------------------------------------------------------------------------------------
 

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
 
 from holdfast.group.config import GroupConfig, replica_unit
-from holdfast.group.log import Cursor, Log
-from holdfast.group.ports import APPLY_MAX, Apply, Batch
+from holdfast.group.entries import Decided, Ignoring, Resumed, decode_data
+from holdfast.group.keeping import Kept
+from holdfast.group.log import Cursor, Kind, Log
+from holdfast.group.ports import APPLY_MAX, Apply, Batch, Decision, Output, Tell
 from holdfast.group.streams import Streams
 from holdfast.machine import Outbox
 from holdfast.telemetry.facts import DeliveryFact
 from holdfast.types import Nanos
-from holdfast.wire.frames import StreamId
+from holdfast.wire.frames import Entry, StreamId
+
+TOLD: Final = (Kind.SKIP, Kind.IGNORE, Kind.RESUME, Kind.DECISION)
+"""Kinds that applications are told about."""
 
 
 class Delivery:
@@ -27,6 +33,8 @@ class Delivery:
         self._unit = replica_unit(config.name)
         self._log = log
         self._streams = streams
+        self.kept = Kept(config.output_bytes)
+        """What the application has said to destinations that may not have it yet."""
         self._out: deque[tuple[int, int]] = deque()
         """What the application has not processed yet: (index, bytes)."""
         self.at = Cursor()
@@ -45,9 +53,13 @@ class Delivery:
         """Hand over what is committed (in `fast` groups what is in the log), as much as may be outstanding."""
         log = self._log
         limit = log.last if self._fast else log.commit
-        while self.at.index < limit and self.outstanding < APPLY_MAX and not self.paused:
+        while self.at.index < limit and self.outstanding < APPLY_MAX:
+            if self.paused or self.kept.full:
+                break
             entry = log.entry(self.at.index + 1)
-            if entry.stream is not None:
+            if entry.kind != Kind.ORDER:
+                self._tell(entry, out)
+            elif entry.stream is not None:
                 stream = self._streams.streams[entry.stream]
                 messages, size, self.digest = stream.read(entry.first, entry.last, self.digest)
                 if not self.suspended:
@@ -66,10 +78,26 @@ class Delivery:
             self.at.advance(entry)
         self._settle()
 
-    def done(self, index: int) -> None:
-        """The application has processed everything up to `index`."""
+    def _tell(self, entry: Entry, out: Outbox) -> None:
+        """What was decided about messages that nobody delivers."""
+        if entry.kind == Kind.CLOSE:
+            closed = decode_data(entry)
+            stream = self._streams.get(closed.stream)
+            if stream is not None:
+                stream.drop_from(closed.last + 1)
+        elif entry.kind == Kind.OUTPUTS:
+            marked = decode_data(entry)
+            self.kept.mark(marked.destination, (marked.position, marked.k))
+        if entry.kind in TOLD and not self.suspended:
+            decision = _decision(entry)
+            # In its place among the batches, which do not wait for writes either.
+            out.effect(Tell(self._unit, entry.index, entry.log_ns, decision), immediate=True)
+
+    def done(self, index: int, outputs: tuple[Output, ...] = ()) -> None:
+        """The application has processed everything up to `index`, and has said `outputs` on the way."""
         if index > self.at.index:
             return
+        self.kept.take(outputs, self.at.rulings.watermarks)
         while self._out and self._out[0][0] <= index:
             self.outstanding -= self._out.popleft()[1]
         self._settle()
@@ -93,8 +121,9 @@ class Delivery:
         self.applied = at.index
         return delivered
 
-    def restart(self, at: Cursor, digest: int) -> None:
+    def restart(self, at: Cursor, digest: int, outputs: tuple[Output, ...] = ()) -> None:
         """Go on after a state that was put in."""
+        self.kept.restart(outputs, at.rulings.watermarks)
         self.at = at.copy()
         self.digest = digest
         self._out.clear()
@@ -103,3 +132,20 @@ class Delivery:
         self.failed = 0
         self.paused = False
         self.applied = at.index
+
+
+def _decision(entry: Entry) -> Decision:
+    """An entry as an application is told it."""
+    data = decode_data(entry)
+    stream, first, last = entry.stream, entry.first, entry.last
+    if isinstance(data, Decided):
+        stream = data.stream
+        first, last = (data.lost[0][0], data.lost[-1][1]) if data.lost else (0, 0)
+        text = f"{data.action} ({data.by}, {data.leader})"
+    elif isinstance(data, Ignoring):
+        text = data.criterion.text()
+    elif isinstance(data, Resumed):
+        text = f"criterion {data.criterion} ends: {data.why}"
+    else:
+        text = data.why
+    return Decision(entry.index, Kind(entry.kind).name.lower(), stream, first, last, text)

@@ -72,7 +72,7 @@ class Election:
         core = self._core
         if core.is_blank or core.leadership.leading or now < self._due_ns:
             return False
-        late = now - self._due_ns > core.config.append_period_ns
+        late = now - self._due_ns > core.config.election_ns // 2
         self.wait(now)
         self._excuses = self._excuses + 1 if late else 0
         if (late and self._excuses <= EXCUSES_MAX) or not self.may_lead:

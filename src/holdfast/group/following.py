@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.group.core import Core
 from holdfast.group.freeing import Release
 from holdfast.group.leading import MARKS_MAX
+from holdfast.group.log import Kind
 from holdfast.group.peers import Peer, post
 from holdfast.machine import Outbox
 from holdfast.types import NEVER, Nanos
@@ -69,7 +70,7 @@ class Following:
         if self._answer is None:
             self._answer = True
         for entry in frame.entries:
-            if entry.stream is not None:
+            if entry.kind == Kind.ORDER and entry.stream is not None:
                 core.know(entry.stream, entry.last)
 
     def lacks(self, now: Nanos) -> str:

@@ -35,12 +35,15 @@ class Release:
         self._streams = streams
         self._delivery = delivery
         self._upto: dict[StreamId, int] = {}
+        self._index = 0
+        """Entries up to here are free as well, those without messages too."""
 
     def take(self, frame: Freed) -> None:
         """The leader says what is free. What was not delivered here is kept all the same."""
+        self._index = max(self._index, frame.index)
         known = self._delivery.at.next
         for stream, number in frame.upto[:STREAMS_PER_FRAME]:
-            if stream in known:
+            if stream in known or self._delivery.at.is_over(stream):
                 self._upto[stream] = max(number, self._upto.get(stream, 0))
                 self._drop(stream)
         self._trim()
@@ -48,7 +51,8 @@ class Release:
     def _drop(self, stream: StreamId) -> None:
         found = self._streams.get(stream)
         if found is not None:
-            found.drop_below(min(self._upto[stream] + 1, self._delivery.at.next[stream]))
+            upto = self._upto[stream] + 1
+            found.drop_below(min(upto, self._delivery.at.next.get(stream, upto)))
 
     def _trim(self) -> None:
         """Forget entries from the oldest on, as long as they are free and were handed out here."""
@@ -56,10 +60,13 @@ class Release:
         free = log.ground.index
         for index in range(free + 1, min(self._delivery.at.index, log.commit) + 1):
             entry = log.entry(index)
-            if entry.stream is not None and entry.last > self._upto.get(entry.stream, 0):
+            if index > self._index and (
+                entry.stream is None or entry.last > self._upto.get(entry.stream, 0)
+            ):
                 break
             free = index
         log.trim(free)
+        self._streams.forget_over(log.ground)
         if len(self._upto) > 2 * STREAMS_PER_FRAME:
             known = log.ground.next
             self._upto = {
@@ -115,7 +122,8 @@ class Tally:
                 continue
             other = progress.get(member.name)
             if other is None:
-                continue  # A change that is not decided takes it out; it may still come back.
+                # A change that is not decided takes it out: until it is, nothing that it may ask for is let go.
+                return self._log.ground.index
             if not waits and not self._peers.is_here(member):
                 continue
             applied = min(applied, other.applied)
@@ -157,6 +165,7 @@ class Tally:
             found = self._streams.get(stream)
             if found is not None:
                 found.drop_below(number + 1)
+        self._streams.forget_over(log.ground)
 
     def _news(self) -> tuple[int, int]:
         view = self._log.committed_view
@@ -177,7 +186,7 @@ class Tally:
                 nodes[source] = None
         for start in range(0, max(1, len(upto)), STREAMS_PER_FRAME):
             part = tuple(upto[start : start + STREAMS_PER_FRAME])
-            frame = Freed(self._config.name, part, number, names)
+            frame = Freed(self._config.name, part, number, names, self._log.ground.index)
             post(out, nodes, frame)
             out.up(source_unit(self._config.name), Received(self._node, [frame], now))
 

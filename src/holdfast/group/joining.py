@@ -154,12 +154,13 @@ class Joining:
             return
         cursor = image.cursor()
         self._report_lost(cursor, now, out)
-        core.delivery.restart(cursor, image.digest)
+        core.delivery.restart(cursor, image.digest, image.outputs)
         if core.journal is not None and image.index == core.journal.state_index:
             core.fact("restored", f"own state at position {cursor.position}", now, out)
             return
         emptied = core.log.restart(cursor)
         core.recovery.forget()
+        core.streams.forget_over(cursor)
         for stream in core.streams.streams.values():
             stream.drop_below(cursor.next.get(stream.id, 1))
             core.streams.changed[stream.id] = None

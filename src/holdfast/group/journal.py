@@ -23,11 +23,11 @@ import msgspec
 from holdfast.errors import StoreError
 from holdfast.group.config import GroupConfig, replica_unit
 from holdfast.group.core import Core
-from holdfast.group.log import Cursor
+from holdfast.group.log import Cursor, Kind
 from holdfast.group.streams import is_sound_payload
 from holdfast.group.transfer import Image, decode_image
 from holdfast.machine import Erase, Outbox, Put
-from holdfast.wire.frames import Entry, Payload, StreamId
+from holdfast.wire.frames import About, Entry, Payload, StreamId
 
 CHUNK: Final = 256 << 10
 CHUNKS_PER_TURN: Final = 16
@@ -39,7 +39,7 @@ Rows = list[tuple[bytes, bytes]]
 _INDEX: Final = Struct(">Q")
 _PART: Final = Struct(">QI")
 _STREAM: Final = Struct(">16sQQQ")
-_BLOCK: Final = Struct("<QQ")
+_BLOCK: Final = Struct("<QQI")
 _END: Final = b"\xff" * 9
 _WHOLE: Final = b"whole"
 _VOTE: Final = b"vote"
@@ -53,6 +53,7 @@ class _Vote(msgspec.Struct, frozen=True, array_like=True):
     voted: bytes = b""
 
 
+_about: Final = msgspec.msgpack.Decoder(About | None)
 _vote: Final = msgspec.msgpack.Decoder(_Vote)
 _whole: Final = msgspec.msgpack.Decoder(tuple[int, int])
 
@@ -166,7 +167,8 @@ class Journal:
         for frame in self._taken:
             stream = frame.stream
             self._streams[stream] = None
-            head = _BLOCK.pack(frame.count, frame.created_ns)
+            about = _encode(frame.about)
+            head = _BLOCK.pack(frame.count, frame.created_ns, len(about)) + about
             out.write(
                 Put(
                     self._message_table, _stream_key(stream, frame.first), head + bytes(frame.block)
@@ -244,7 +246,8 @@ class Journal:
         for entry in entries:
             if entry.index <= core.log.last:
                 continue
-            held = entry.stream is None or core.streams.holds(entry.stream, entry.first, entry.last)
+            stream = entry.stream if entry.kind == Kind.ORDER else None
+            held = stream is None or core.streams.holds(stream, entry.first, entry.last)
             if not core.log.tail.fits(entry) or not held:
                 raise self._broken(f"entry {entry.index} does not follow, or its messages are gone")
             core.log.append(entry)
@@ -276,10 +279,15 @@ class Journal:
 
     def _load_message(self, key: bytes, value: bytes) -> None:
         source, incarnation, number, first = _STREAM.unpack(key)
-        count, created_ns = _BLOCK.unpack_from(value)
+        count, created_ns, size = _BLOCK.unpack_from(value)
         stream = StreamId(source, incarnation, number)
-        block = memoryview(value)[_BLOCK.size :]
-        frame = Payload(self._core.config.name, stream, first, count, created_ns, block)
+        start = _BLOCK.size + size
+        try:
+            about = _about.decode(value[_BLOCK.size : start])
+        except (msgspec.DecodeError, ValueError) as error:
+            raise self._broken(str(error)) from None
+        block = memoryview(value)[start:]
+        frame = Payload(self._core.config.name, stream, first, count, created_ns, block, about)
         if not is_sound_payload(frame):
             raise self._broken(f"messages from {first} of a stream are damaged")
         tail = self._core.log.tail

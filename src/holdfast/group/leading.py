@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from holdfast.group.core import Core
+from holdfast.group.decisions import Decisions
 from holdfast.group.entries import View, encode_data
 from holdfast.group.freeing import Tally
 from holdfast.group.log import NUMBER_MAX, Kind, is_sound_stream
 from holdfast.group.order import Order
+from holdfast.group.outputs import Emitter
 from holdfast.group.peers import Peer
 from holdfast.group.progress import Appends
 from holdfast.group.tenure import Tenure
@@ -25,6 +27,8 @@ class Leading:
     def __init__(self, core: Core) -> None:
         self._core = core
         self.order = Order(core.config, core.log, core.streams)
+        self.decisions = Decisions(core, self.order)
+        self.emitter = Emitter(core, self.order, core.delivery.kept)
         self._tally = Tally(core)
         self.appends = Appends(core)
         self.tenure = Tenure(core, self.appends)
@@ -41,11 +45,17 @@ class Leading:
         self.tenure.begin(now)
         self.order.begin(core.leadership.term, now, out)
         self.membership.begin()
+        self.decisions.begin(now)
+        self.emitter.begin()
         core.fact("leads", f"{core.name} leads", now, out)
 
     def appended(self, peer: Peer, frame: Appended, now: Nanos, out: Outbox) -> None:
         """A replica says how far it is, and of what numbers it has heard."""
         self.appends.heard(peer, frame, now, out)
+        if frame.why:
+            self.membership.look_again()
+        if frame.failed:
+            self._look_for_poison(now, out)
         tail = self._core.log.tail
         for stream, number in frame.marks[:MARKS_MAX]:
             if is_sound_stream(stream) and 0 < number < NUMBER_MAX and not tail.is_over(stream):
@@ -58,10 +68,13 @@ class Leading:
             self.appends.follow_view(now)
         for stream in core.streams.changed:
             self.order.note(stream)
-        self._look_for_poison(now, out)
+        if core.delivery.failed:
+            self._look_for_poison(now, out)
         if not self.tenure.handing_over and not self.halted:
             self.membership.settle(lambda view: self._change(view, now, out), now, out)
+            self.decisions.settle(self.appends.is_informed(), now, out)
             self.order.turn(now, out)
+            self.emitter.settle(now, out)
         self._commit()
         core.delivery.hand_out(now, out)
         behind = self._tally.settle(self.appends.progress, now, out)
@@ -104,4 +117,11 @@ class Leading:
                 core.fact("halted", self.halted, now, out)
 
     def deadline(self, now: Nanos) -> Nanos:
-        return min(self.appends.deadline(), self._tally.deadline(), self.tenure.deadline(now))
+        return min(
+            self.appends.deadline(),
+            self._tally.deadline(),
+            self.tenure.deadline(now),
+            self.membership.deadline(now),
+            self.decisions.deadline(),
+            self.emitter.deadline(),
+        )

@@ -9,9 +9,11 @@ is one, and the place that delivery has come to is one. So an entry can be check
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
-from holdfast.group.entries import View, decode_view
+from holdfast.group.criteria import is_sound_criterion
+from holdfast.group.entries import Closed, Ignoring, Opened, View, decode_data, decode_view
+from holdfast.group.rulings import Rulings
 from holdfast.types import Nanos
 from holdfast.wire.blocks import MESSAGES_MAX
 from holdfast.wire.frames import Entry, StreamId
@@ -45,6 +47,10 @@ class Kind(IntEnum):
     """What was asked about lost messages, and what was answered."""
 
 
+PLAIN: Final = (Kind.OPEN, Kind.CLOSE, Kind.IGNORE, Kind.RESUME, Kind.OUTPUTS, Kind.DECISION)
+"""Kinds whose entries have everything in `data`."""
+
+
 def is_sound_stream(stream: StreamId) -> bool:
     return len(stream.source) == 16 and stream.incarnation >= 0 and stream.stream >= 0
 
@@ -57,8 +63,12 @@ def is_sound(entry: Entry) -> bool:
         return entry.stream is None
     if entry.kind == Kind.VIEW:
         return entry.stream is None and decode_view(entry.data) is not None
+    if entry.kind in PLAIN:
+        return entry.stream is None and _is_sound_data(decode_data(entry))
+    if (entry.kind == Kind.SKIP or entry.data) and decode_data(entry) is None:
+        return False
     return (
-        entry.kind == Kind.ORDER
+        entry.kind in (Kind.ORDER, Kind.SKIP)
         and entry.stream is not None
         and is_sound_stream(entry.stream)
         and 1 <= entry.first <= entry.last < NUMBER_MAX
@@ -66,10 +76,20 @@ def is_sound(entry: Entry) -> bool:
     )
 
 
+def _is_sound_data(data: Any) -> bool:
+    if isinstance(data, Opened):
+        return is_sound_stream(data.stream) and 1 <= data.first < NUMBER_MAX
+    if isinstance(data, Closed):
+        return is_sound_stream(data.stream) and 0 <= data.last < NUMBER_MAX
+    if isinstance(data, Ignoring):
+        return is_sound_criterion(data.criterion)
+    return data is not None
+
+
 class Cursor:
     """What the entries up to `index` add up to. The same log gives the same cursor on every replica."""
 
-    __slots__ = ("index", "log_ns", "next", "over", "position", "term", "view")
+    __slots__ = ("index", "log_ns", "next", "over", "position", "rulings", "term", "view")
 
     def __init__(
         self,
@@ -80,6 +100,7 @@ class Cursor:
         following: dict[StreamId, int] | None = None,
         over: dict[tuple[bytes, int], int] | None = None,
         view: View | None = None,
+        rulings: Rulings | None = None,
     ) -> None:
         self.index = index
         self.term = term
@@ -92,10 +113,13 @@ class Cursor:
         """Of each (source, stream): incarnations up to this one have been forgotten."""
         self.view = view
         """Who is in the group; None before its first entry."""
+        self.rulings = rulings if rulings is not None else Rulings()
+        """What is ignored, which requests were delivered, which outputs have arrived."""
 
     def copy(self) -> Cursor:
         return Cursor(
-            self.index, self.term, self.position, self.log_ns, dict(self.next), dict(self.over), self.view
+            self.index, self.term, self.position, self.log_ns, dict(self.next), dict(self.over), self.view,
+            self.rulings.copy(),
         )  # fmt: skip
 
     def is_over(self, stream: StreamId) -> bool:
@@ -115,7 +139,7 @@ class Cursor:
             return False
         stream = entry.stream
         if stream is None:
-            return True
+            return entry.kind != Kind.CLOSE or self._can_close(decode_data(entry))
         return self.next.get(stream, entry.first) == entry.first and not self.is_over(stream)
 
     def advance(self, entry: Entry) -> None:
@@ -124,12 +148,31 @@ class Cursor:
         self.log_ns = entry.log_ns
         stream = entry.stream
         if stream is not None:
-            self.position += entry.last - entry.first + 1
+            if entry.kind == Kind.ORDER:
+                self.position += entry.last - entry.first + 1
             if stream not in self.next:
                 self._open(stream)
             self.next[stream] = entry.last + 1
+        elif entry.kind == Kind.OPEN:
+            opened = decode_data(entry)
+            self._open(opened.stream)
+            self.next.setdefault(opened.stream, opened.first)
+        elif entry.kind == Kind.CLOSE:
+            self._close(decode_data(entry).stream)
         elif entry.kind == Kind.VIEW:
             self.view = decode_view(entry.data)
+        if entry.data:
+            self.rulings.advance(entry)
+
+    def _can_close(self, closed: Closed) -> bool:
+        return self.next.get(closed.stream) == closed.last + 1
+
+    def _close(self, stream: StreamId) -> None:
+        """This life of the source is over, and with it every earlier one."""
+        key = (stream.source, stream.stream)
+        self.over[key] = max(stream.incarnation, self.over.get(key, -1))
+        for life in [s for s in self.next if (s.source, s.stream) == key and self.is_over(s)]:
+            del self.next[life]
 
     def _open(self, stream: StreamId) -> None:
         """A new incarnation of a source ends the oldest one that is remembered."""

@@ -18,6 +18,8 @@ from holdfast.wire.frames import IMMEDIATE, Frame, MemberInfo, Payload, StateChu
 CHANNELS: Final[dict[type[Frame], int]] = {Payload: DATA, StateChunk: BULK}
 """Everything else is synchronisation."""
 
+NAMES_KEPT: Final = 4096
+
 
 class Peer(msgspec.Struct, frozen=True, gc=False):
     """A node that a session is open with."""
@@ -33,7 +35,7 @@ class Peers:
     """The nodes that a session is open with, and which of them are replicas of the group."""
 
     __slots__ = (
-        "_by_name", "_by_node", "_durable", "_name", "_replica_names", "changed", "replicas",
+        "_by_name", "_by_node", "_durable", "_name", "_replica_names", "changed", "names", "replicas",
     )  # fmt: skip
 
     def __init__(self, config: GroupConfig, name: str) -> None:
@@ -46,6 +48,13 @@ class Peers:
         self._by_name: dict[str, Peer] = {}
         self.replicas: tuple[Peer, ...] = ()
         """The other replicas that can be reached now, in the order of the configuration."""
+        self.names: dict[NodeId, str] = {}
+        """Of nodes that were met, also if they are gone."""
+
+    @property
+    def known(self) -> int:
+        """How many other replicas the group has."""
+        return len(self._replica_names)
 
     def use(self, names: Iterable[str]) -> None:
         """These are the replicas of the group."""
@@ -57,6 +66,10 @@ class Peers:
         peer = Peer(node, member.name, member.incarnation, life)
         self._by_node[node] = peer
         self._by_name[peer.name] = peer
+        self.names.pop(node, None)
+        self.names[node] = peer.name
+        if len(self.names) > NAMES_KEPT:
+            del self.names[next(iter(self.names))]
         self._sort()
         return peer
 

@@ -13,9 +13,15 @@ from typing import Final
 
 import msgspec
 
+from holdfast.errors import MisuseError
+from holdfast.group.actions import Action
+from holdfast.group.loss import LossInfo
+from holdfast.group.metadata import Note
 from holdfast.wire.frames import StreamId
 
 APPLY_MAX: Final = 16 << 20
+OUTPUT_MAX: Final = 1 << 20
+DESTINATION_MAX: Final = 200
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
@@ -28,6 +34,16 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     messages: Sequence[memoryview]
 
 
+class Output(msgspec.Struct, frozen=True, gc=False):
+    """Something that the application says to the outside: known by its group, `position` and `k`, whoever sends it."""
+
+    position: int
+    """Of the first message of the batch that it came from."""
+    k: int
+    destination: str
+    payload: bytes
+
+
 class Context(msgspec.Struct, frozen=True):
     """What an application may use besides the messages: the same on every replica."""
 
@@ -36,6 +52,37 @@ class Context(msgspec.Struct, frozen=True):
     """Time as the leader stamped it; never goes back."""
     random: Random
     """Seeded by the position: every replica draws the same."""
+    position: int = 0
+    outputs: list[Output] | None = None
+
+    def output(self, destination: str, payload: bytes) -> None:
+        """Say something to a destination, during `apply`. Every replica says the same; one of them sends it, once.
+
+        `node:NAME` is a node of the domain, which gets each output once; anything else is handed to the node that
+        leads, at least once, with its id.
+        """
+        if self.outputs is None:
+            raise MisuseError("outputs come from `apply` only; nothing was sent")
+        if not 0 < len(destination) <= DESTINATION_MAX or len(payload) > OUTPUT_MAX:
+            raise MisuseError(
+                f"a destination has 1 to {DESTINATION_MAX} letters, an output at most {OUTPUT_MAX} bytes; "
+                "nothing was sent"
+            )
+        self.outputs.append(Output(self.position, len(self.outputs), destination, payload))
+
+
+class Decision(msgspec.Struct, frozen=True, gc=False):
+    """An entry of the order about messages that nobody delivers, as applications are told it."""
+
+    index: int
+    kind: str
+    """`decision`: what was answered about lost messages. `skip`: a range that nobody delivers. `ignore`, `resume`: a
+    criterion begins, ends."""
+    stream: StreamId | None
+    first: int
+    last: int
+    text: str
+    """For people: the action and who answered, why a range is skipped, what is ignored."""
 
 
 class Replica(ABC):
@@ -44,6 +91,15 @@ class Replica(ABC):
     @abstractmethod
     def apply(self, batch: Batch, context: Context) -> None:
         """Process messages, in order. An exception suspends this replica."""
+
+    def on_loss(self, info: LossInfo) -> Action | None:
+        """What to do about lost messages, asked of the leader's application only; None leaves it to the table of the
+        configuration. It must not change the state: the other replicas are not asked."""
+        return None
+
+    def on_decision(self, decision: Decision, context: Context) -> None:  # noqa: B027  # need not be overridden
+        """What was decided about lost or ignored messages: told to every replica, in its place in the order, so the
+        state may depend on it. An exception suspends this replica."""
 
     @abstractmethod
     def snapshot(self) -> bytes:
@@ -61,6 +117,8 @@ class Multicast(msgspec.Struct, frozen=True, gc=False):
     """Send messages to all replicas of the group, as the next numbers of this node's stream."""
 
     messages: list[bytes]
+    notes: tuple[tuple[int, Note], ...] = ()
+    """(place in `messages`, note) of those that have a priority, a topic or a request id, in order."""
 
 
 class AddReplica(msgspec.Struct, frozen=True, gc=False):
@@ -117,6 +175,45 @@ class RestoreState(msgspec.Struct, frozen=True, gc=False):
     data: bytes
 
 
+class AskLoss(msgspec.Struct, frozen=True, gc=False):
+    """Ask the application what to do about lost messages; answered by `LossAnswered`."""
+
+    unit: str
+    question: int
+    info: LossInfo
+
+
+class Tell(msgspec.Struct, frozen=True, gc=False):
+    """Tell the application what was decided, after what it was given so far. Not answered."""
+
+    unit: str
+    index: int
+    log_ns: int
+    decision: Decision
+
+
+class SendOutputs(msgspec.Struct, frozen=True, gc=False):
+    """Hand outputs to a destination that is no node of the domain; answered by `OutputsSent` when they arrived."""
+
+    unit: str
+    destination: str
+    outputs: tuple[Output, ...]
+
+
+class OutputsReady(msgspec.Struct, frozen=True, gc=False):
+    """Outputs of a group for this node's application, each once, in order."""
+
+    group: str
+    outputs: tuple[Output, ...]
+
+
+class ReadLog(msgspec.Struct, frozen=True, gc=False):
+    """Read a table of a message log; answered by `LogRead`."""
+
+    unit: str
+    table: str
+
+
 class SourceRoom(msgspec.Struct, frozen=True, gc=False):
     """How many bytes a source's buffer holds that some replica may still need; the driver stops senders above its
     bound."""
@@ -133,6 +230,8 @@ class Applied(msgspec.Struct, frozen=True, gc=False):
 
     index: int
     size: int
+    outputs: tuple[Output, ...] = ()
+    """What it said to the outside on the way, in order."""
 
 
 class SnapshotTaken(msgspec.Struct, frozen=True, gc=False):
@@ -143,6 +242,36 @@ class SnapshotTaken(msgspec.Struct, frozen=True, gc=False):
 
 class Restored(msgspec.Struct, frozen=True, gc=False):
     index: int
+
+
+class LossAnswered(msgspec.Struct, frozen=True, gc=False):
+    """What the application wants done about lost messages; None leaves it to the table."""
+
+    question: int
+    action: Action | None
+    error: str = ""
+    """What the application raised instead of an answer."""
+
+
+class LogRead(msgspec.Struct, frozen=True, gc=False):
+    """What a table of a message log holds, by key."""
+
+    table: str
+    rows: list[tuple[bytes, bytes]]
+
+
+class OutputsSent(msgspec.Struct, frozen=True, gc=False):
+    """A destination that is no node has taken outputs up to this one."""
+
+    destination: str
+    position: int
+    k: int
+
+
+class EndIgnoring(msgspec.Struct, frozen=True, gc=False):
+    """An operator ends a criterion, by its id; only the leader acts on it."""
+
+    criterion: int
 
 
 class AppFailed(msgspec.Struct, frozen=True, gc=False):

@@ -64,6 +64,9 @@ class Appends:
         self._config = core.config
         self._log = core.log
         self.progress: dict[str, Progress] = {}
+        self._voters: list[Progress] = []
+        """The other voters, and whether this replica is one."""
+        self._is_voter = False
         self._here: list[tuple[Peer, Progress]] = []
         """The members that can be reached, in the lives that the view names."""
         self._peers_seen = -1
@@ -88,6 +91,9 @@ class Appends:
                 known = Progress(member, self._log.last, now)
             known.member = member
             self.progress[member.name] = known
+        self._voters = [progress for progress in self.progress.values() if progress.member.voter]
+        me = view.named(self._core.name) if view is not None else None
+        self._is_voter = me is not None and me.voter
         self._peers_seen = -1
 
     def here(self) -> list[tuple[Peer, Progress]]:
@@ -151,34 +157,29 @@ class Appends:
 
     def agreed(self) -> int:
         """The highest index that a majority of the voters has. The view of the log counts, decided or not."""
-        view = self._log.tail.view
-        assert view is not None, "a leader has a view"
-        matches = [
-            self._core.stable if voter.name == self._core.name else self.progress[voter.name].match
-            for voter in view.voters
-        ]
+        matches = [progress.match for progress in self._voters]
+        if self._is_voter:
+            matches.append(self._core.stable)
         matches.sort(reverse=True)
-        return matches[self._core.quorum(view) - 1]
+        return matches[self._quorum() - 1]
 
     def contact_ns(self, now: Nanos) -> Nanos:
         """How long ago a majority was last heard."""
-        view = self._log.tail.view
-        assert view is not None, "a leader has a view"
-        heard = [
-            now if voter.name == self._core.name else self.progress[voter.name].heard_ns
-            for voter in view.voters
-        ]
+        heard = [progress.heard_ns for progress in self._voters]
+        if self._is_voter:
+            heard.append(now)
         heard.sort(reverse=True)
-        return now - heard[self._core.quorum(view) - 1]
+        return now - heard[self._quorum() - 1]
 
     def is_informed(self) -> bool:
         """Whether a majority has said in this term what it holds (DESIGN, Groups, rule 6)."""
+        informed = sum(progress.informed for progress in self._voters)
+        return informed + self._is_voter >= self._quorum()
+
+    def _quorum(self) -> int:
         view = self._log.tail.view
         assert view is not None, "a leader has a view"
-        informed = sum(
-            1 for voter in view.voters if voter.name == self._core.name or self.progress[voter.name].informed
-        )  # fmt: skip
-        return informed >= self._core.quorum(view)
+        return self._core.quorum(view)
 
     # -- sending -------------------------------------------------------------------------------------------------
 

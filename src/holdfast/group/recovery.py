@@ -1,42 +1,85 @@
 """Gaps: numbers that exist somewhere and are not here. Noticed, waited out for a moment, asked for again.
 
-First the source is asked, which has everything that some replica may lack; when that does not help, or the source is
-gone, the other replicas, one after the other. Each request that brings nothing doubles the time to the next one.
+A gap consists of *holes*, ranges that were noticed at about the same time and are asked for together. The source is
+asked first, which has everything that some replica may lack. A follower goes on to the other replicas, one after the
+other, for as long as it takes. A leader does not: after the source has not helped, the hole is *exhausted*, and what
+happens next is decided (`decisions`). If that is to recover it, the leader is *granted* places to ask and a time.
+Each request that brings nothing doubles the time to the next one.
 """
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Final
 
 import msgspec
 
-from holdfast.group.config import GroupConfig, source_unit
+from holdfast.group.config import GroupConfig, log_unit, source_unit
 from holdfast.group.log import Log
+from holdfast.group.metadata import priority_at
 from holdfast.group.peers import Peers, post
 from holdfast.group.streams import Stream, Streams
 from holdfast.links.ports import Received
-from holdfast.machine import Outbox
+from holdfast.machine import Outbox, RangeSet
 from holdfast.telemetry.facts import GroupFact
-from holdfast.types import NEVER, Nanos, NodeId
-from holdfast.wire.frames import Nack, Payload, StreamId
+from holdfast.types import MILLISECOND, NEVER, Nanos, NodeId
+from holdfast.wire.frames import Found, Lost, Nack, Payload, StreamId
 
 RANGES_MAX: Final = 64
 """Of one request."""
+HOLES_MAX: Final = 256
+"""Of one stream that are looked after at a time, from the first on."""
 RESEND_BYTES: Final = 1 << 20
 """Another replica's request is answered with about this much; it asks again for the rest."""
+TOLD_MAX: Final = 4096
+"""Priorities of single messages that are told to a leader that lacks them."""
+ABSENT_MAX: Final = 1024
 SOURCE_TRIES: Final = 2
 """So often the source is asked before anybody else is."""
+
+
+class Hole(msgspec.Struct, gc=False):
+    """Numbers that are missing, all in one piece, and what was done about them."""
+
+    first: int
+    last: int
+    noticed_ns: Nanos
+    due_ns: Nanos
+    tries: int = 0
+    exhausted: str = ""
+    """Why asking has ended; empty while it has not."""
+
+    def part(self, first: int, last: int) -> Hole:
+        return Hole(first, last, self.noticed_ns, self.due_ns, self.tries, self.exhausted)
+
+    def joins(self, other: Hole) -> bool:
+        """Whether both are at the same point, so that they can be one."""
+        return (
+            self.last + 1 == other.first
+            and self.tries == other.tries
+            and self.exhausted == other.exhausted
+            and other.noticed_ns - self.noticed_ns < MILLISECOND
+        )
+
+
+class Grant(msgspec.Struct, gc=False):
+    """The leader may recover these numbers, from these places."""
+
+    ranges: RangeSet
+    places: tuple[tuple[NodeId, bool], ...]
+    """Nodes, and whether their message log is meant, not their buffers."""
 
 
 class Gap(msgspec.Struct, gc=False):
     """What is missing of one stream."""
 
     since_ns: Nanos
-    due_ns: Nanos
-    missing: int
-    """How many numbers."""
-    tries: int = 0
+    holes: list[Hole]
     asked: bool = False
+
+    @property
+    def due_ns(self) -> Nanos:
+        return min((hole.due_ns for hole in self.holes), default=NEVER)
 
 
 class Recovery:
@@ -57,33 +100,118 @@ class Recovery:
         self._log = log
         self._streams = streams
         self._peers = peers
+        self.leading = False
+        """Whether somebody decides here about what cannot be had from its source."""
         self.gaps: dict[StreamId, Gap] = {}
+        self.grants: dict[StreamId, Grant] = {}
         self.nacks = 0
         self.recovered = 0
+        self._absent: dict[NodeId, Nanos] = {}
+        """Nodes that could be reached once, and since when they cannot; those that said goodbye since ever."""
+        self.took_ns: Nanos = 2 * config.nack_delay_ns
+        """How long recovery has taken lately, smoothed."""
+
+    # -- what is missing -----------------------------------------------------------------------------------------
+
+    def next_of(self, stream: Stream) -> int:
+        """The number that the order goes on with."""
+        return self._log.tail.next.get(stream.id, stream.origin)
 
     def look(self, stream: Stream, now: Nanos, out: Outbox) -> None:
         """Something has changed in the stream: is there a gap, is there still one?"""
-        first = self._log.tail.next.get(stream.id, stream.origin)
+        first = self.next_of(stream)
         gap = self.gaps.get(stream.id)
         if stream.held.first_missing(first) > stream.exists or self._log.tail.is_over(stream.id):
             if gap is not None:
                 self._close(stream, gap, now, out)
             return
         if gap is None:
-            due_ns = now + self._config.nack_delay_ns
-            self.gaps[stream.id] = Gap(now, due_ns, 0)
+            gap = self.gaps[stream.id] = Gap(now, [])
+        missing = islice(stream.held.missing(first, stream.exists + 1), HOLES_MAX)
+        gap.holes = self._renewed(stream, gap.holes, list(missing), now)
+
+    def _renewed(
+        self, stream: Stream, old: list[Hole], missing: list[tuple[int, int]], now: Nanos
+    ) -> list[Hole]:
+        """The holes there are now; what was missing before keeps its history."""
+        due_ns = now + self._patience(stream)
+        holes: list[Hole] = []
+        at = 0
+        for start, stop in missing:
+            while start < stop:
+                while at < len(old) and old[at].last < start:
+                    at += 1
+                if at < len(old) and old[at].first <= start:
+                    hole = old[at].part(start, min(old[at].last, stop - 1))
+                else:
+                    end = min(stop, old[at].first) if at < len(old) else stop
+                    hole = Hole(start, end - 1, now, due_ns)
+                start = hole.last + 1
+                if holes and holes[-1].joins(hole):
+                    holes[-1].last = hole.last
+                else:
+                    holes.append(hole)
+        return holes[:HOLES_MAX]
+
+    def _patience(self, stream: Stream) -> Nanos:
+        """How long a message may be heard of before it comes. A reliable channel loses none while its session lasts:
+        what is missing has been overtaken by news of it."""
+        if self._config.transport == "channel" and self.source_is_here(stream.id):
+            return max(self._config.late_ns, self._config.nack_delay_ns)
+        return self._config.nack_delay_ns
+
+    def source_is_here(self, stream: StreamId) -> bool:
+        """Whether the very life of the source that made the stream can be reached."""
+        source = NodeId(stream.source)
+        if source == self._node:
+            return stream.incarnation == self._incarnation
+        peer = self._peers.at(source)
+        return peer is not None and peer.incarnation == stream.incarnation
+
+    def source_is_gone(self, stream: StreamId, now: Nanos) -> bool:
+        """Whether the life of the source that made the stream will not bring anything back."""
+        if self.source_is_here(stream):
+            return False
+        source = NodeId(stream.source)
+        if source == self._node or self._peers.at(source) is not None:
+            return True  # another life of it is here
+        gap = self.gaps.get(stream)
+        since_ns = self._absent.get(source, gap.since_ns if gap is not None else now)
+        return now - since_ns >= self._config.gone_ns
+
+    def source_down(self, source: NodeId, left: bool, now: Nanos) -> None:
+        """A node cannot be reached any more."""
+        self._absent.pop(source, None)
+        self._absent[source] = now - self._config.gone_ns if left else now
+        if len(self._absent) > ABSENT_MAX:
+            del self._absent[next(iter(self._absent))]
 
     def _close(self, stream: Stream, gap: Gap, now: Nanos, out: Outbox) -> None:
         del self.gaps[stream.id]
+        self.grants.pop(stream.id, None)
         if gap.asked:
             self.recovered += 1
-            took_ms = (now - gap.since_ns) // 1_000_000
-            self._fact(
-                "recovered",
-                f"{stream.label} whole up to {stream.exists} after {took_ms} ms",
-                now,
-                out,
-            )
+            took_ns = now - gap.since_ns
+            self.took_ns += (took_ns - self.took_ns) // 8
+            text = f"{stream.label} whole up to {stream.exists} after {took_ns // MILLISECOND} ms"
+            self._fact("recovered", text, now, out)
+
+    def source_back(self, source: NodeId) -> None:
+        """A source can be reached (again): it may have what nobody else has."""
+        self._absent.pop(source, None)
+        for stream, gap in self.gaps.items():
+            if stream.source == source and self.source_is_here(stream):
+                for hole in gap.holes:
+                    hole.tries = 0
+                    hole.exhausted = ""
+                    hole.due_ns = 0
+
+    def exhausted(self, stream: StreamId) -> list[Hole]:
+        """What the source could not bring back."""
+        gap = self.gaps.get(stream)
+        return [hole for hole in gap.holes if hole.exhausted] if gap is not None else []
+
+    # -- asking --------------------------------------------------------------------------------------------------
 
     def wake(self, now: Nanos, out: Outbox) -> None:
         """Ask for what is due."""
@@ -99,42 +227,105 @@ class Recovery:
                 self._ask(stream, gap, now, out)
 
     def _ask(self, stream: Stream, gap: Gap, now: Nanos, out: Outbox) -> None:
-        first = self._log.tail.next.get(stream.id, stream.origin)
-        ranges = list(stream.held.missing(first, stream.exists + 1))
-        missing = sum(stop - start for start, stop in ranges)
-        gap.tries = gap.tries + 1 if missing == gap.missing else 0
-        gap.missing = missing
-        if not gap.asked:
+        asked: dict[tuple[NodeId, bool], list[tuple[int, int]]] = {}
+        for hole in gap.holes:
+            if hole.due_ns > now:
+                continue
+            target = self._target(stream, hole)
+            delay_ns = self._config.nack_delay_ns << min(hole.tries, 20)
+            hole.due_ns = now + min(delay_ns, self._config.nack_delay_max_ns)
+            hole.tries += 1
+            if target is None:
+                if hole.exhausted:
+                    hole.due_ns = NEVER
+                continue
+            ranges = asked.setdefault(target, [])
+            if len(ranges) < RANGES_MAX:
+                ranges.append((hole.first, hole.last))
+        if asked and not gap.asked:
             gap.asked = True
-            start, stop = ranges[0]
-            self._fact(
-                "gap", f"{stream.label} lacks {missing} from {start} (to {stop - 1})", now, out
-            )
-        delay_ns = min(
-            self._config.nack_delay_ns << min(gap.tries, 20), self._config.nack_delay_max_ns
-        )
-        gap.due_ns = now + delay_ns
-        target = self._target(stream.id, gap.tries)
-        if target is None:
-            return
-        asked = tuple((start, stop - 1) for start, stop in ranges[:RANGES_MAX])
-        nack = Nack(self._config.name, stream.id, asked)
-        self.nacks += 1
-        if target == self._node:
-            out.up(source_unit(self._config.name), Received(self._node, [nack], now))
-        else:
-            post(out, [target], nack)
+            missing = sum(hole.last - hole.first + 1 for hole in gap.holes)
+            first = gap.holes[0]
+            text = f"{stream.label} lacks {missing} from {first.first} (to {first.last})"
+            self._fact("gap", text, now, out)
+        for target, ranges in asked.items():
+            self._send(stream, target, tuple(ranges), now, out)
 
-    def _target(self, stream: StreamId, tries: int) -> NodeId | None:
-        """Whom to ask: the source at first, then everybody in turn."""
-        source = NodeId(stream.source)
-        others = [peer.node for peer in self._peers.replicas if peer.node != source]
-        own = source == self._node and stream.incarnation == self._incarnation
-        if own or self._peers.at(source) is not None:
-            if tries < SOURCE_TRIES or not others:
-                return source
-            others.append(source)
-        return others[tries % len(others)] if others else None
+    def _send(
+        self,
+        stream: Stream,
+        target: tuple[NodeId, bool],
+        ranges: tuple[tuple[int, int], ...],
+        now: Nanos,
+        out: Outbox,
+    ) -> None:
+        group = self._config.name
+        node, from_log = target
+        nack = Nack(group, stream.id, ranges, from_log)
+        self.nacks += 1
+        stream.nacks += 1
+        if node == self._node:
+            unit = log_unit(group) if from_log else source_unit(group)
+            out.up(unit, Received(self._node, [nack], now))
+        else:
+            post(out, [node], nack)
+
+    def _target(self, stream: Stream, hole: Hole) -> tuple[NodeId, bool] | None:
+        """Whom to ask: the source at first, then everybody in turn; for a leader only those that it may."""
+        source = NodeId(stream.id.source)
+        here = self.source_is_here(stream.id) and stream.origin <= hole.last
+        grant = self.grants.get(stream.id)
+        if self.leading and grant is not None and grant.ranges.covers(hole.first, hole.last + 1):
+            return grant.places[hole.tries % len(grant.places)] if grant.places else None
+        if here and hole.tries < SOURCE_TRIES:
+            return source, False
+        if self.leading:
+            hole.exhausted = self._why_not(stream)
+            return None
+        others = [(peer.node, False) for peer in self._peers.replicas if peer.node != source]
+        if here:
+            others.append((source, False))
+        if self._config.message_log_bytes:
+            others += [
+                (node, True) for node in (self._node, *(p.node for p in self._peers.replicas))
+            ]
+        return others[hole.tries % len(others)] if others else None
+
+    def _why_not(self, stream: Stream) -> str:
+        if not self.source_is_here(stream.id):
+            return "their source is gone"
+        if stream.origin > self.next_of(stream):
+            return "their source does not have them any more"
+        return "their source did not bring them back"
+
+    def grant(
+        self,
+        stream: StreamId,
+        ranges: RangeSet,
+        places: tuple[tuple[NodeId, bool], ...],
+        now: Nanos,
+    ) -> None:
+        """The leader is to recover these, from these places in turn."""
+        self.grants[stream] = Grant(ranges, places)
+        gap = self.gaps.get(stream)
+        for hole in gap.holes if gap is not None else ():
+            if ranges.covers(hole.first, hole.last + 1):
+                hole.tries = 0
+                hole.exhausted = ""
+                hole.due_ns = now
+
+    def revoke(self, stream: StreamId, why: str) -> None:
+        """Recovery has failed, or ended."""
+        grant = self.grants.pop(stream, None)
+        gap = self.gaps.get(stream)
+        if grant is None or gap is None:
+            return
+        for hole in gap.holes:
+            if grant.ranges.covers(hole.first, hole.last + 1):
+                hole.exhausted = why
+                hole.due_ns = NEVER
+
+    # -- answering -----------------------------------------------------------------------------------------------
 
     def answer(self, nack: Nack, to: NodeId, out: Outbox) -> None:
         """Another replica lacks something: send it what is held here of it, up to a bound."""
@@ -151,12 +342,32 @@ class Recovery:
                 budget -= len(piece.block)
                 sent = piece.start
                 frame = Payload(
-                    self._config.name, stream.id, piece.start, piece.count, piece.created_ns, piece.block
+                    self._config.name, stream.id, piece.start, piece.count, piece.created_ns,
+                    piece.block, piece.about,
                 )  # fmt: skip
                 post(out, [to], frame)
 
+    def say_found(self, lost: Lost, to: NodeId, out: Outbox) -> None:
+        """The leader lacks something: tell it what is held here of it."""
+        stream = self._streams.get(lost.stream)
+        held: list[tuple[int, int]] = []
+        priorities = bytearray()
+        for first, last in lost.ranges[:RANGES_MAX]:
+            for piece in stream.pieces(first, last) if stream is not None else ():
+                a, b = max(first, piece.first), min(last, piece.last)
+                held.append((a, b))
+                for number in range(a, min(b + 1, a + TOLD_MAX - len(priorities))):
+                    at = number - piece.start
+                    priorities.append(priority_at(piece.about, at, self._config.priorities))
+        group = self._config.name
+        found = Found(group, lost.question, lost.stream, tuple(held), bytes(priorities))
+        post(out, [to], found)
+
     def forget(self) -> None:
-        """The place in the order has changed: look again from there."""
+        """The place in the order has changed, or who decides: look again from there."""
+        self.grants.clear()
+        for stream in self.gaps:
+            self._streams.changed[stream] = None
         self.gaps.clear()
 
     def _fact(self, event: str, detail: str, now: Nanos, out: Outbox) -> None:

@@ -28,12 +28,16 @@ from holdfast.group.joining import Joining
 from holdfast.group.journal import Durable, Journal, Rows
 from holdfast.group.leading import Leading
 from holdfast.group.log import NUMBER_MAX, is_sound_stream
+from holdfast.group.metadata import is_sound_about
 from holdfast.group.peers import Peer, post
 from holdfast.group.ports import (
     AddReplica,
     AppFailed,
     Applied,
+    EndIgnoring,
     HandOver,
+    LossAnswered,
+    OutputsSent,
     Refound,
     RemoveReplica,
     Restored,
@@ -43,14 +47,17 @@ from holdfast.group.streams import is_sound_payload
 from holdfast.group.transfer import StateOut
 from holdfast.links.ports import PeerDown, PeerUp, Received
 from holdfast.machine import Machine, Outbox
-from holdfast.types import Nanos, NodeId
+from holdfast.types import NEVER, Nanos, NodeId
 from holdfast.wire.frames import (
     Append,
     Appended,
     Ballot,
+    Found,
     Freed,
     Idle,
+    Lost,
     Nack,
+    OutputsHere,
     Payload,
     Seek,
     Standing,
@@ -111,6 +118,9 @@ class ReplicaMachine(Machine):
             RemoveReplica: self._remove_replica,
             HandOver: self._hand_over,
             Refound: self._refound,
+            LossAnswered: self._loss_answered,
+            EndIgnoring: self._end_ignoring,
+            OutputsSent: self._outputs_sent,
         }
         self._frames: dict[type[Any], Callable[[Nanos, NodeId, Any, Outbox], None]] = {
             Payload: self._payload,
@@ -125,6 +135,9 @@ class ReplicaMachine(Machine):
             Vote: self._vote,
             Seek: self._seek,
             Standing: self._standing,
+            Lost: self._lost,
+            Found: self._found,
+            OutputsHere: self._outputs_here,
         }
 
     # -- the machine ---------------------------------------------------------------------------------------------
@@ -142,6 +155,7 @@ class ReplicaMachine(Machine):
     def wake(self, now: Nanos, out: Outbox) -> None:
         self._excuse(now)
         if not self._core.is_blank:
+            self._decide_at_once(now, out)
             self._core.recovery.wake(now, out)
         self._joining.wake(now, out)
         self._founding.wake(now, out)
@@ -162,13 +176,27 @@ class ReplicaMachine(Machine):
 
     def _excuse(self, now: Nanos) -> None:
         """A process that did not run when it wanted to has heard nobody, and that is nobody's fault."""
-        if now - self.deadline > self._core.config.append_period_ns:
+        if now - self.deadline > self._core.config.election_ns // 2:
             self._leading.tenure.was_late(now)
+
+    def _decide_at_once(self, now: Nanos, out: Outbox) -> None:
+        """Holes that nothing was tried for yet, before it is."""
+        if self._core.leadership.leading:
+            for stream, gap in self._core.recovery.gaps.items():
+                held = self._core.streams.get(stream)
+                for hole in gap.holes if held is not None else ():
+                    if hole.due_ns <= now and not hole.tries:
+                        assert held is not None
+                        if self._leading.decisions.at_once(held, hole.first, hole.last, now, out):
+                            hole.due_ns = NEVER
 
     def _settle(self, now: Nanos, out: Outbox) -> None:
         core = self._core
         if core.waiting.diverged or core.log.cut_at:
             self._look_at_cuts(now, out)
+        if core.recovery.leading != core.leadership.leading:
+            core.recovery.leading = core.leadership.leading
+            core.recovery.forget()
         if core.is_blank and self._founding.found(now, out):
             core.follow_view()
             if self._election.campaign(now, out):
@@ -240,11 +268,14 @@ class ReplicaMachine(Machine):
 
     def _peer_up(self, now: Nanos, item: PeerUp, _out: Outbox) -> None:
         peer = self._core.peers.up(item.peer, item.member)
+        self._core.recovery.source_back(item.peer)
+        self._leading.emitter.node_up(peer.name)
         if self._core.peers.replica_at(item.peer) is not None:
             self._founding.peer_up(now)
             self._leading.appends.peer_up(peer)
 
     def _peer_down(self, now: Nanos, item: PeerDown, _out: Outbox) -> None:
+        self._core.recovery.source_down(item.peer, item.left, now)
         peer = self._core.peers.down(item.peer)
         if peer is not None:
             self._state_out.peer_down(peer)
@@ -254,7 +285,7 @@ class ReplicaMachine(Machine):
                 self._election.leader_gone(now)
 
     def _applied(self, _now: Nanos, item: Applied, _out: Outbox) -> None:
-        self._core.delivery.done(item.index)
+        self._core.delivery.done(item.index, item.outputs)
 
     def _snapshot_taken(self, now: Nanos, item: SnapshotTaken, out: Outbox) -> None:
         self._state_out.taken(item, now, out)
@@ -305,15 +336,36 @@ class ReplicaMachine(Machine):
         if self._election.campaign(now, out):
             self._leading.begin(now, out)
 
+    def _loss_answered(self, now: Nanos, item: LossAnswered, out: Outbox) -> None:
+        if self._core.leadership.leading:
+            self._leading.decisions.answered(item, now, out)
+
+    def _outputs_sent(self, _now: Nanos, item: OutputsSent, _out: Outbox) -> None:
+        if self._core.leadership.leading:
+            self._leading.emitter.arrived(item.destination, (item.position, item.k))
+
+    def _outputs_here(self, _now: Nanos, node: NodeId, frame: OutputsHere, _out: Outbox) -> None:
+        core = self._core
+        peer = core.peers.at(node)
+        name = core.name if node == core.node else peer.name if peer is not None else ""
+        if not name or frame.history != core.history or not core.leadership.leading:
+            core.ignore("outputs")
+        else:
+            self._leading.emitter.here(name, frame)
+
+    def _end_ignoring(self, now: Nanos, item: EndIgnoring, out: Outbox) -> None:
+        if self._core.leadership.leading:
+            self._leading.decisions.end_ignoring(item.criterion, now, out)
+
     # -- frames: messages ----------------------------------------------------------------------------------------
 
-    def _payload(self, _now: Nanos, peer: NodeId, frame: Payload, _out: Outbox) -> None:
+    def _payload(self, now: Nanos, peer: NodeId, frame: Payload, _out: Outbox) -> None:
         core, stream = self._core, frame.stream
         if peer not in (core.node, stream.source) and core.peers.replica_at(peer) is None:
             core.ignore("stranger")
         elif core.log.tail.is_over(stream) or not is_sound_payload(frame):
             core.ignore("payload")
-        elif (taken := core.streams.take(frame, core.log.tail.next.get(stream, 1))) is None:
+        elif (taken := core.streams.take(frame, core.log.tail.next.get(stream, 1), now)) is None:
             core.ignore("too many streams")
         elif taken and core.journal is not None:
             core.journal.taken(frame)
@@ -321,14 +373,17 @@ class ReplicaMachine(Machine):
     def _idle(self, _now: Nanos, peer: NodeId, frame: Idle, _out: Outbox) -> None:
         core = self._core
         sound = is_sound_stream(frame.stream) and 0 <= frame.freed <= frame.last < NUMBER_MAX
+        sound = sound and is_sound_about(frame.about, 0)
         if not sound or peer != frame.stream.source or core.log.tail.is_over(frame.stream):
             core.ignore("idle")
             return
         core.know(frame.stream, frame.last)
         stream = core.streams.get(frame.stream)
-        if stream is not None and frame.freed >= stream.origin:
-            stream.origin = frame.freed + 1
-            core.streams.changed[stream.id] = None
+        if stream is not None:
+            stream.idle = frame
+            if frame.freed >= stream.origin:
+                stream.origin = frame.freed + 1
+                core.streams.changed[stream.id] = None
 
     def _nack(self, _now: Nanos, peer: NodeId, frame: Nack, out: Outbox) -> None:
         core, stream = self._core, frame.stream
@@ -338,6 +393,22 @@ class ReplicaMachine(Machine):
             core.ignore("stranger")
         else:
             core.recovery.answer(frame, peer, out)
+
+    def _lost(self, _now: Nanos, peer: NodeId, frame: Lost, out: Outbox) -> None:
+        core = self._core
+        if core.peers.replica_at(peer) is None or not is_sound_stream(frame.stream):
+            core.ignore("stranger")
+        else:
+            core.recovery.say_found(frame, peer, out)
+
+    def _found(self, _now: Nanos, node: NodeId, frame: Found, _out: Outbox) -> None:
+        core = self._core
+        peer = core.peers.replica_at(node)
+        name = core.name if node == core.node else peer.name if peer is not None else ""
+        if not name or not core.leadership.leading:
+            core.ignore("found")
+        else:
+            self._leading.decisions.found(name, node, frame)
 
     def _freed(self, _now: Nanos, peer: NodeId, frame: Freed, _out: Outbox) -> None:
         if self._core.peers.replica_at(peer) is None or self._core.leadership.leading:
@@ -467,7 +538,7 @@ class ReplicaMachine(Machine):
             return "halted" if self._leading.halted else "leading"
         if self._joining.is_restoring:
             return "restoring"
-        if self._founding.removed:
+        if self._founding.removed and core.me is None:
             return "removed"
         if core.is_blank:
             return "starting"
@@ -513,6 +584,13 @@ class ReplicaMachine(Machine):
             "peers": {name: other.match for name, other in progress.items()},
             "gaps": len(core.recovery.gaps),
             "nacks": core.recovery.nacks,
+            "outputs": {name: len(queue) for name, queue in delivery.kept.queues.items()},
+            "questions": self._leading.decisions.asked,
+            "decisions": list(self._leading.decisions.recent),
+            "ignoring": [
+                {"id": id_, "what": criterion.text(), "left": left}
+                for id_, (criterion, left) in log.tail.rulings.criteria.items()
+            ],
             "ignored": dict(core.ignored),
         }
 

@@ -2,7 +2,11 @@
 
 All messages of a turn leave together, in payload frames that are encoded once. What was sent is kept, encoded as it
 was, until the leader says that every replica has delivered it (`Freed`). Loss is found by the receivers: by gaps,
-and at the end of a burst by `Idle`, which repeats the last number, quickly at first, then ever more slowly.
+and at the end of a burst by `Idle`, which repeats the last number, quickly at first, then ever more slowly. What
+frames say about messages that others may have lost is written by `metadata`.
+
+Payload travels on the data channel, or, where the group says so, as datagrams: then a frame is about the size of a
+packet, so that the loss of a packet is the loss of one frame, and what is asked for again goes by the channel.
 
 The buffer is bounded by `window_bytes`. Above that messages wait here without a number, for as much again; whoever
 sends is told by `SourceRoom` and stops long before that. What exceeds even this is refused and recorded.
@@ -18,16 +22,17 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.group.config import GroupConfig, replica_unit, source_unit
+from holdfast.group.config import GroupConfig, log_unit, replica_unit, source_unit
+from holdfast.group.metadata import Annotator, Note
 from holdfast.group.peers import Peers, post, post_bytes
 from holdfast.group.ports import Multicast, SourceRoom
-from holdfast.links.ports import PeerDown, PeerUp, Received
+from holdfast.links.ports import PeerDown, PeerUp, Received, SendDatagrams, link_unit
 from holdfast.machine import Machine, Outbox
 from holdfast.telemetry.facts import GroupFact
-from holdfast.types import Nanos, NodeId
+from holdfast.types import DATA, Nanos, NodeId
 from holdfast.wire.blocks import HEAD, pack_block
 from holdfast.wire.codec import encode
-from holdfast.wire.frames import AnyFrame, Freed, Idle, Nack, Payload, StreamId
+from holdfast.wire.frames import About, AnyFrame, Freed, Idle, Nack, Payload, StreamId
 
 PACKED_AT_ONCE: Final = 8192
 """So many waiting messages are looked at in one go: a full buffer must not cost more than what leaves it."""
@@ -43,6 +48,9 @@ class _Sent(msgspec.Struct, frozen=True, gc=False):
     created_ns: Nanos
     data: bytes
     block_size: int
+    about: About
+    tail: int
+    """What stands behind the block in `data`."""
 
     @property
     def last(self) -> int:
@@ -50,8 +58,9 @@ class _Sent(msgspec.Struct, frozen=True, gc=False):
 
     def frame(self, group: str, stream: StreamId) -> Payload:
         """The frame again; its block is a view of the bytes that are kept anyway."""
-        block = memoryview(self.data)[len(self.data) - self.block_size :]
-        return Payload(group, stream, self.first, self.count, self.created_ns, block)
+        stop = len(self.data) - self.tail
+        block = memoryview(self.data)[stop - self.block_size : stop]
+        return Payload(group, stream, self.first, self.count, self.created_ns, block, self.about)
 
 
 class SourceMachine(Machine):
@@ -85,7 +94,13 @@ class SourceMachine(Machine):
         self._sent_bytes = 0
         self._queue: list[bytes] = []
         self._queue_bytes = 0
+        self._queue_start = 0
+        """How many messages have left the queue so far; notes are kept by place in all that were ever queued."""
+        self._notes: list[tuple[int, Note]] = []
+        self._annotator = Annotator(config.priorities, config.earlier_numbers)
+        self._datagrams = config.transport == "datagram"
         self._last = 0
+        self._created_ns = 0
         self._freed = 0
         self._idle_delay_ns = config.idle_first_ns
         self._held_said = 0
@@ -135,6 +150,9 @@ class SourceMachine(Machine):
             detail = f"{len(messages)} messages refused: {why}; nothing of them was sent"
             out.fact(GroupFact(now, self._config.name, "refused", 0, self._last, detail))
             return
+        if item.notes:
+            base = self._queue_start + len(self._queue)
+            self._notes.extend((base + k, note) for k, note in item.notes if 0 <= k < len(messages))
         self._queue.extend(messages)
         self._queue_bytes += size
 
@@ -181,42 +199,71 @@ class SourceMachine(Machine):
     def _send(self, now: Nanos, out: Outbox) -> None:
         """Number what waits and send it, as far as the window allows."""
         sent: list[_Sent] = []
-        room = self._config.window_bytes - self._sent_bytes
+        room = self._window - self._sent_bytes
         while self._queue and room > 0:
-            for block, count in self._pack(room):
-                sent.append(self._number(now, count, block))
+            for block, count, notes in self._pack(room):
+                sent.append(self._number(now, count, block, notes))
                 self._queue_bytes -= len(block) - HEAD
                 room -= len(block)
         if not sent:
             return
         nodes = [peer.node for peer in self._peers.replicas]
-        post_bytes(out, nodes, [frame.data for frame in sent], Payload)
+        data = [frame.data for frame in sent]
+        if self._datagrams:
+            for node in nodes:
+                out.down(link_unit(node), SendDatagrams(DATA, data), immediate=True)
+        else:
+            post_bytes(out, nodes, data, Payload)
         if self._replica:
             frames: list[AnyFrame] = [item.frame(self._config.name, self.stream) for item in sent]
             out.up(self._replica, Received(self._node, frames, now))
+            if self._config.message_log_bytes:
+                out.up(log_unit(self._config.name), Received(self._node, frames, now))
         self._idle_delay_ns = self._config.idle_first_ns
         self.deadline = now + self._idle_delay_ns
 
-    def _pack(self, room: int) -> list[tuple[bytes, int]]:
+    @property
+    def _window(self) -> int:
+        """Datagrams have no flow control of their own: fewer bytes are on their way at a time."""
+        config = self._config
+        return min(config.window_bytes, config.datagram_window) if self._datagrams else config.window_bytes  # fmt: skip
+
+    def _pack(self, room: int) -> list[tuple[bytes, int, list[tuple[int, Note]]]]:
         """Take some of what waits, of about `room` bytes, as blocks of the size of a frame."""
-        queue, limit = self._queue, self._config.payload_bytes
+        config = self._config
+        queue, limit = self._queue, config.payload_bytes
+        if self._datagrams:
+            limit = min(limit, config.datagram_bytes)
         ends = list(accumulate(map(len, queue[:PACKED_AT_ONCE])))
-        blocks: list[tuple[bytes, int]] = []
+        blocks: list[tuple[bytes, int, list[tuple[int, Note]]]] = []
         done = begin = 0
         while done < len(ends) and begin < room:
             # The four bytes of each length are not worth a second pass: a frame may be a little larger.
             stop = max(done + 1, bisect_right(ends, begin + limit, done))
-            blocks.append((pack_block(queue[done:stop]), stop - done))
+            notes = self._notes_of(done, stop) if self._notes else []
+            blocks.append((pack_block(queue[done:stop]), stop - done, notes))
             begin = ends[stop - 1]
             done = stop
         del queue[:done]
+        self._queue_start += done
         return blocks
 
-    def _number(self, now: Nanos, count: int, block: bytes) -> _Sent:
+    def _notes_of(self, first: int, stop: int) -> list[tuple[int, Note]]:
+        """The notes of a part of the queue, by place in that part. Parts are taken in order."""
+        start = self._queue_start + first
+        count = bisect_left(self._notes, self._queue_start + stop, key=lambda item: item[0])
+        notes = [(place - start, note) for place, note in self._notes[:count]]
+        del self._notes[:count]
+        return notes
+
+    def _number(self, now: Nanos, count: int, block: bytes, notes: list[tuple[int, Note]]) -> _Sent:
         first = self._last + 1
-        frame = Payload(self._config.name, self.stream, first, count, now, memoryview(block))
-        sent = _Sent(first, count, now, encode(frame), len(block))
+        about = self._annotator.take(now, count, notes)
+        frame = Payload(self._config.name, self.stream, first, count, now, memoryview(block), about)
+        tail = len(encode(about))
+        sent = _Sent(first, count, now, encode(frame), len(block), about, tail)
         self._last += count
+        self._created_ns = now
         self._sent.append(sent)
         self._lasts.append(self._last)
         self._sent_bytes += len(block)
@@ -245,7 +292,10 @@ class SourceMachine(Machine):
             self._say_idle(now, [peer], out)
 
     def _say_idle(self, now: Nanos, nodes: list[NodeId], out: Outbox) -> None:
-        idle = Idle(self._config.name, self.stream, self._last, self._freed)
+        about = self._annotator.next(now)
+        idle = Idle(
+            self._config.name, self.stream, self._last, self._freed, self._created_ns, about
+        )
         post(out, [node for node in nodes if node != self._node], idle)
         if self._node in nodes:
             out.up(self._replica, Received(self._node, [idle], now))

@@ -14,11 +14,13 @@ from zlib import crc32
 
 import msgspec
 
-from holdfast.group.log import NUMBER_MAX, is_sound_stream
+from holdfast.group.log import NUMBER_MAX, Cursor, is_sound_stream
+from holdfast.group.metadata import is_sound_about
 from holdfast.machine import RangeSet
+from holdfast.types import Nanos
 from holdfast.wire.blocks import HEAD, MESSAGES_MAX, unpack_block
 from holdfast.wire.codec import Rejected
-from holdfast.wire.frames import Payload, StreamId
+from holdfast.wire.frames import About, Idle, Payload, StreamId
 
 PIECE_OVERHEAD: Final = 256
 """Counted for each piece besides its bytes, so that many tiny ones are bounded too."""
@@ -31,13 +33,17 @@ def is_sound_payload(frame: Payload) -> bool:
     count, block = frame.count, frame.block
     if not (1 <= frame.first < NUMBER_MAX and 1 <= count <= MESSAGES_MAX):
         return False
+    if not 0 <= frame.created_ns < 1 << 62:
+        return False
     if not is_sound_stream(frame.stream) or len(block) < HEAD + 4 * count:
         return False
     size, packed = _HEAD.unpack_from(block)
     if packed != count or size + 4 != len(block):
         return False
     lengths: tuple[int, ...] = unpack_from(f"<{count}I", block, HEAD)
-    return sum(lengths) == len(block) - HEAD - 4 * count
+    if sum(lengths) != len(block) - HEAD - 4 * count:
+        return False
+    return is_sound_about(frame.about, count)
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):
@@ -50,6 +56,8 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
     """Of messages in the block."""
     created_ns: int
     block: memoryview
+    about: About | None = None
+    arrived_ns: int = 0
 
     @property
     def size(self) -> int:
@@ -62,7 +70,10 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
 class Stream:
     """One stream as far as this replica has it."""
 
-    __slots__ = ("_firsts", "_pieces", "bytes", "exists", "floor", "held", "id", "label", "origin")
+    __slots__ = (
+        "_firsts", "_pieces", "bytes", "exists", "floor", "held", "id", "idle", "label", "lead_ns", "messages",
+        "nacks", "noted", "origin", "packets",
+    )  # fmt: skip
 
     def __init__(self, stream: StreamId) -> None:
         self.id = stream
@@ -75,6 +86,13 @@ class Stream:
         """The highest number that is known to exist, here or elsewhere."""
         self.origin = 1
         """The source can send nothing below this again."""
+        self.noted = False
+        """Some message carries more than its bytes: a request id, or that its source is in step again."""
+        self.lead_ns: Nanos | None = None
+        """This node's clock minus the source's, and the shortest way between them."""
+        self.idle: Idle | None = None
+        """What the source last said of itself while it was idle."""
+        self.packets = self.messages = self.nacks = 0
         self._firsts: list[int] = []
         self._pieces: list[Piece] = []
 
@@ -83,7 +101,7 @@ class Stream:
         """The highest number held, 0 when nothing is."""
         return self._pieces[-1].last if self._pieces else 0
 
-    def take(self, frame: Payload, limit: int, fixed: int) -> bool:
+    def take(self, frame: Payload, limit: int, fixed: int, now: Nanos = 0) -> bool:
         """Keep what is new in a sound payload; False when nothing is or there is no room.
 
         When there is no room the lowest numbers win: higher pieces are let go, and asked for again later. What the
@@ -91,6 +109,10 @@ class Stream:
         """
         stop = frame.first + frame.count
         self.exists = max(self.exists, stop - 1)
+        self.packets += 1
+        lead_ns = now - frame.created_ns
+        if self.lead_ns is None or lead_ns < self.lead_ns:
+            self.lead_ns = lead_ns
         start = max(frame.first, self.floor)
         new = list(self.held.missing(start, stop))
         if not new:
@@ -101,13 +123,24 @@ class Stream:
                 return False
             self._drop_top()
         for first, end in new:
-            piece = Piece(first, end - 1, frame.first, frame.count, frame.created_ns, frame.block)
+            piece = Piece(
+                first, end - 1, frame.first, frame.count, frame.created_ns, frame.block, frame.about, now
+            )  # fmt: skip
             at = bisect_left(self._firsts, first)
             self._firsts.insert(at, first)
             self._pieces.insert(at, piece)
             self.held.add(first, end)
             self.bytes += piece.size
+            self.messages += end - first
+        if frame.about is not None and (frame.about.requests or frame.about.resyncs):
+            self.noted = True
         return True
+
+    def drop_from(self, number: int) -> None:
+        """Nothing from `number` on will ever be ordered."""
+        while self._pieces and self._pieces[-1].first >= number:
+            self._drop_top()
+        self.exists = min(self.exists, number - 1)
 
     def _drop_top(self) -> None:
         piece = self._pieces.pop()
@@ -211,13 +244,13 @@ class Streams:
                 return True
         return False
 
-    def take(self, frame: Payload, fixed: int) -> bool | None:
+    def take(self, frame: Payload, fixed: int, now: Nanos = 0) -> bool | None:
         """Keep a sound payload; False when it brings nothing new or finds no room, None when the stream finds none."""
         stream = self.streams.get(frame.stream) or self.open(frame.stream, fixed)
         if stream is None:
             return None
         before = stream.exists
-        taken = stream.take(frame, self._limit, fixed)
+        taken = stream.take(frame, self._limit, fixed, now)
         if taken or stream.exists > before:
             self.changed[stream.id] = None
         return taken
@@ -238,6 +271,13 @@ class Streams:
         if found is not None and number > found.exists:
             found.exists = number
             self.changed[stream] = None
+
+    def forget_over(self, ground: Cursor) -> None:
+        """Streams that ended before everything that anybody still needs."""
+        if ground.over:
+            for stream in [stream for stream in self.streams if ground.is_over(stream)]:
+                del self.streams[stream]
+                self.changed.pop(stream, None)
 
     def holds(self, stream: StreamId, first: int, last: int) -> bool:
         found = self.streams.get(stream)

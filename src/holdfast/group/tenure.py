@@ -38,12 +38,14 @@ class Tenure:
         self._wanted_ns: Nanos = NEVER
         """Since when it wants to hand over, and whether it has to: it cannot go on."""
         self._must = False
+        self._heard_ns: Nanos = 0
+        """When a majority was last heard."""
         self._grace_ns: Nanos = 0
         """Silence before this is its own fault: its process did not run."""
 
     def begin(self, now: Nanos) -> None:
         self._commit = self._core.log.commit
-        self._moved_ns = self._grace_ns = now
+        self._moved_ns = self._grace_ns = self._heard_ns = now
         self._wanted_ns = NEVER
         self._must = False
 
@@ -70,8 +72,8 @@ class Tenure:
         return self._hand_over(now, out)
 
     def _is_alone(self, now: Nanos) -> bool:
-        contact_ns = min(self._appends.contact_ns(now), now - self._grace_ns)
-        return contact_ns >= self._core.config.election_ns
+        self._heard_ns = max(now - self._appends.contact_ns(now), self._grace_ns)
+        return now - self._heard_ns >= self._core.config.election_ns
 
     def _watch_commit(self, now: Nanos, out: Outbox) -> None:
         log = self._core.log
@@ -145,8 +147,8 @@ class Tenure:
         return False
 
     def deadline(self, now: Nanos) -> Nanos:
-        contact_ns = min(self._appends.contact_ns(now), now - self._grace_ns)
-        due_ns = now - contact_ns + self._core.config.election_ns
+        """When to look again."""
+        due_ns = self._heard_ns + self._core.config.election_ns
         if self._core.log.last > self._core.log.commit:
             due_ns = min(due_ns, self._moved_ns + self._stall_ns)
         if self.handing_over:

@@ -17,7 +17,8 @@ from holdfast.group.core import Core
 from holdfast.group.entries import View
 from holdfast.group.log import NUMBER_MAX, Cursor, is_sound_stream
 from holdfast.group.peers import Peer, post
-from holdfast.group.ports import SnapshotTaken, TakeSnapshot
+from holdfast.group.ports import Output, SnapshotTaken, TakeSnapshot
+from holdfast.group.rulings import Rulings, RulingsImage
 from holdfast.machine import Outbox
 from holdfast.telemetry.facts import GroupFact
 from holdfast.types import NEVER, Nanos
@@ -49,12 +50,17 @@ class Image(msgspec.Struct, frozen=True, array_like=True):
     """Of sources that lived often: (source, stream, last incarnation that is forgotten)."""
     view: View | None
     state: bytes
+    rulings: RulingsImage = RulingsImage()
+    """What is ignored, which requests were delivered, which outputs have arrived."""
+    outputs: tuple[Output, ...] = ()
+    """What the application has said so far that is not known to have arrived."""
 
     def cursor(self) -> Cursor:
         over = {(source, stream): incarnation for source, stream, incarnation in self.over}
         return Cursor(
-            self.index, self.term, self.position, self.log_ns, dict(self.streams), over, self.view
-        )
+            self.index, self.term, self.position, self.log_ns, dict(self.streams), over, self.view,
+            Rulings.of(self.rulings),
+        )  # fmt: skip
 
     def is_sound(self) -> bool:
         return (
@@ -65,6 +71,7 @@ class Image(msgspec.Struct, frozen=True, array_like=True):
             and 0 <= self.term < NUMBER_MAX
             and 1 <= self.position < NUMBER_MAX
             and 0 <= self.digest < 1 << 32
+            and self.rulings.is_sound()
             and all(
                 is_sound_stream(stream) and 1 <= number < NUMBER_MAX
                 for stream, number in self.streams
@@ -72,11 +79,14 @@ class Image(msgspec.Struct, frozen=True, array_like=True):
         )
 
 
-def make_image(history: int, at: Cursor, digest: int, state: bytes) -> Image:
+def make_image(
+    history: int, at: Cursor, digest: int, state: bytes, outputs: tuple[Output, ...]
+) -> Image:
     over = tuple((source, stream, life) for (source, stream), life in at.over.items())
     streams = tuple(at.next.items())
     return Image(
-        IMAGE_VERSION, history, at.index, at.term, at.position, at.log_ns, digest, streams, over, at.view, state
+        IMAGE_VERSION, history, at.index, at.term, at.position, at.log_ns, digest, streams, over, at.view, state,
+        at.rulings.image(), outputs,
     )  # fmt: skip
 
 
@@ -181,7 +191,8 @@ class StateOut:
         waiting = [giving for giving in self._giving.values() if giving.image is None]
         if not (waiting or self._for_store):
             return
-        image = encode_image(make_image(self._core.history, at, digest, data))
+        outputs = self._delivery.kept.before(at.position)
+        image = encode_image(make_image(self._core.history, at, digest, data, outputs))
         if self._for_store and self._core.journal is not None:
             self._for_store = False
             self._core.journal.keep_state(at, image)

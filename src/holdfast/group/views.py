@@ -22,7 +22,7 @@ from holdfast.group.entries import NAMES_MAX, VOTERS_MAX, Member, View
 from holdfast.group.peers import Peer
 from holdfast.group.progress import Appends, Progress
 from holdfast.machine import Outbox
-from holdfast.types import Nanos
+from holdfast.types import NEVER, Nanos
 
 REQUESTS_MAX: Final = 32
 BEHIND_MAX: Final = 256
@@ -47,10 +47,21 @@ class Membership:
         self._added: dict[str, bool] = {}
         """Names that somebody added and who have not come yet, and whether they are to vote."""
         self._term_index = 0
+        self._look_ns: Nanos = 0
+        """Not every turn is worth a look."""
 
     def begin(self) -> None:
         self._requests.clear()
         self._term_index = self._core.log.last
+        self._look_ns = 0
+
+    def look_again(self) -> None:
+        """Something has changed that should not wait."""
+        self._look_ns = 0
+
+    def deadline(self, now: Nanos) -> Nanos:
+        """A request that came since the last look waits for the next one; one that cannot be met yet, for others."""
+        return self._look_ns if self._requests and self._look_ns > now else NEVER
 
     # -- what is wanted ------------------------------------------------------------------------------------------
 
@@ -96,8 +107,9 @@ class Membership:
 
     def settle(self, append: Callable[[View], None], now: Nanos, out: Outbox) -> None:
         """Make the next change, if there is one and the last one is decided."""
-        if not self.may_change:
+        if now < self._look_ns or not self.may_change:
             return
+        self._look_ns = now + self._core.config.free_period_ns
         view = self._core.log.tail.view
         assert view is not None, "a leader has a view"
         found = self._next(view, now)

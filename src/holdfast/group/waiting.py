@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from holdfast.group.log import Log, is_sound
+from holdfast.group.log import Kind, Log, is_sound
 from holdfast.group.streams import Streams
 from holdfast.wire.frames import Append, Entry
 
@@ -145,9 +145,8 @@ class Waiting:
                 entries.clear()
                 self.verified = min(self.verified, log.last)
                 break
-            if entry.stream is not None and not self._streams.holds(
-                entry.stream, entry.first, entry.last
-            ):
+            stream = entry.stream if entry.kind == Kind.ORDER else None
+            if stream is not None and not self._streams.holds(stream, entry.first, entry.last):
                 break
             log.append(entries.popleft())
         log.commit_to(min(self.leader_commit, self.match))

@@ -1,7 +1,8 @@
 """The unit `health`: joins what is sent and heard on every path, publishes rows, tells links.
 
-It owns the paths (`path`), wakes each when something of it is due, carries what the two ends of a path say to each
-other (by channel: any working path, repeated until confirmed), and spreads what listeners state.
+It owns the paths (`path`), wakes each when something of it is due, and carries what the two ends of a path say to
+each other (by channel: any working path, repeated until confirmed). What it finds it puts into the table, and the
+keeper tells everybody; what listeners say of our own sending comes from there.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from typing import Any, ClassVar, Final
 
 from holdfast.health.attributes import Plan
 from holdfast.health.casting import Caster, group_of
-from holdfast.health.config import HealthConfig, Tune
+from holdfast.health.config import HealthConfig, Signatures, Tune
 from holdfast.health.evidence import threshold
 from holdfast.health.listener import PathListener
 from holdfast.health.needs import SetNeeds
+from holdfast.health.neighbourhood import Neighbourhood
 from holdfast.health.path import SPOKEN, Path, PathKey, key_of
 from holdfast.health.placement import Placement
+from holdfast.health.ports import HEALTH, KEEPER, Fresh, RowsHeard
 from holdfast.health.speaker import Speaker
 from holdfast.health.table import PathTable
 from holdfast.health.throttle import BusyWindow, Interest, QueueDepth, Throttle
@@ -30,17 +33,16 @@ from holdfast.links.ports import (
     PeerUp,
     Received,
     SendChannel,
-    link_unit,
     traffic_name,
 )
 from holdfast.machine import Machine, Outbox
 from holdfast.telemetry.facts import NodeFact
-from holdfast.types import MICROSECOND, MILLISECOND, NEVER, SECOND, SYNC, FlowId, Nanos, NodeId
+from holdfast.types import MICROSECOND, MILLISECOND, NEVER, SYNC, FlowId, Nanos, NodeId
 from holdfast.wire.codec import encode
-from holdfast.wire.frames import PathRow, PathRows, Settled
+from holdfast.wire.frames import Settled
 
-HEALTH: Final = "health"
-ROWS_PER_FRAME: Final = 200
+__all__ = ["HEALTH", "HealthMachine"]
+
 TESTS_PER_PATH: Final = 16
 LATE_NS: Final = 100 * MILLISECOND
 """A wake-up that is later than this shows that this node was held up: it may have heard nobody."""
@@ -57,12 +59,16 @@ class HealthMachine(Machine):
         config: HealthConfig,
         mtus: dict[str, int],
         placement: Placement | None = None,
+        table: PathTable | None = None,
+        neighbourhood: Neighbourhood | None = None,
     ) -> None:
-        """`placement` outlives this unit: what traffic needs is not forgotten when it is rebuilt."""
+        """`placement`, `table` and `neighbourhood` outlive this unit: what they know is not forgotten when it is
+        rebuilt."""
         self.me = me
         self.placement = placement or Placement(me.node, me.sealed)
         self.config = config
-        self.table = PathTable()
+        self.table = table or PathTable(me.node, me.incarnation)
+        self._neighbourhood = neighbourhood or Neighbourhood(me)
         self.names: dict[bytes, str] = {me.node: me.name}
         self.throttle = Throttle(config.budget)
         self.wishes = Wishes(config, mtus)
@@ -75,7 +81,6 @@ class HealthMachine(Machine):
         self._caster = Caster(self.throttle)
         self._evidence = threshold(10, TESTS_PER_PATH, config.budget.alarms_per_1000_days)
         self._version = 0
-        self._news: list[PathRow] = []
         self._now: Nanos = 0
         self._excused_to: Nanos = 0
 
@@ -98,11 +103,13 @@ class HealthMachine(Machine):
                     path.listener.unheard(item.use)
                     touched[path.key] = path
             elif kind is PeerUp:
-                self._peer_up(item, out)
+                self._peers[item.peer] = True
+                self._count()
+                self.names[item.peer] = self.placement.names[item.peer] = item.member.name
             elif kind is PeerDown:
                 self._peers.pop(item.peer, None)
-                if item.left:
-                    self.table.forget_node(item.peer)
+            elif kind is RowsHeard:
+                self._rows(now, item, out)
             elif kind is Tune:
                 self._tune(now, item, touched)
             elif kind is SetNeeds:
@@ -141,9 +148,7 @@ class HealthMachine(Machine):
                 touched[path.key] = path
             return
         for frame in item.frames:
-            if isinstance(frame, PathRows):
-                self._rows(now, item.peer, frame, out)
-            elif isinstance(frame, SPOKEN):
+            if isinstance(frame, SPOKEN):
                 path = self._paths.get(key_of(item.peer, frame))
                 if path is not None:
                     path.told(now, frame)
@@ -177,7 +182,9 @@ class HealthMachine(Machine):
     def _plan(self, ready: FlowReady) -> Plan:
         """What is probed on a path: what the configuration says, and what traffic needs beyond it."""
         sizes, patterns, _ = self.placement.wanted_values(ready.peer)
-        return self.wishes.plan(ready.adapter, sizes, patterns)
+        # In a sparse neighbourhood only some paths are probed; the others have basics, which links live by.
+        probed = self._neighbourhood.probes(ready.subnet, ready.peer)
+        return self.wishes.plan(ready.adapter, sizes, patterns, probed)
 
     def _lost(self, now: Nanos, lost: FlowLost, touched: dict[PathKey, Path], out: Outbox) -> None:
         path = self._flows.pop((lost.peer, lost.flow), None)
@@ -311,46 +318,22 @@ class HealthMachine(Machine):
         self._version = max(self._version + 1, now // MICROSECOND)
         row = path.row(kind, self.me.node, self.me.incarnation, self._version)
         self.table.put(row, now)
-        self._news.append(row)
 
     def _name(self, node: bytes) -> str:
         return self.names.get(node, "")
 
     def _publish(self, out: Outbox) -> None:
-        if not self._news:
-            return
-        news, self._news = self._news, []
-        for part in _frames(news):
-            for peer in self._peers:
-                out.down(link_unit(peer), SendChannel(SYNC, [part]))
+        if self.table.fresh:
+            out.up(KEEPER, Fresh())
 
-    def _peer_up(self, item: PeerUp, out: Outbox) -> None:
-        self._peers[item.peer] = True
-        self._count()
-        self.names[item.peer] = self.placement.names[item.peer] = item.member.name
-        self.table.forget(item.peer, item.member.incarnation)
-        if self.table.rows:
-            self._tell_all(item.peer, out)
-        else:
-            # This node, or this unit, has just begun, and knows nothing: no rows ask for all rows.
-            out.down(link_unit(item.peer), SendChannel(SYNC, [encode(PathRows(()))]))
-
-    def _tell_all(self, peer: NodeId, out: Outbox) -> None:
-        for part in _frames(list(self.table.rows.values())):
-            out.down(link_unit(peer), SendChannel(SYNC, [part]))
-
-    def _rows(self, now: Nanos, peer: NodeId, frame: PathRows, out: Outbox) -> None:
-        if not frame.rows:
-            self._tell_all(peer, out)
+    def _rows(self, now: Nanos, item: RowsHeard, out: Outbox) -> None:
+        """Listeners have said something new of what we send."""
         ours: dict[PathKey, Path] = {}
-        for row in frame.rows[: 10 * ROWS_PER_FRAME]:
-            if row.listener == self.me.node or not self.table.put(row, now):
-                continue
-            if row.sender == self.me.node:
-                path = self._paths.get((row.listener, row.sender_adapter, row.listener_adapter))
-                if path is not None:
-                    path.speaker.heard(now, row.transport, row.alive)
-                    ours[path.key] = path
+        for row in item.rows:
+            path = self._paths.get((NodeId(row.listener), row.sender_adapter, row.listener_adapter))
+            if path is not None:
+                path.speaker.heard(now, row.transport, row.alive)
+                ours[path.key] = path
         for path in ours.values():
             self._schedule(path)
             self._judge(now, path, out)
@@ -368,28 +351,6 @@ class HealthMachine(Machine):
         for verdict in path.judged(now, rows, self.placement):
             out.down(path.unit, verdict)
 
-    def status(self, now: Nanos, subnets: dict[tuple[bytes, str], str]) -> list[dict[str, Any]]:
-        """The table as the page shows it."""
-        return [
-            {
-                "sender": self.names.get(row.sender, row.sender[:4].hex()),
-                "sender_adapter": row.sender_adapter,
-                "listener": self.names.get(row.listener, row.listener[:4].hex()),
-                "listener_adapter": row.listener_adapter,
-                "subnet": subnets.get((row.listener, row.listener_adapter), row.listener_adapter),
-                "transport": row.transport,
-                "alive": row.alive,
-                "size": row.size,
-                "size_max": row.size_max,
-                "loss_ppm": row.loss_ppm,
-                "rtt_us": row.rtt_us,
-                "since_s": round((now - self.table.since[key]) / SECOND, 1),
-            }
-            for key, row in sorted(self.table.rows.items())
-        ]
-
-
-def _frames(rows: list[PathRow]) -> list[bytes]:
-    """Rows in frames of a bounded size."""
-    starts = range(0, len(rows), ROWS_PER_FRAME)
-    return [encode(PathRows(tuple(rows[start : start + ROWS_PER_FRAME]))) for start in starts]
+    def signatures(self, subnet: str) -> Signatures:
+        """What is sent on a subnet, and how often."""
+        return self.wishes.signatures(subnet)

@@ -32,7 +32,7 @@ HOLD_NS_MAX: Final = 3600 * SECOND
 HOLD_NS_MIN: Final = 1 * SECOND
 """What the first relapse costs where a path is used again at once."""
 
-DOUBT_NS: Final = 5 * SECOND
+DOUBT_NS: Final = 30 * SECOND
 """How long a limit of datagrams counts for the segments of a stream that were measured before it."""
 
 PathKey = tuple[NodeId, str, str, str]
@@ -96,7 +96,7 @@ class _Path:
 
     @property
     def degraded(self) -> bool:
-        """Whether the path has a soft error that any of its data flows shows, whomever it hurts."""
+        """Whether datagrams or segments show a soft error, whomever it hurts."""
         rows = [self.kinds.get("udp"), self.kinds.get("tcp")]
         return self.alive and any(row.alive and _soft(row) for row in rows if row is not None)
 
@@ -110,7 +110,8 @@ def _limit(row: PathRow) -> int:
 
 
 def _soft(row: PathRow) -> bool:
-    return bool(_limit(row) or row.bad_patterns or row.flows_bad)
+    # Not `flows_bad`: which of the path's flows it is, each flow's own row says.
+    return bool(_limit(row) or row.bad_patterns)
 
 
 class Placement:
@@ -188,7 +189,7 @@ class Placement:
         their time to be measured, the limit holds for them as well."""
         key, datagrams = _key(path.ready), path.kinds.get("udp")
         limited = datagrams is not None and datagrams.alive and _limit(datagrams)
-        if path.limit or not limited:
+        if path.limit or not limited or not path.alive:
             self._doubts.pop(key, None)
             return
         known = self._doubts.get(key)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from holdfast.health.attributes import Plan, make_plan
 from holdfast.health.config import HealthConfig, Signatures, Tune, tuned
 
@@ -18,7 +20,7 @@ class Wishes:
         self._mtus = mtus
         self._everywhere = config.signatures
         self._signatures = dict(config.subnets)
-        self._plans: dict[tuple[str, tuple[int, ...], tuple[str, ...]], Plan] = {}
+        self._plans: dict[tuple[str, tuple[int, ...], tuple[str, ...], bool], Plan] = {}
 
     def mtu(self, adapter: str) -> int:
         return self._mtus.get(adapter, 1500)
@@ -33,13 +35,18 @@ class Wishes:
         self._everywhere = tuned(self._everywhere, tune)
         self._signatures = {name: tuned(old, tune) for name, old in self._signatures.items()}
 
-    def plan(self, adapter: str, sizes: tuple[int, ...], patterns: tuple[str, ...]) -> Plan:
+    def plan(
+        self, adapter: str, sizes: tuple[int, ...], patterns: tuple[str, ...], probed: bool = True
+    ) -> Plan:
         """What is probed from an adapter where traffic needs these values beyond what is configured."""
-        key = (adapter, sizes, patterns)
+        key = (adapter, sizes, patterns, probed)
         plan = self._plans.get(key)
         if plan is None:
             if len(self._plans) >= PLANS_MAX:
                 self._plans.clear()
-            plan = make_plan(self._config, self.mtu(adapter), sizes, patterns)
+            config = self._config
+            if not probed:
+                config = msgspec.structs.replace(config, kinds=())
+            plan = make_plan(config, self.mtu(adapter), sizes, patterns)
             self._plans[key] = plan
         return plan

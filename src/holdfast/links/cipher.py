@@ -87,7 +87,7 @@ class Cipher:
 
     def read(self, flow: FlowState, data: memoryview) -> list[AnyFrame] | Rejected:
         """The frames of a packet that may be read on this flow."""
-        if flow.own_seal and not self.sealed:
+        if not flow.stream and not self.sealed:
             plain = read_datagram(data, self.session)
             if plain is not None:
                 return plain[1] if self._accept(plain[0]) else Rejected("replay")
@@ -96,7 +96,8 @@ class Cipher:
             return packet
         if packet.session not in (0, self.session):
             return Rejected("session", "of an earlier session")
-        if not flow.own_seal:
+        # A plain stream repeats nothing, and its ends number apart: only one knows at once that it measures.
+        if not flow.own_seal or (flow.stream and not self.sealed):
             return read_plain(packet, flow.authenticated)
         if not self.sealed:
             frames = read_plain(packet)

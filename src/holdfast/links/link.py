@@ -46,7 +46,10 @@ from holdfast.links.ports import (
     PortRefused,
     Reannounce,
     Received,
+    Rest,
+    RestAsked,
     SendChannel,
+    SendDatagrams,
     SendFrame,
     SendRaw,
     SessionEnded,
@@ -177,11 +180,17 @@ class LinkMachine(Machine):
             self._touched = True
             if kind is SendChannel or kind is SendRaw:
                 self._send(now, item, out)
+            elif kind is SendDatagrams:
+                if self.up_since is not None:
+                    for part in item.frames:
+                        self._outlet.datagrams.frame(item.cls, part)
             elif kind is FlowVerdict:
                 self._verdict(now, item, out)
             elif kind is MemberUpdate:
                 self.member = item.member
                 self._wanted.update(item.member, now)
+            elif kind is Rest:
+                self._rest(now, item, out)
         if self._touched and self.up_since is not None:
             acks, unheard = self._inlet.acks(now)
             self._outlet.flush(now, acks, unheard, out)
@@ -208,6 +217,8 @@ class LinkMachine(Machine):
                 self._end_session(now, "nothing heard on any path", out, hang_up=True)
             else:
                 self._wake_at(self._heard_at + self.me.timing.dead_ns)
+                # Often enough to notice when this node itself was held up: only a late wake-up shows that.
+                self._wake_at(now + self.me.timing.dead_ns // 4)
                 self._outlet.check(now, out)
         self._touched = True
         out.down(self.unit, _FLUSH)
@@ -488,10 +499,17 @@ class LinkMachine(Machine):
         self._wake_at(flow.close_at)
 
     def _end_session(
-        self, now: Nanos, reason: str, out: Outbox, hang_up: bool = False, left: bool = False
+        self,
+        now: Nanos,
+        reason: str,
+        out: Outbox,
+        hang_up: bool = False,
+        left: bool = False,
+        resting: bool = False,
     ) -> None:
         """End every channel, loudly. What comes next has a new epoch, so that nothing of the past is taken for it.
-        `hang_up`: the flows are of no use either. `left`: the peer said goodbye, and will not answer."""
+        `hang_up`: the flows are of no use either. `left`: the peer said goodbye, and will not answer. `resting`:
+        both ends can do without."""
         self.up_since = None
         unsent = self._outlet.clear(out)
         self._inlet.clear()
@@ -502,15 +520,26 @@ class LinkMachine(Machine):
             flow.apart.clear()
             if flow.ready:
                 flow.ready = False
-                self._announce(out, FlowLost(self.peer, flow.flow, reason, left))
+                self._announce(out, FlowLost(self.peer, flow.flow, reason, left or resting))
             if hang_up or left:
                 self._close(flow, reason, out)
             elif not flow.closing and flow.proven:
                 flow.hellos = 0
                 self._hello(now, flow)
         out.fact(self._fact(now, "down", reason=f"{reason}; {unsent} bytes not acknowledged"))
-        self._announce(out, PeerDown(self.peer, reason, left))
+        self._announce(out, PeerDown(self.peer, reason, left, resting))
         out.effect(SessionEnded(self.peer, reason, unsent))
+
+    def _rest(self, now: Nanos, item: Rest, out: Outbox) -> None:
+        """Nobody here needs this link: ask the peer, or end it if the peer has asked."""
+        if self.up_since is None:
+            return
+        for flow in self.flows.values():
+            if flow.ready and not flow.closing:
+                flow.parts.append(encode(Bye(rest=True)))
+                self._outlet.transmit(flow, out)
+        if item.agreed:
+            self._end_session(now, "at rest", out, hang_up=True, resting=True)
 
     def _flow_ready(self, flow: FlowState) -> FlowReady:
         mine = self.me.adapter(flow.adapter)
@@ -614,6 +643,8 @@ class LinkMachine(Machine):
                 if self._cipher.take_key(frame):
                     self._key_came(now)
                     self._hand_on_key(frame, out)
+            case Bye(rest=True):
+                self._announce(out, RestAsked(self.peer))
             case Bye():
                 self._end_session(now, "the peer left", out, left=True)
             case _:

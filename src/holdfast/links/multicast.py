@@ -39,7 +39,7 @@ from holdfast.machine import Machine, Outbox, ReplayWindow
 from holdfast.telemetry.facts import NodeFact
 from holdfast.types import MICROSECOND, NEVER, FlowId, Nanos, NodeId
 from holdfast.wire.codec import Part, Rejected, encode, part_size, probe_part
-from holdfast.wire.frames import AdapterInfo, AnyFrame, Basic, MemberInfo, Probe
+from holdfast.wire.frames import AdapterInfo, AnyFrame, Basic, MemberInfo, Probe, StressProbe
 from holdfast.wire.packet import (
     HEAD,
     SEALED,
@@ -55,7 +55,7 @@ NODE_ID: Final = 16
 ADAPTER_SHIFT: Final = 48
 """All groups of a node share its key, so the upper bits of a packet's number tell them apart."""
 PEER_SHIFT: Final = 32
-HEARD: Final = (Basic, Probe)
+HEARD: Final = (Basic, Probe, StressProbe)
 _SESSION: Final = 0xFFFFFFFF
 _EMPTY: Final = memoryview(b"")
 

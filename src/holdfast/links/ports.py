@@ -143,6 +143,13 @@ class SendFrame(msgspec.Struct, frozen=True, gc=False):
     """Fill up the packet to this size on the wire, alone in its packet; 0: pack it with others."""
 
 
+class SendDatagrams(msgspec.Struct, frozen=True, gc=False):
+    """Frames that are encoded already, as datagrams: each may be lost. The same bytes may go to many peers."""
+
+    cls: int
+    frames: list[bytes]
+
+
 class SendChannel(msgspec.Struct, frozen=True, gc=False):
     """Messages on a channel: reliable, in order, whatever path. Channel `cls` carries encoded frames; channels from
     `PORT_MIN` on carry what applications send."""
@@ -226,6 +233,12 @@ class Leave(msgspec.Struct, frozen=True, gc=False):
     """Say goodbye to the peer: this node is about to stop."""
 
 
+class Rest(msgspec.Struct, frozen=True, gc=False):
+    """To a link that nobody here needs: ask the peer whether it may rest, or, when `agreed`, end it."""
+
+    agreed: bool = False
+
+
 class Reannounce(msgspec.Struct, frozen=True, gc=False):
     """A unit above was rebuilt: tell it again about the session and its flows."""
 
@@ -258,6 +271,31 @@ class PeerDown(msgspec.Struct, frozen=True, gc=False):
     reason: str
     left: bool = False
     """It said goodbye."""
+    resting: bool = False
+    """Neither end needs the link; the peer stays a member, and nothing is wrong with it."""
+
+
+class RestAsked(msgspec.Struct, frozen=True, gc=False):
+    """The peer does not need this link any more."""
+
+    peer: NodeId
+
+
+class MemberLeft(msgspec.Struct, frozen=True, gc=False):
+    """To the directory: a member that this node need not have a link to has left the domain."""
+
+    node: NodeId
+    incarnation: int
+
+
+class NeighboursChanged(msgspec.Struct, frozen=True, gc=False):
+    """Somebody else may be a neighbour now: look whom this node must have links to."""
+
+
+class NeedLink(msgspec.Struct, frozen=True, gc=False):
+    """To the directory: an application talks to a member, so there must be a link to it, neighbour or not."""
+
+    peer: NodeId
 
 
 class FlowReady(msgspec.Struct, frozen=True, gc=False):

@@ -31,6 +31,10 @@ class Sessions:
                 self._numbers[unit] = number
                 return number
 
+    def close(self, unit: str) -> None:
+        """The unit is gone, and so is its session."""
+        self._units.pop(self._numbers.pop(unit, 0), None)
+
     def unit(self, number: int) -> str | None:
         return self._units.get(number)
 

@@ -14,10 +14,12 @@ import msgspec
 
 from holdfast.errors import ConfigError
 from holdfast.group.config import GroupConfig
+from holdfast.group.policy import Rule
 from holdfast.health.config import LAN as HEALTH_LAN
 from holdfast.health.config import WAN as HEALTH_WAN
 from holdfast.health.config import HealthConfig
 from holdfast.health.needs import SetNeeds
+from holdfast.health.neighbourhood import ShapeName
 from holdfast.links.config import LAN as LINK_LAN
 from holdfast.links.config import WAN as LINK_WAN
 from holdfast.links.config import LinkTiming
@@ -31,6 +33,7 @@ from holdfast.node.diagnostics import (
     health_config,
 )
 from holdfast.node.needs import NeedsFields, NeedsSection, group_needs
+from holdfast.types import SECOND
 from holdfast.wire.frames import AdapterInfo
 
 WAN_SLOWER = 8
@@ -53,6 +56,15 @@ class AdapterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     segments of TCP."""
     multicast: str = ""
     """`239.255.x.y:port`, the same for all adapters of the subnet: multicast is measured as well."""
+
+
+class SubnetConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the nodes of one subnet watch each other."""
+
+    name: str
+    neighbourhood: Literal["all", "ring", "hypercube"] = "all"
+    """With whom heartbeats are exchanged: everybody, the next in a ring, or the neighbours on a hypercube. The same
+    at every node of the domain."""
 
 
 class SecurityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -104,6 +116,19 @@ class GroupSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     needs: NeedsFields | None = None
     """What its messages and its order need of the paths to others."""
 
+    transport: Literal["channel", "datagram"] = "channel"
+    """How messages travel from their source: reliably, or as datagrams, each of which may be lost."""
+    priorities: int = 1
+    """Levels of priority, 0 the most urgent; messages have the lowest unless their sender says otherwise."""
+    loss: tuple[Rule, ...] = ()
+    """What to do about lost messages: the first rule that matches decides, where the application leaves it to them."""
+    recover_s: float = 5.0
+    """How long recovery may take when the answer does not say."""
+    message_log_mb: int = 0
+    """Replicas write messages down in their store, up to this much each, to recover lost ones from."""
+    gone_s: float = 30.0
+    """A source that cannot be reached for this long is not expected to bring anything back."""
+
 
 class LabConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """For demonstrations: lets `holdfast fault` break this node's own packets on their way out."""
@@ -124,6 +149,7 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mesh: Literal["all", "join"] = "all"
     """Link to every member, or only to those joined (and who join us)."""
     adapter: tuple[AdapterConfig, ...] = ()
+    subnet: tuple[SubnetConfig, ...] = ()
     security: SecurityConfig = SecurityConfig()
     web: WebConfig = WebConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
@@ -141,6 +167,11 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def health(self) -> HealthConfig:
         preset = HEALTH_LAN if self.preset == "lan" else HEALTH_WAN
         return health_config(preset, self.diagnostics, self.tune)
+
+    @property
+    def shapes(self) -> dict[str, ShapeName]:
+        """The neighbourhood of each subnet that is named."""
+        return {subnet.name: subnet.neighbourhood for subnet in self.subnet}
 
     def adapters(self) -> tuple[AdapterInfo, ...]:
         infos = []
@@ -175,6 +206,12 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             delivery=group.delivery,
             mode=group.mode,
             window_bytes=group.window_mb << 20,
+            transport=group.transport,
+            priorities=group.priorities,
+            policy=group.loss,
+            recover_ns=int(group.recover_s * SECOND),
+            gone_ns=int(group.gone_s * SECOND),
+            message_log_bytes=group.message_log_mb << 20,
         )
         return msgspec.structs.replace(
             plain,
@@ -276,6 +313,13 @@ def _check_adapters(config: NodeConfig, source: str) -> None:
         _check_adapter(adapter, config.security.mode, source)
     _check_twice([adapter.name for adapter in config.adapter], "adapters are called", source)
     _check_twice([adapter.address for adapter in config.adapter], "adapters have", source)
+    _check_twice([subnet.name for subnet in config.subnet], "subnets are called", source)
+    known = [adapter.subnet or adapter.name for adapter in config.adapter]
+    for subnet in config.subnet:
+        if subnet.name not in known:
+            raise ConfigError(
+                f"{source}: no adapter is on subnet {subnet.name!r}; there are {', '.join(known)}"
+            )
     groups = [adapter.multicast for adapter in config.adapter if adapter.multicast]
     _check_twice(groups, "adapters have the multicast group", source)
 
@@ -355,6 +399,10 @@ def _check_tls(config: NodeConfig, source: str) -> None:
 
 
 def _check_group(config: NodeConfig, group: GroupSection, source: str) -> None:
+    if group.message_log_mb < 0:
+        raise ConfigError(f"{source}: group {group.name!r}: message_log_mb is at least 0")
+    if group.recover_s <= 0 or group.gone_s <= 0:
+        raise ConfigError(f"{source}: group {group.name!r}: recover_s and gone_s are more than 0")
     if group.window_mb < 1:
         raise ConfigError(f"{source}: group {group.name!r}: window_mb is at least 1")
     if group.durability == "durable" and not config.data:

@@ -1,8 +1,9 @@
 """The stack as a picture: which machines make a node, and what they may see of each other.
 
-    source/<g>  replica/<g>      layers 5, 6   groups
+    source/<g>  replica/<g>      layers 5, 6   groups, and where their outputs arrive (outputs)
+    keeper                       layer 4       everybody's verdicts, history, alarms, clients
     directory                    layer 3       who is in the domain
-    health                       layer 2       what each path carries
+    health, stress               layer 2       what each path carries
     link/<peer> ...              layer 1       datagrams and channels
     multicast/<adapter> ...      layer 1       what reaches everybody at once
     door                         layer 0       flows that belong to nobody yet
@@ -17,14 +18,26 @@ from random import Random
 from typing import Any
 from zlib import crc32
 
-from holdfast.errors import MisuseError
-from holdfast.group.config import GROUP_FRAMES, units_for
+import msgspec
+
+from holdfast.errors import MisuseError, PeerUnknown
+from holdfast.group.config import GROUP_FRAMES, SINK, log_unit, units_for
 from holdfast.group.journal import journal_tables
+from holdfast.group.messagelog import MessageLog, log_tables
 from holdfast.group.replica import ReplicaMachine
+from holdfast.group.sink import TABLE as OUTPUTS
+from holdfast.group.sink import SinkMachine
 from holdfast.group.source import SourceMachine
 from holdfast.health.config import HealthConfig
+from holdfast.health.history import PATH_HISTORY, History
+from holdfast.health.keeper import KeeperMachine
 from holdfast.health.monitor import HEALTH, HealthMachine
+from holdfast.health.neighbourhood import Neighbourhood
 from holdfast.health.placement import Placement
+from holdfast.health.ports import KEEPER
+from holdfast.health.queries import incidents, states
+from holdfast.health.stress import STRESS, StressMachine
+from holdfast.health.table import PathTable
 from holdfast.links.config import Self
 from holdfast.links.directory import DIRECTORY, MEMBERS, DirectoryMachine
 from holdfast.links.door import DoorMachine
@@ -58,18 +71,26 @@ Rows = list[tuple[bytes, bytes]]
 
 
 _HEALTH = (HEALTH,)
+_KEEPER = (KEEPER,)
 _DIRECTORY = (DIRECTORY,)
+_STRESS = (STRESS,)
 
 ROUTES: Mapping[type, Route] = {
     f.Basic: lambda _: _HEALTH,
     f.Probe: lambda _: _HEALTH,
+    f.PathRows: lambda _: _KEEPER,
+    f.TableDigest: lambda _: _KEEPER,
+    f.AskRows: lambda _: _KEEPER,
     f.Signature: lambda _: _HEALTH,
     f.Heeded: lambda _: _HEALTH,
     f.Notice: lambda _: _HEALTH,
     f.Settled: lambda _: _HEALTH,
     f.Confirm: lambda _: _HEALTH,
-    f.PathRows: lambda _: _HEALTH,
     f.Members: lambda _: _DIRECTORY,
+    f.StressOrder: lambda _: _STRESS,
+    f.StressProbe: lambda _: _STRESS,
+    f.StressCounts: lambda _: _STRESS,
+    f.StressReport: lambda _: _STRESS,
     **dict.fromkeys(GROUP_FRAMES, units_for),
 }
 
@@ -87,8 +108,9 @@ class NodeCore:
         stored: Mapping[str, Rows] | None = None,
         now: Nanos = 0,
         health: HealthConfig | None = None,
+        wall_offset_ns: Nanos = 0,
     ) -> None:
-        """`health` replaces the tunables of the preset."""
+        """`health` replaces the tunables of the preset; `wall_offset_ns` added to `now` is the time of day."""
         self.config = config
         self._health = health or config.health
         self.me = Self(
@@ -111,7 +133,13 @@ class NodeCore:
         """With which this node seals what it multicasts; every peer gets it over TLS."""
         self._streams_begun: dict[str, int] = {}
         self.sessions = Sessions(self._rng("sessions"))
-        self.placement = Placement(node, self.me.sealed)
+        # These outlive the units that use them: one that is rebuilt goes on where it was.
+        self.table = PathTable(node, incarnation)
+        self.neighbourhood = Neighbourhood(self.me, config.shapes)
+        self.history = History(self._stored.get(PATH_HISTORY, []))
+        self._wall_offset_ns = wall_offset_ns
+        self.placement = Placement(node, self.me.sealed, self.history)
+        self.placement.wall_offset_ns = wall_offset_ns
         for needs in config.needs_of_traffic():
             self.placement.set(needs)
         self.turns = Turns(self._build)
@@ -127,19 +155,31 @@ class NodeCore:
     def tables(config: NodeConfig) -> list[str]:
         """The tables of the store that must be loaded before a core can be made."""
         replicas = [group for group in config.groups() if config.name in group.replicas]
-        return [MEMBERS, *(table for group in replicas for table in journal_tables(group))]
+        logs = [group.name for group in replicas if group.message_log_bytes]
+        return [
+            MEMBERS,
+            OUTPUTS,
+            PATH_HISTORY,
+            *(table for group in replicas for table in journal_tables(group)),
+            *(table for name in logs for table in log_tables(name)),
+        ]
 
     def _fixed_units(self) -> Iterable[str]:
         yield DOOR
         yield HEALTH
+        yield STRESS
         for adapter in self.me.adapters:
             if adapter.multicast:
                 yield multicast_unit(adapter.name)
         yield DIRECTORY
+        yield KEEPER
+        yield SINK
         for group in self.groups.values():
             yield f"source/{group.name}"
             if self.config.name in group.replicas:
                 yield f"replica/{group.name}"
+                if group.message_log_bytes:
+                    yield log_unit(group.name)
 
     def _rng(self, unit: str) -> Random:
         """Chance for one unit: the same for the same seed, node and unit, and nothing else."""
@@ -155,10 +195,27 @@ class NodeCore:
             return DoorMachine(me, join, self.sessions, self._spawn, rng, self._now)
         if kind == HEALTH:
             mtus = {adapter.name: adapter.mtu for adapter in self.config.adapter}
-            return HealthMachine(me, self._health, mtus, self.placement)
+            return HealthMachine(
+                me, self._health, mtus, self.placement, self.table, self.neighbourhood
+            )
+        if kind == STRESS:
+            mtus = {adapter.name: adapter.mtu for adapter in self.config.adapter}
+            return StressMachine(me.node, self._health, mtus)
         if kind == DIRECTORY:
-            spawn = self._spawn if self.config.mesh == "all" else _spawn_nothing
-            return DirectoryMachine(me, spawn, self._stored.get(MEMBERS, []), self._now)
+            return self._directory()
+        if kind == KEEPER:
+            return KeeperMachine(
+                self.table,
+                self.neighbourhood,
+                self,
+                self.history,
+                self._health.rows_ns,
+                self._wall_offset_ns,
+            )
+        if kind == "messages":
+            return MessageLog(self.groups[name], me.node, dict(self._stored))
+        if kind == SINK:
+            return SinkMachine(me.node, self._stored.get(OUTPUTS, []))
         if kind == "source":
             # One that failed begins another stream: its numbers start again at 1.
             stream = self._streams_begun.get(name, 0)
@@ -197,6 +254,17 @@ class NodeCore:
             return self._link(unit, old.member)
         return None
 
+    def _directory(self) -> DirectoryMachine:
+        return DirectoryMachine(
+            self.me,
+            self._spawn if self.config.mesh == "all" else _spawn_nothing,
+            self._stored.get(MEMBERS, []),
+            self._now,
+            self.neighbourhood,
+            tuple(dict.fromkeys(n for g in self.groups.values() for n in (*g.voters, *g.learners))),
+            self._drop,
+        )
+
     def _link(self, unit: str, member: MemberInfo) -> LinkMachine:
         return LinkMachine(
             self.me,
@@ -220,6 +288,12 @@ class NodeCore:
         self._now = now
         self.turns.add(unit, self._link(unit, member))
         return True
+
+    def _drop(self, peer: NodeId) -> None:
+        """The link to a peer rests: nobody needs it."""
+        unit = link_unit(peer)
+        self.turns.drop(unit)
+        self.sessions.close(unit)
 
     # -- the driver's side ---------------------------------------------------------------------------------------
 
@@ -288,6 +362,51 @@ class NodeCore:
         assert isinstance(machine, HealthMachine)
         return machine
 
+    @property
+    def keeper(self) -> KeeperMachine:
+        machine = self.turns.machine(KEEPER)
+        assert isinstance(machine, KeeperMachine)
+        return machine
+
+    def members(self) -> list[MemberInfo]:
+        """Everybody, this node included."""
+        return [self.me.member, *self.directory.members.values()]
+
+    def member_id(self, name: str) -> NodeId:
+        """The id of the member called `name`; raises `PeerUnknown`."""
+        names = {member.name: member.node for member in self.members()}
+        if name not in names:
+            known = ", ".join(sorted(names))
+            raise PeerUnknown(
+                f"no member of domain {self.me.domain!r} is called {name!r}; there are {known}"
+            )
+        return NodeId(names[name])
+
+    def member(self, node: bytes) -> MemberInfo:
+        return next(member for member in self.members() if member.node == node)
+
+    def subnets(self) -> list[str]:
+        """The subnets that any member is on."""
+        subnets = {adapter.subnet: True for member in self.members() for adapter in member.adapters}
+        return sorted(subnets)
+
+    def name_of(self, node: bytes) -> str:
+        """The name of a member, for people."""
+        machine = self.turns.machine(DIRECTORY)
+        return machine.name_of(node) if isinstance(machine, DirectoryMachine) else node[:4].hex()
+
+    def subnet_of(self, node: bytes, adapter: str) -> str:
+        machine = self.turns.machine(DIRECTORY)
+        if isinstance(machine, DirectoryMachine):
+            return machine.subnet_of(node, adapter)
+        return adapter
+
+    @property
+    def stress(self) -> StressMachine:
+        machine = self.turns.machine(STRESS)
+        assert isinstance(machine, StressMachine)
+        return machine
+
     def link(self, peer: bytes) -> LinkMachine | None:
         machine = self.turns.machine(link_unit(peer))
         return machine if isinstance(machine, LinkMachine) else None
@@ -297,23 +416,29 @@ class NodeCore:
         links = [
             m for m in map(self.turns.machine, self.turns.units()) if isinstance(m, LinkMachine)
         ]
-        subnets = {
-            (member.node, adapter.name): adapter.subnet
-            for member in (self.me.member, *self.directory.members.values())
-            for adapter in member.adapters
-        }
         groups = []
         for name in self.groups:
             replica = self.turns.machine(f"replica/{name}")
             if isinstance(replica, ReplicaMachine):
                 groups.append(_group_status(name, replica.status()))
         return {
-            "members": self.directory.status(now),
-            "paths": self.health.status(now, subnets),
+            "members": self._members(now),
+            "paths": msgspec.to_builtins(states(self.keeper, now)),
+            "incidents": msgspec.to_builtins(incidents(self.keeper, now)),
             "links": [link.status() for link in links],
             "groups": groups,
             "stopped_units": list(self.turns.stopped),
         }
+
+    def _members(self, now: Nanos) -> list[dict[str, Any]]:
+        """The directory, with what the table knows of members that this node has no link to."""
+        members = self.directory.status(now)
+        if self.neighbourhood.sparse:
+            alive = self.table.living()
+            for member in members:
+                if member["state"] in ("joining", "known"):
+                    member["state"] = "up" if bytes.fromhex(member["id"]) in alive else "known"
+        return members
 
 
 def _spawn_nothing(_now: Nanos, _member: MemberInfo) -> bool:

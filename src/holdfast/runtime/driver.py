@@ -7,12 +7,24 @@ asks for. It knows no protocol.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from concurrent.futures import Future
 from time import monotonic_ns
 from typing import Any, Final
 
 from holdfast.errors import NodeStopped, StoreError
-from holdfast.group.ports import Apply, RestoreState, SourceRoom, TakeSnapshot
+from holdfast.group.ports import (
+    Apply,
+    AskLoss,
+    LogRead,
+    OutputsReady,
+    ReadLog,
+    RestoreState,
+    SendOutputs,
+    SourceRoom,
+    TakeSnapshot,
+    Tell,
+)
 from holdfast.links.ports import (
     DOOR,
     Arrived,
@@ -31,7 +43,7 @@ from holdfast.links.ports import (
 )
 from holdfast.machine import Intake, Result
 from holdfast.node.core import NodeCore
-from holdfast.runtime.worker import AppWorker
+from holdfast.runtime.worker import AppWorker, Job
 from holdfast.stores.writer import StoreWriter
 from holdfast.transports.port import Transport
 from holdfast.types import DATA, NEVER, SYNC, FlowId, Nanos
@@ -57,6 +69,7 @@ class Driver:
         deliver: Deliver,
         room: Callable[[PortRoom | PortRefused | SourceRoom], None],
         ended: Callable[[SessionEnded], None],
+        outputs: Callable[[OutputsReady | SendOutputs], None],
         failed: Callable[[BaseException], None],
         on_failure: Callable[[Any], None],
     ) -> None:
@@ -82,7 +95,7 @@ class Driver:
         self._in_turn = False
         self.before_turn: Callable[[], None] | None = None
         """Called before each turn: the API hands over what applications have sent since the last one."""
-        self._effects: Mapping[type, Callable[[Any], None]] = {
+        self._effects: dict[type, Callable[[Any], None]] = {
             Transmit: self._transmit,
             PortReady: deliver,
             PortRoom: room,
@@ -95,7 +108,16 @@ class Driver:
             Apply: self._apply,
             TakeSnapshot: self._apply,
             RestoreState: self._apply,
+            AskLoss: self._apply,
+            Tell: self._apply,
+            ReadLog: self._read_log,
+            OutputsReady: outputs,
+            SendOutputs: outputs,
         }
+
+    def handle(self, kind: type, call: Callable[[Any], None]) -> None:
+        """Do one more kind of effect."""
+        self._effects[kind] = call
 
     # -- life ----------------------------------------------------------------------------------------------------
 
@@ -295,7 +317,18 @@ class Driver:
         if transport is not None:
             transport.may_fragment(effect.flow)
 
-    def _apply(self, effect: Apply | TakeSnapshot | RestoreState) -> None:
+    def _read_log(self, effect: ReadLog) -> None:
+        assert self._writer is not None
+
+        def take(future: Future[dict[str, list[tuple[bytes, bytes]]]]) -> None:
+            if future.exception() is None:
+                self.offer_from_thread(
+                    effect.unit, LogRead(effect.table, future.result()[effect.table])
+                )
+
+        self._writer.load([effect.table]).add_done_callback(take)
+
+    def _apply(self, effect: Job) -> None:
         worker = self.workers.get(effect.unit)
         if worker is not None:
             worker.submit(effect)

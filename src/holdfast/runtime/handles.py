@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from holdfast.errors import HoldfastError, MisuseError
+from holdfast.group.metadata import NAME_MAX, REQUEST_MAX, Note
 from holdfast.group.ports import Multicast
 from holdfast.health.monitor import HEALTH
 from holdfast.health.needs import Needs, SetNeeds
@@ -193,5 +194,60 @@ class Datagrams(_PeerHandle):
 class Group(_Handle):
     """Messages to all replicas of a group, in one order for all. The bound is the group's window."""
 
+    def __init__(self, driver: Driver, unit: str, bound: int, priorities: int = 1) -> None:
+        super().__init__(driver, unit, bound)
+        self._priorities = priorities
+        self._notes: list[tuple[int, Note]] = []
+
+    def try_send(
+        self,
+        message: bytes,
+        *,
+        priority: int | None = None,
+        topic: str = "",
+        request: bytes = b"",
+        resync: bool = False,
+    ) -> bool:
+        """Queue a message; False when the queue is full, and then nothing was sent.
+
+        `priority` is 0 for the most urgent. A message with a `request` id that the group has seen is not delivered
+        again, whoever sends it. `resync` ends what the group ignores of this source until it is in step again.
+        """
+        if priority is None and not topic and not request and not resync:
+            return super().try_send(message)
+        note = self._note(priority, topic, request, resync)
+        if not super().try_send(message):
+            return False
+        self._notes.append((len(self._messages) - 1, note))
+        return True
+
+    async def send(
+        self,
+        message: bytes,
+        *,
+        priority: int | None = None,
+        topic: str = "",
+        request: bytes = b"",
+        resync: bool = False,
+    ) -> None:
+        """Queue a message, as `try_send`; waits while the queue is full."""
+        while not self.try_send(
+            message, priority=priority, topic=topic, request=request, resync=resync
+        ):
+            await self.writable()
+
+    def _note(self, priority: int | None, topic: str, request: bytes, resync: bool) -> Note:
+        lowest = self._priorities - 1
+        if priority is not None and not 0 <= priority <= lowest:
+            raise MisuseError(
+                f"priority {priority}: this group has 0 (most urgent) to {lowest}; nothing was sent"
+            )
+        if len(topic) > NAME_MAX or len(request) > REQUEST_MAX:
+            raise MisuseError(
+                f"a topic has at most {NAME_MAX} letters, a request id {REQUEST_MAX} bytes; nothing was sent"
+            )
+        return Note(-1 if priority is None else priority, topic, request, resync)
+
     def _request(self, messages: list[bytes]) -> object:
-        return Multicast(messages)
+        notes, self._notes = tuple(self._notes), []
+        return Multicast(messages, notes)

@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic_ns, time_ns
@@ -22,10 +22,18 @@ from holdfast.errors import (
     NotAccepted,
     PeerUnknown,
 )
-from holdfast.group.ports import Replica, SourceRoom
+from holdfast.group.ports import Output, OutputsSent, Replica, SourceRoom
 from holdfast.health.needs import Needs
+from holdfast.links.directory import DIRECTORY
 from holdfast.links.inlet import CHANNELS_MAX
-from holdfast.links.ports import PORT_MIN, PortReady, PortRefused, PortRoom, SessionEnded
+from holdfast.links.ports import (
+    PORT_MIN,
+    NeedLink,
+    PortReady,
+    PortRefused,
+    PortRoom,
+    SessionEnded,
+)
 from holdfast.machine import Failure
 from holdfast.node.config import NodeConfig
 from holdfast.node.core import NodeCore
@@ -33,6 +41,10 @@ from holdfast.runtime.control import ControlServer, Handler
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.events import event_of
 from holdfast.runtime.handles import Channel, Datagrams, Group
+from holdfast.runtime.health import Health
+from holdfast.runtime.health_control import HealthControl
+from holdfast.runtime.operating import ask_group
+from holdfast.runtime.outputs import OutputDesk
 from holdfast.runtime.parts import (
     load_application,
     load_config,
@@ -41,6 +53,7 @@ from holdfast.runtime.parts import (
     open_store,
     open_tls,
 )
+from holdfast.runtime.stress import stress_handlers
 from holdfast.runtime.worker import AppWorker
 from holdfast.stores.identity import open_identity
 from holdfast.stores.port import Store
@@ -83,12 +96,15 @@ class Node:
         self._handles: list[Channel | Datagrams | Group] = []
         self._channels: dict[tuple[NodeId, int], Channel] = {}
         self._groups: dict[str, Group] = {}
+        self._outputs = OutputDesk(self._offer_sent)
         self._callbacks: dict[tuple[int, bool], Callback] = {}
         self._events: deque[dict[str, str]] = deque(maxlen=EVENTS_KEPT)
         self._stopped: asyncio.Future[BaseException | None] | None = None
         self._link_changed = asyncio.Event()
         self._started_ns = 0
         self._wall_offset_ns = 0
+        self.health = Health()
+        """What is known of every path of the domain."""
 
     # -- life ----------------------------------------------------------------------------------------------------
 
@@ -124,6 +140,7 @@ class Node:
             os.urandom,
             stored,
             self._started_ns,
+            wall_offset_ns=self._wall_offset_ns,
         )
         self._segments = open_segments(
             config, identity.node.hex(), identity.incarnation, self._wall_offset_ns
@@ -134,12 +151,14 @@ class Node:
             self._deliver,
             self._room,
             self._session_ended,
+            self._outputs.take,
             self._fail,
             self._unit_failed,
         )
         self._writer = StoreWriter(self._store, driver.written, driver.write_failed)
         driver.use_writer(self._writer)
         driver.before_turn = self._hand_over
+        self.health.attach(self._core, driver, self._wall_offset_ns)
         for group in self._core.groups.values():
             if config.name in (*group.voters, *group.learners):
                 unit = f"replica/{group.name}"
@@ -160,6 +179,7 @@ class Node:
 
     async def _tear_down(self) -> None:
         if self._driver is not None:
+            self._outputs.close()
             # First of all: what happens while this node goes is not worth recording.
             self._driver.leave()
             self._driver.halt()
@@ -167,6 +187,7 @@ class Node:
         if self._control is not None:
             await self._control.close()
             self._control = None
+        self.health.detach()
         if self._driver is not None:
             driver, self._driver = self._driver, None
             await driver.stop()
@@ -286,6 +307,10 @@ class Node:
                     )
                 )
 
+    def _offer_sent(self, unit: str, sent: OutputsSent) -> None:
+        if self._driver is not None:
+            self._driver.offer(unit, sent)
+
     def _hand_over(self) -> None:
         for handle in self._handles:
             handle.hand_over()
@@ -303,15 +328,28 @@ class Node:
     async def until_up(self, *names: str, timeout_s: float = 10.0) -> None:
         """Wait until there is a session with each of these members; raises `NotAccepted` when it takes too long."""
         missing: list[str] = []
+        asked: dict[str, bool] = {}
         try:
             async with asyncio.timeout(timeout_s):
                 while missing := [name for name in names if not self._is_up(name)]:
+                    self._ask_for_links(missing, asked)
                     self._link_changed.clear()
                     await self._link_changed.wait()
         except TimeoutError:
             raise NotAccepted(
                 f"no session with {', '.join(missing)} within {timeout_s:g} s"
             ) from None
+
+    def _ask_for_links(self, names: list[str], asked: dict[str, bool]) -> None:
+        """In a large domain there are links to neighbours only, until somebody wants one."""
+        for node, member in self._running().directory.members.items():
+            if member.name in names and member.name not in asked:
+                asked[member.name] = True
+                self._need(node)
+
+    def _need(self, node: NodeId) -> None:
+        if self._running().neighbourhood.sparse:
+            self._drive().offer(DIRECTORY, NeedLink(node))
 
     def _is_up(self, name: str) -> bool:
         core = self._running()
@@ -337,6 +375,7 @@ class Node:
         if port < PORT_MIN:
             raise MisuseError(f"ports below {PORT_MIN} are Holdfast's own")
         node = self.peer(peer) if isinstance(peer, str) else peer
+        self._need(node)
         link = self._running().link(node)
         if link is None or link.up_since is None:
             raise NotAccepted(
@@ -359,6 +398,7 @@ class Node:
     ) -> Datagrams:
         """Messages to a port of `peer` that may be lost, on a path that gives what they need."""
         node = self.peer(peer) if isinstance(peer, str) else peer
+        self._need(node)
         datagrams = Datagrams(self._drive(), node, port, needs)
         self._handles.append(datagrams)
         return datagrams
@@ -367,6 +407,16 @@ class Node:
         """Call `callback(peer, messages)` with what arrives at `port`, on the event loop."""
         self._callbacks[(port, channel)] = callback
 
+    def on_outputs(self, group: str, callback: Callable[[Output], None]) -> None:
+        """Call `callback(output)` with what the application of `group` says to `node:` and this node's name: each
+        output once and in order, on the event loop."""
+        self._outputs.listen(group, callback)
+
+    def send_outputs(self, group: str, send: Callable[[Output], Awaitable[None]]) -> None:
+        """While this node leads `group`, await `send(output)` for what its application says to destinations that are
+        no nodes: in order for each, at least once, again after it raised or another node leads."""
+        self._outputs.send_with(group, send)
+
     def group(self, name: str) -> Group:
         """A source of messages to the group `name`."""
         if name not in self._running().groups:
@@ -374,8 +424,9 @@ class Node:
         unit = f"source/{name}"
         if unit not in self._groups:
             # Half: what waits to be numbered may fill the other half before the source refuses anything.
-            bound = self._running().groups[name].window_bytes // 2
-            group = self._groups[unit] = Group(self._drive(), unit, bound)
+            config = self._running().groups[name]
+            bound = config.window_bytes // 2
+            group = self._groups[unit] = Group(self._drive(), unit, bound, config.priorities)
             self._handles.append(group)
         return self._groups[unit]
 
@@ -423,6 +474,9 @@ class Node:
             "status": lambda _: self.status(),
             "fault": self._add_fault,
             "heal": self._remove_faults,
+            "group": lambda request: ask_group(self._drive(), request),
+            "health": HealthControl(self.health).answer,
+            **stress_handlers(self._running, self._drive),
         }
 
     def _add_fault(self, request: dict[str, Any]) -> dict[str, Any]:

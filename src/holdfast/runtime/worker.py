@@ -13,15 +13,20 @@ from holdfast.group.ports import (
     AppFailed,
     Applied,
     Apply,
+    AskLoss,
     Context,
+    LossAnswered,
+    Output,
     Replica,
     Restored,
     RestoreState,
     SnapshotTaken,
     TakeSnapshot,
+    Tell,
 )
+from holdfast.types import Nanos
 
-Job = Apply | TakeSnapshot | RestoreState
+Job = Apply | TakeSnapshot | RestoreState | AskLoss | Tell
 
 
 class AppWorker:
@@ -32,6 +37,9 @@ class AppWorker:
         self._group = group
         self._application = application
         self._answer = answer
+        kind = type(application)
+        self._is_asked = kind.on_loss is not Replica.on_loss
+        self._is_told = kind.on_decision is not Replica.on_decision
         self._jobs: deque[Job] = deque()
         self._changed = threading.Condition()
         self._closing = False
@@ -40,6 +48,11 @@ class AppWorker:
         self._thread.start()
 
     def submit(self, job: Job) -> None:
+        if isinstance(job, AskLoss) and not self._is_asked:
+            self._answer(LossAnswered(job.question, None))
+            return
+        if isinstance(job, Tell) and not self._is_told:
+            return
         with self._changed:
             self._jobs.append(job)
             self._changed.notify()
@@ -65,36 +78,58 @@ class AppWorker:
     def _work(self, jobs: deque[Job]) -> None:
         """Do a batch of jobs; what was applied is reported once for all that came before."""
         index = size = 0
+        outputs: list[Output] = []
         for job in jobs:
             if self._closing:
                 return
             if self._failed and not isinstance(job, RestoreState):
                 continue  # Only a state from elsewhere can help it.
+            if isinstance(job, AskLoss):
+                self._ask(job)
+                continue
             try:
                 if isinstance(job, Apply):
-                    self._application.apply(job.batch, self._context(job))
+                    said: list[Output] = []
+                    context = self._context(job.log_ns, job.batch.position, said)
+                    self._application.apply(job.batch, context)
+                    outputs += said
                     index, size = job.index, size + job.size
                     continue
                 if index:
-                    self._answer(Applied(index, size))
+                    self._answer(Applied(index, size, tuple(outputs)))
                     index = size = 0
-                if isinstance(job, TakeSnapshot):
-                    self._answer(
-                        SnapshotTaken(job.request, job.index, self._application.snapshot())
-                    )
-                else:
-                    self._application.restore(job.data)
-                    self._failed = False
-                    self._answer(Restored(job.index))
+                    outputs = []
+                self._do(job)
             except Exception as error:  # noqa: BLE001 the application's own; it suspends this replica only
                 self._failed = True
                 if index:
-                    self._answer(Applied(index, size))
+                    self._answer(Applied(index, size, tuple(outputs)))
                     index = size = 0
+                    outputs = []
                 self._answer(AppFailed(job.index, f"{type(error).__name__}: {error}"))
         if index:
-            self._answer(Applied(index, size))
+            self._answer(Applied(index, size, tuple(outputs)))
 
-    def _context(self, job: Apply) -> Context:
-        seed = crc32(f"{self._group}/{job.batch.position}".encode())
-        return Context(self._group, job.log_ns, Random(seed))
+    def _ask(self, job: AskLoss) -> None:
+        """What the application raises here leaves the answer to the table: nothing depends on its state."""
+        try:
+            self._answer(LossAnswered(job.question, self._application.on_loss(job.info)))
+        except Exception as error:  # noqa: BLE001 the application's own
+            text = f"{type(error).__name__}: {error}"
+            self._answer(LossAnswered(job.question, None, text))
+
+    def _do(self, job: TakeSnapshot | RestoreState | Tell) -> None:
+        application = self._application
+        if isinstance(job, TakeSnapshot):
+            self._answer(SnapshotTaken(job.request, job.index, application.snapshot()))
+        elif isinstance(job, RestoreState):
+            application.restore(job.data)
+            self._failed = False
+            self._answer(Restored(job.index))
+        else:
+            application.on_decision(job.decision, self._context(job.log_ns, -job.index))
+
+    def _context(self, log_ns: Nanos, place: int, said: list[Output] | None = None) -> Context:
+        """Seeded by the place in the order and nothing else: every replica draws the same."""
+        random = Random(crc32(f"{self._group}/{place}".encode()))
+        return Context(self._group, log_ns, random, place, said)

@@ -11,19 +11,23 @@ from holdfast.group.ports import (
     AppFailed,
     Applied,
     Apply,
+    AskLoss,
     Context,
+    LossAnswered,
+    Output,
     Replica,
     Restored,
     RestoreState,
     SnapshotTaken,
     TakeSnapshot,
+    Tell,
 )
 from holdfast.types import Nanos
 
 if TYPE_CHECKING:
     from holdfast.sim.host import Host
 
-Job = Apply | TakeSnapshot | RestoreState
+Job = Apply | TakeSnapshot | RestoreState | AskLoss | Tell
 
 
 class Worker:
@@ -57,7 +61,8 @@ class Worker:
 
     def _begin(self) -> None:
         world = self._host.world
-        delay_ns = (self._delay_ns >> 1) + (self._draw(16) * self._delay_ns >> 16)
+        usual_ns = self._delay_ns + self._host.application_slow_ns
+        delay_ns = (usual_ns >> 1) + (self._draw(16) * usual_ns >> 16)
         world.at(world.now + delay_ns, self._done, self._boots)
 
     def resume(self) -> None:
@@ -79,7 +84,8 @@ class Worker:
                 break
             answer = self._run(self._jobs.popleft())
             if isinstance(answer, Applied):
-                applied = Applied(answer.index, answer.size + (applied.size if applied else 0))
+                size, said = (applied.size, applied.outputs) if applied else (0, ())
+                applied = Applied(answer.index, answer.size + size, said + answer.outputs)
                 continue
             self._report(applied, answer)
             applied = None
@@ -102,18 +108,31 @@ class Worker:
             self._failed = True
             self._jobs.clear()
             self.outstanding_bytes = 0
+            assert not isinstance(job, AskLoss), "what it raises there is an answer"
             return AppFailed(job.index, f"{type(error).__name__}: {error}")
 
     def _answer(self, job: Job) -> Any:
         match job:
             case Apply(index=index, log_ns=log_ns, batch=batch, size=size):
-                group = self._unit.partition("/")[2]
-                # Seeded by the place in the order and nothing else: every replica draws the same.
-                random = Random(crc32(f"{group}/{batch.position}".encode()))
-                self.replica.apply(batch, Context(group, log_ns, random))
-                return Applied(index, size)
+                said: list[Output] = []
+                self.replica.apply(batch, self._context(log_ns, batch.position, said))
+                return Applied(index, size, tuple(said))
             case TakeSnapshot(request=request, index=index):
                 return SnapshotTaken(request, index, self.replica.snapshot())
             case RestoreState(index=index, data=data):
                 self.replica.restore(data)
                 return Restored(index)
+            case AskLoss(question=question, info=info):
+                try:
+                    return LossAnswered(question, self.replica.on_loss(info))
+                except Exception as error:  # noqa: BLE001  # as with any answer of an application
+                    return LossAnswered(question, None, f"{type(error).__name__}: {error}")
+            case Tell(index=index, log_ns=log_ns, decision=decision):
+                self.replica.on_decision(decision, self._context(log_ns, -index))
+                return None
+
+    def _context(self, log_ns: Nanos, place: int, said: list[Output] | None = None) -> Context:
+        """Seeded by the place in the order and nothing else: every replica draws the same."""
+        group = self._unit.partition("/")[2]
+        random = Random(crc32(f"{group}/{place}".encode()))
+        return Context(group, log_ns, random, place, said)

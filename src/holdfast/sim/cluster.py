@@ -7,17 +7,28 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from holdfast.group.ports import SourceRoom
-from holdfast.sim.checkers import Bounds, Checker, DeadlinesMove, DeliveryOrder, NoFailures
+from holdfast.group.ports import AddReplica, HandOver, Refound, RemoveReplica, SourceRoom
+from holdfast.sim.checkers import (
+    Bounds,
+    Checker,
+    DeadlinesMove,
+    DeliveryOrder,
+    GroupChecks,
+    NoFailures,
+)
+from holdfast.sim.checkers.groups import GroupPromise
+from holdfast.sim.checkers.sight import look_at_replica, replicas_of
+from holdfast.sim.coverage import Coverage
 from holdfast.sim.facts import FactBook
 from holdfast.sim.host import Host
-from holdfast.sim.ledger import Converged, Ledger, Load, Sender
+from holdfast.sim.ledger import Chooser, Converged, Ledger, Load, Sender
 from holdfast.sim.port import Core, HostContext
 from holdfast.sim.profile import HostProfile
 from holdfast.sim.scenario import Scenario
+from holdfast.sim.seeds import chance
 from holdfast.sim.trace import Trace
 from holdfast.sim.world import World
-from holdfast.types import SECOND, Nanos
+from holdfast.types import MILLISECOND, NEVER, SECOND, Nanos
 
 if TYPE_CHECKING:
     from holdfast.node.config import NodeConfig
@@ -33,8 +44,17 @@ class GroupPlan(msgspec.Struct, frozen=True):
     name: str = "book"
     voters: int = 3
     load: Load = Load()
+    learners: int = 0
     durability: Literal["memory", "durable"] = "memory"
     delivery: Literal["safe", "fast"] = "safe"
+    mode: Literal["majority", "availability"] = "majority"
+    transport: Literal["channel", "datagram"] = "channel"
+    answers: bool = False
+    """Applications answer questions about lost messages, by chance; else the group's table does."""
+
+    @property
+    def voter_names(self) -> tuple[str, ...]:
+        return tuple(map(node_name, range(1, self.voters + 1)))
 
 
 def make_core(context: HostContext, config: NodeConfig) -> Core:
@@ -45,7 +65,13 @@ def make_core(context: HostContext, config: NodeConfig) -> Core:
     identity = open_identity(context.store, partial(context.entropy, 16))
     stored = {table: context.load(table) for table in NodeCore.tables(config)}
     return NodeCore(
-        config, identity.node, identity.incarnation, context.seed, context.entropy, stored
+        config,
+        identity.node,
+        identity.incarnation,
+        context.seed,
+        context.entropy,
+        stored,
+        wall_offset_ns=context.wall_offset_ns,
     )
 
 
@@ -91,16 +117,93 @@ class Cluster:
         self.senders: list[Sender] = []
         for number in range(1, nodes + 1):
             self._add_node(number, profile)
-        self.order = DeliveryOrder()
-        always = (self.order, NoFailures(), Bounds(), DeadlinesMove(), Converged(self.senders))
+        self.coverage = Coverage()
+        promises = {group.name: self._promise(group) for group in groups}
+        self.groups = GroupChecks(promises, self.coverage.see)
+        loose = tuple(f"replica/{name}" for name, promise in promises.items() if promise.is_loose)
+        self.order = DeliveryOrder(self.groups.history, loose)
+        # In a turn the books of groups look first, at the end the states: either explains what the others find.
+        always = (
+            Converged(self.senders, self.groups),
+            self.coverage,
+            self.groups,
+            self.order,
+            NoFailures(),
+            Bounds(),
+            DeadlinesMove(),
+        )
         for checker in (*always, *checkers):
             self.world.check(checker)
+        self.world.aliases["@leader"] = self.leader
+        self.world.burst = self._burst
+        self.world.ask = self._ask
         self.scenario = scenario
+
+    def _application(self, host: str, unit: str) -> Ledger:
+        if any(group.answers and unit == f"replica/{group.name}" for group in self._groups):
+            boots = self.world.hosts[host].boots
+            return Chooser(chance(self.world.seed, "answers", host, unit, boots))
+        return Ledger()
+
+    def _promise(self, group: GroupPlan) -> GroupPromise:
+        return GroupPromise(
+            self._voters(group) + self._learners(group),
+            durable=group.durability == "durable",
+            safe=group.delivery == "safe",
+            lone=group.mode == "availability",
+        )
+
+    def _voters(self, group: GroupPlan) -> tuple[str, ...]:
+        return tuple(map(node_name, range(1, min(group.voters, self._nodes) + 1)))
+
+    def _learners(self, group: GroupPlan) -> tuple[str, ...]:
+        first = group.voters + 1
+        return tuple(
+            map(node_name, range(first, min(group.voters + group.learners, self._nodes) + 1))
+        )
+
+    def leader(self) -> str:
+        """Whoever leads the first group, in the highest term; its first voter when nobody does."""
+        best, name = -1, node_name(1)
+        for host in self.world.hosts.values():
+            for machine in replicas_of(host) if host.alive else ():
+                sight = look_at_replica(host, machine)
+                if sight.group == self._groups[0].name and sight.leading and sight.term > best:
+                    best, name = sight.term, host.name
+        return name
+
+    def _ask(self, group: str, verb: str, host: str) -> None:
+        """What an operator does: asks a replica that answers; refounds only when the memory of a majority is lost."""
+        unit = f"replica/{group}"
+        match verb:
+            case "add":
+                voter = host in self._groups[0].voter_names
+                self.world.hosts[self.leader()].give(unit, AddReplica(host, voter))
+            case "remove":
+                self.world.hosts[self.leader()].give(unit, RemoveReplica(host))
+            case "hand-over":
+                self.world.hosts[self.leader()].give(unit, HandOver((host,)))
+            case _:
+                survivor = self.groups.best_survivor(group, self.world)
+                if survivor:
+                    self.world.hosts[survivor].give(unit, Refound())
+                self.world.at(self.world.now + SECOND, self._restart_leftovers, group)
+
+    def _restart_leftovers(self, group: str) -> None:
+        """Replicas that remember a history which is over stand aside until somebody restarts them."""
+        for name in self.groups.leftovers(group, self.world):
+            self.world.hosts[name].crash()
+            self.world.hosts[name].start_again()
+
+    def _burst(self, host: str, count: int) -> None:
+        for sender in self.senders:
+            if sender.host_name == host:
+                sender.burst(count)
 
     def _add_node(self, number: int, profile: HostProfile | None) -> None:
         name = node_name(number)
         boot = partial(make_core, config=self.config(number))
-        host = self.world.add_host(name, boot, profile, lambda _: Ledger())
+        host = self.world.add_host(name, boot, profile, partial(self._application, name))
         for index, subnet in enumerate(self._subnets, 1):
             self.world.network.attach(host, subnet, subnet, address(index, number))
         senders = [
@@ -121,15 +224,22 @@ class Cluster:
         first = [address(index, 1) for index, _ in enumerate(self._subnets, 1)]
         groups = []
         for group in self._groups:
-            voters = tuple(map(node_name, range(1, min(group.voters, self._nodes) + 1)))
+            voters = self._voters(group)
             groups.append(
                 GroupSection(
-                    group.name, voters, durability=group.durability, delivery=group.delivery
+                    group.name,
+                    voters,
+                    learners=self._learners(group),
+                    durability=group.durability,
+                    delivery=group.delivery,
+                    mode=group.mode,
+                    transport=group.transport,
                 )
             )
         return NodeConfig(
             domain=DOMAIN,
             name=node_name(number),
+            data="on the simulated disk",
             join=tuple(f"{host}:{port}" for host, port in first),
             adapter=tuple(adapters),
             security=SecurityConfig(mode="tls" if self.world.secure else "plain"),
@@ -146,6 +256,8 @@ class Cluster:
             sender.begin()
         if self.scenario is not None:
             self.scenario.schedule(self.world)
+        # Senders fall silent and the last fault is over: from here on everything comes to rest.
+        self.world.at(self._until_ns - self._quiet_ns, lambda _: self.groups.watch_calm(self.world))
 
     def run(self) -> dict[str, Any]:
         """The whole run, with every check; what it came to."""
@@ -169,8 +281,16 @@ class Cluster:
             "delivered": self.order.delivered,
             "starts": sum(host.boots for host in world.hosts.values()),
             "states": {host.name: host.state for host in world.hosts.values()},
+            "calm_ms": self._calm_ms(),
+            "coverage": dict(sorted(self.coverage.counts.items())),
             "trace": world.trace.digest() if world.trace is not None else None,
         }
+
+    def _calm_ms(self) -> int | None:
+        """How long after the last fault everything had come to rest."""
+        quiet_from_ns = self._until_ns - self._quiet_ns
+        calm_ns = self.groups.calm_ns
+        return None if calm_ns == NEVER else (calm_ns - quiet_from_ns) // MILLISECOND
 
 
 def _tell_room(senders: list[Sender], host: Host, effect: SourceRoom) -> None:

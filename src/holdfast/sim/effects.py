@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from holdfast.errors import MisuseError
-from holdfast.group.ports import Apply, RestoreState, SourceRoom, TakeSnapshot
+from holdfast.group.ports import (
+    Apply,
+    AskLoss,
+    LogRead,
+    OutputsReady,
+    ReadLog,
+    RestoreState,
+    SendOutputs,
+    SourceRoom,
+    TakeSnapshot,
+    Tell,
+)
 from holdfast.links.ports import (
     CloseFlow,
     FlowClosed,
@@ -49,10 +60,15 @@ def handlers_of(host: Host) -> Handlers:
             Apply: partial(_work, host),
             TakeSnapshot: partial(_work, host),
             RestoreState: partial(_work, host),
+            AskLoss: partial(_work, host),
+            Tell: partial(_work, host),
             PortReady: _ignore,
             PortRefused: _ignore,
             PortRoom: _ignore,
             SourceRoom: _ignore,
+            ReadLog: partial(_read_log, host),
+            OutputsReady: _ignore,
+            SendOutputs: _ignore,
             SessionEnded: _ignore,
         }
     )
@@ -114,6 +130,10 @@ def _work(host: Host, job: Job) -> None:
         worker = Worker(host, job.unit, replica, random, host.profile.apply_ns)
         host.workers[job.unit] = worker
     worker.give(job)
+
+
+def _read_log(host: Host, effect: ReadLog) -> None:
+    host.give(effect.unit, LogRead(effect.table, host.disk.rows(effect.table)))
 
 
 def _ignore(_: object) -> None:

@@ -106,7 +106,7 @@ What = Blackout | Loss | Over | Filter | Pattern | Corrupt | Duplicate | Reorder
 
 
 class Where(msgspec.Struct, frozen=True):
-    """Paths, by subnet and by host (`n1`) or adapter (`n1/red`) at either end; `*` is any."""
+    """Paths, by subnet and by host (`n1`), adapter (`n1/red`) or several (`n1,n2`) at either end; `*` is any."""
 
     subnet: str = ANY
     sender: str = ANY
@@ -127,7 +127,9 @@ class Where(msgspec.Struct, frozen=True):
 
 
 def _names(selector: str, end: tuple[str, str]) -> bool:
-    return selector in (ANY, end[0]) or selector == f"{end[0]}/{end[1]}"
+    if selector in (ANY, end[0]) or selector == f"{end[0]}/{end[1]}":
+        return True
+    return "," in selector and any(_names(one, end) for one in selector.split(","))
 
 
 class Fault(msgspec.Struct, frozen=True):

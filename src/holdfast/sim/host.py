@@ -60,6 +60,8 @@ class Host:
         self.workers: dict[str, Worker] = {}
         self.turns = 0
         self.dropped_packets = 0
+        self.application_slow_ns = 0
+        """What each job of the application takes longer than usual."""
         self._boot = boot
         self.application = application
         random = chance(world.seed, "host", name)
@@ -166,6 +168,7 @@ class Host:
         self.disk.flush()
         for end in self.flows.values():
             end.close()
+        self._tell_ended()
         self.state = DOWN
         self._reset()
 
@@ -218,6 +221,7 @@ class Host:
         self._die(state, self.reason, silent)
 
     def _die(self, state: str, reason: str, silent: bool = False) -> None:
+        self._tell_ended()
         self.state = state
         self.reason = reason
         for end in self.flows.values():
@@ -226,6 +230,10 @@ class Host:
             else:
                 end.open = False
         self._reset()
+
+    def _tell_ended(self) -> None:
+        for checker in self.world.checkers:
+            checker.ended(self)
 
     def _on_store_failed(self, error: StoreError) -> None:
         """A node whose write failed stops: it can promise nothing any more."""

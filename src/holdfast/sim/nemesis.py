@@ -30,9 +30,24 @@ from holdfast.sim.faults import (
     What,
     Where,
 )
-from holdfast.sim.scenario import Action, Break, Do, Heal, Scenario, SetDisk, Step
+from holdfast.sim.scenario import (
+    Action,
+    Ask,
+    Break,
+    Burst,
+    Do,
+    Heal,
+    Scenario,
+    SetApplication,
+    SetDisk,
+    Step,
+)
 from holdfast.sim.seeds import chance
 from holdfast.types import MILLISECOND, SECOND, Nanos
+
+LEADER: Final = "@leader"
+KINDS: Final = ("fault", "down", "paused", "disk", "application", "source", "out")
+"""What can be wrong at a time; the budget bounds each."""
 
 
 class Budget(msgspec.Struct, frozen=True):
@@ -51,6 +66,13 @@ class Budget(msgspec.Struct, frozen=True):
     """Nothing happens to these: with a sound path between every pair, everything must go on."""
     spared_hosts: tuple[str, ...] = ()
     """These do not crash."""
+    tricks: tuple[str, ...] = ("break", "break", "break", "down", "pause", "disk")
+    """What happens, each as likely as it is often named; `TRICKS` has all of them."""
+    sources: tuple[str, ...] = ()
+    """Hosts that send and are no replicas: they may die in the middle of it however many others are down."""
+    group: str = ""
+    """The group whose members come and go."""
+    voters: tuple[str, ...] = ()
 
 
 _FAULTS: Final[tuple[Callable[[Random], What], ...]] = (
@@ -65,6 +87,16 @@ _FAULTS: Final[tuple[Callable[[Random], What], ...]] = (
     lambda random: Slow(random.randint(1, 50) * MILLISECOND, random.randint(0, 20) * MILLISECOND),
     lambda random: Rate(random.randint(50, 1_000) * 1_000, 64_000),
 )
+
+
+_HALF_BROKEN: Final[tuple[Callable[[Random], What], ...]] = (
+    lambda _: Blackout(),
+    lambda random: Over(random.choice((200, 300, 576, 1000))),
+    lambda random: Loss(random.randint(100, 700) * 1_000),
+    lambda random: Slow(random.randint(20, 400) * MILLISECOND, random.randint(0, 50) * MILLISECOND),
+    lambda random: Rate(random.randint(20, 200) * 1_000, 32_000),
+)
+"""Small heartbeats pass and large order frames do not, it sends but does not receive, it is cut off."""
 
 
 def plan(
@@ -97,27 +129,35 @@ class _Plan:
         self._steps: list[Step] = []
         self._undo: list[tuple[Nanos, int, str, str, Action]] = []
         """What ends by itself: (when, number, kind of thing, which one, how)."""
-        self._open: dict[str, list[str]] = {"fault": [], "down": [], "paused": [], "disk": []}
+        self._open: dict[str, list[str]] = {kind: [] for kind in KINDS}
         """What is wrong at the moment, by kind."""
         self._settled_ns = 0
         self._count = 0
 
     def make(self) -> Scenario:
         random, pause_ns = self._random, self._budget.pause_ns
-        tricks = (self._break, self._break, self._break, self._down, self._pause, self._disk)
+        tricks = [TRICKS[name] for name in self._budget.tricks]
         while True:
             self._now += random.randint(pause_ns // 4, pause_ns * 7 // 4)
             if self._now >= self._end_ns:
                 break
             self._undo_until(self._now)
-            random.choice(tricks)()
+            random.choice(tricks)(self)
         self._undo_until(self._end_ns)
         self._now = self._end_ns
         self._step(Heal())
         for host in self._hosts:
             self._step(SetDisk(host))
+            self._step(SetApplication(host))
             self._step(Do("resume", host))
             self._step(Do("start", host))
+        if self._budget.group:
+            # Asked for while there was no leader, or with one that was gone the next moment, it may not have happened.
+            for host in self._budget.voters:
+                self._steps.append(
+                    Step(self._end_ns + SECOND, Ask(self._budget.group, "add", host))
+                )
+            self._steps.append(Step(self._end_ns + SECOND, Ask(self._budget.group, "refound")))
         return Scenario("nemesis", tuple(self._steps))
 
     def _step(self, action: Action) -> None:
@@ -133,11 +173,15 @@ class _Plan:
             self._step(action)
         self._now = later
 
-    def _later(self, kind: str, what: str, low_ms: int, high_ms: int, action: Action) -> None:
-        """Something is wrong from now on and ends after a while."""
+    def _later(self, kind: str, what: str, low_ms: int, high_ms: int, action: Action) -> Nanos:
+        """Something is wrong from now on and ends after a while; when."""
+        when = self._now + self._random.randint(low_ms, high_ms) * MILLISECOND
+        self._at(when, kind, what, action)
+        return when
+
+    def _at(self, when: Nanos, kind: str, what: str, action: Action) -> None:
         self._count += 1
         self._open[kind].append(what)
-        when = self._now + self._random.randint(low_ms, high_ms) * MILLISECOND
         heappush(self._undo, (when, self._count, kind, what, action))
 
     def _break(self) -> None:
@@ -163,8 +207,11 @@ class _Plan:
             listener = ANY
         return Where(random.choice(self._subnets), sender, listener, both=not random.getrandbits(1))
 
+    def _may_go_down(self) -> bool:
+        return len(self._open["down"]) < self._budget.down_max and self._now >= self._settled_ns
+
     def _down(self) -> None:
-        if len(self._open["down"]) >= self._budget.down_max or self._now < self._settled_ns:
+        if not self._may_go_down():
             return
         host = self._free_host(self._mortal)
         if host:
@@ -185,8 +232,115 @@ class _Plan:
             self._step(SetDisk(host, slow_ns=slow_ns))
             self._later("disk", host, 500, 5_000, SetDisk(host))
 
+    # -- what groups fear ----------------------------------------------------------------------------------------
+
+    def _leader(self) -> None:
+        """Something happens to whoever leads: it is gone, stands still, or only half of it works."""
+        random = self._random
+        if random.getrandbits(1):
+            self._break_at(Where(ANY, LEADER, ANY), random.choice(_HALF_BROKEN)(random))
+        elif random.getrandbits(1):
+            if not self._open["paused"]:
+                self._step(Do("pause", LEADER))
+                self._later("paused", LEADER, 20, 2_500, Do("resume", ANY))
+        elif self._may_go_down():
+            self._step(Do(random.choice(("crash", "crash-in-turn", "power-off", "stop")), LEADER))
+            self._later("down", LEADER, 200, 4_000, Do("start", ANY))
+
+    def _break_at(self, where: Where, what: What) -> None:
+        """The same on all subnets: no path is spared, so links cannot route around it."""
+        if len(self._open["fault"]) >= self._budget.faults_max or self._budget.spared_subnets:
+            return
+        way = self._random.choice(("out", "in", "both"))
+        if way == "in":
+            where = Where(where.subnet, where.listener, where.sender)
+        elif way == "both":
+            where = msgspec.structs.replace(where, both=True)
+        name = f"f{self._count + 1}"
+        self._step(Break(Fault(where, what), name))
+        self._later("fault", name, 200, 3_000, Heal(name))
+
+    def _split(self) -> None:
+        """Some hosts do not hear the others, or only in one direction."""
+        random, hosts = self._random, self._hosts
+        some = sorted(random.sample(hosts, random.randint(1, len(hosts) - 1)))
+        others = [host for host in hosts if host not in some]
+        where = Where(ANY, ",".join(some), ",".join(others), both=bool(random.getrandbits(2)))
+        if len(self._open["fault"]) < self._budget.faults_max and not self._budget.spared_subnets:
+            name = f"f{self._count + 1}"
+            self._step(Break(Fault(where, Blackout()), name))
+            self._later("fault", name, 200, 4_000, Heal(name))
+
+    def _all_down(self) -> None:
+        """All hosts at once; they come back together or one after the other."""
+        if self._open["down"] or self._now < self._settled_ns:
+            return
+        self._step(Do(self._random.choice(("crash", "power-off", "crash-in-turn", "stop")), ANY))
+        for host in self._hosts:
+            self._later("down", host, 100, 1_500, Do("start", host))
+
+    def _slow_application(self) -> None:
+        host = self._random.choice(self._hosts)
+        if not self._open["application"]:
+            slow_ns = self._random.randint(1, 60) * MILLISECOND
+            self._step(SetApplication(host, slow_ns))
+            self._later("application", host, 300, 4_000, SetApplication(host))
+
+    def _full_disk(self) -> None:
+        """A node whose disk is full stops when it next writes; somebody makes room and starts it again."""
+        host = self._free_host(self._mortal)
+        if host and self._may_go_down():
+            self._step(SetDisk(host, full=True))
+            room_ns = self._later("disk", host, 300, 2_500, SetDisk(host))
+            self._at(room_ns + MILLISECOND, "down", host, Do("start", host))
+
+    def _burst(self) -> None:
+        count = self._random.randint(100, 3_000)
+        self._step(Burst(self._random.choice(self._hosts), count))
+
+    def _source(self) -> None:
+        """A source dies in the middle of a fan-out, and comes back."""
+        free = [host for host in self._budget.sources if host not in self._open["source"]]
+        if free:
+            host = self._random.choice(free)
+            self._step(Burst(host, self._random.randint(10, 1_000)))
+            self._step(Do(self._random.choice(("crash-in-turn", "crash")), host))
+            self._later("source", host, 200, 3_000, Do("start", host))
+
+    def _member(self) -> None:
+        """A replica is taken out of the group, and let in again after a while, under load."""
+        voters = self._budget.voters
+        if len(voters) > 1 and not self._open["out"]:
+            host = self._random.choice(voters)
+            self._step(Ask(self._budget.group, "remove", host))
+            self._later("out", host, 100, 3_000, Ask(self._budget.group, "add", host))
+
+    def _hand_over(self) -> None:
+        if self._budget.voters:
+            self._step(
+                Ask(self._budget.group, "hand-over", self._random.choice(self._budget.voters))
+            )
+
     def _free_host(self, hosts: list[str]) -> str:
         """A host that nothing is wrong with at the moment; empty when there is none."""
-        busy = self._open["down"] + self._open["paused"] + self._open["disk"]
+        busy = [host for kind in ("down", "paused", "disk", "source") for host in self._open[kind]]
         free = [host for host in hosts if host not in busy]
         return self._random.choice(free) if free else ""
+
+
+TRICKS: Final[dict[str, Callable[[_Plan], None]]] = {
+    "break": _Plan._break,
+    "down": _Plan._down,
+    "pause": _Plan._pause,
+    "disk": _Plan._disk,
+    "leader": _Plan._leader,
+    "split": _Plan._split,
+    "all-down": _Plan._all_down,
+    "slow-application": _Plan._slow_application,
+    "full-disk": _Plan._full_disk,
+    "burst": _Plan._burst,
+    "source": _Plan._source,
+    "member": _Plan._member,
+    "hand-over": _Plan._hand_over,
+}
+"""Everything that a nemesis can do, by name."""

@@ -6,10 +6,19 @@
     at 4s start n3
     at 5s heal hole
     at 6s disk n2 slow 50ms
-    at 8s heal all
+    at 7s application n2 slow 20ms
+    at 8s burst n4 2000
+    at 9s crash @leader
+    at 9s break * n1,n2<->n3 blackout as split
+    at 10s heal all
+    at 10s start *
+    at 11s group book remove n2
+    at 12s group book add n2
 
-Hosts can `start`, `stop`, `crash`, `crash-in-turn`, `power-off`, `pause` and `resume`. `heal` takes the name of a
-fault, a place (`red n1->n2`: all faults of exactly that place) or `all`. The words after `break` are in `faults`.
+Hosts can `start`, `stop`, `crash`, `crash-in-turn`, `power-off`, `pause` and `resume`; several are `n1,n2`, all are
+`*`, and `@leader` is whoever leads the first group at that moment. `heal` takes the name of a fault, a place
+(`red n1->n2`: all faults of exactly that place) or `all`. The words after `break` are in `faults`. Of a group an
+operator can ask to `add` and `remove` a host, to `hand-over` to one, and to `refound` it when its memory is lost.
 """
 
 from __future__ import annotations
@@ -22,7 +31,7 @@ from typing import Final
 import msgspec
 
 from holdfast.errors import MisuseError
-from holdfast.sim.amounts import parse_time, time_text
+from holdfast.sim.amounts import parse_count, parse_time, time_text
 from holdfast.sim.fault_text import Words, parse_fault, parse_where
 from holdfast.sim.faults import ANY, Fault, Where
 from holdfast.sim.host import Host
@@ -84,7 +93,42 @@ class SetDisk(msgspec.Struct, frozen=True, tag=True):
         return f"disk {self.host} " + (f"slow {time_text(self.slow_ns)}" if self.slow_ns else "ok")
 
 
-Action = Break | Heal | Do | SetDisk
+class SetApplication(msgspec.Struct, frozen=True, tag=True):
+    """The applications of a host become slow, or as fast as usual again."""
+
+    host: str
+    slow_ns: Nanos = 0
+
+    def text(self) -> str:
+        how = f"slow {time_text(self.slow_ns)}" if self.slow_ns else "ok"
+        return f"application {self.host} {how}"
+
+
+class Burst(msgspec.Struct, frozen=True, tag=True):
+    """A host sends so many messages to every group, all at once."""
+
+    host: str
+    count: int
+
+    def text(self) -> str:
+        return f"burst {self.host} {self.count}"
+
+
+class Ask(msgspec.Struct, frozen=True, tag=True):
+    """An operator asks something of a group."""
+
+    group: str
+    verb: str
+    host: str = ""
+
+    def text(self) -> str:
+        return f"group {self.group} {self.verb} {self.host}".rstrip()
+
+
+ASKED: Final = ("add", "remove", "hand-over", "refound")
+"""What an operator can ask of a group; only `refound` names no host."""
+
+Action = Break | Heal | Do | SetDisk | SetApplication | Burst | Ask
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -132,14 +176,25 @@ class _Player:
             world.trace.line(world.now, "-", action.text())
         match action:
             case Break(fault):
-                self._faults[world.network.add(fault)] = action
+                self._faults[world.network.add(_resolved(world, fault))] = action
             case Heal():
                 self._heal(action)
             case Do(verb, host):
-                VERBS[verb](world.hosts[host])
+                for one in world.named(host):
+                    VERBS[verb](one)
             case SetDisk(host, slow_ns, full):
-                disk = world.hosts[host].disk
-                disk.slow_ns, disk.full = slow_ns, full
+                for one in world.named(host):
+                    one.disk.slow_ns, one.disk.full = slow_ns, full
+            case SetApplication(host, slow_ns):
+                for one in world.named(host):
+                    one.application_slow_ns = slow_ns
+            case Burst(host, count):
+                assert world.burst is not None, "checked before anything happened"
+                for one in world.named(host):
+                    world.burst(one.name, count)
+            case Ask(group, verb, host):
+                assert world.ask is not None, "checked before anything happened"
+                world.ask(group, verb, host)
 
     def _heal(self, heal: Heal) -> None:
         for number, broken in list(self._faults.items()):
@@ -152,10 +207,33 @@ class _Player:
                 del self._faults[number]
 
 
+def _resolved(world: World, fault: Fault) -> Fault:
+    """The fault with hosts in the place of what they are at this moment."""
+    where = fault.where
+    ends = [
+        ",".join(world.aliases[one]() if one in world.aliases else one for one in end.split(","))
+        for end in (where.sender, where.listener)
+    ]
+    if ends == [where.sender, where.listener]:
+        return fault
+    where = msgspec.structs.replace(where, sender=ends[0], listener=ends[1])
+    return msgspec.structs.replace(fault, where=where)
+
+
 def _check_names(world: World, step: Step) -> None:
     action = step.action
-    if isinstance(action, (Do, SetDisk)):
-        world.host(action.host)
+    if isinstance(action, (Do, SetDisk, SetApplication, Burst)):
+        for name in action.host.split(","):
+            if name != ANY and name not in world.aliases:
+                world.host(name)
+        if isinstance(action, Burst) and world.burst is None:
+            raise MisuseError(f"{step.text()!r}: nobody in this world sends bursts")
+        return
+    if isinstance(action, Ask):
+        if world.ask is None:
+            raise MisuseError(f"{step.text()!r}: there are no groups in this world")
+        if action.host:
+            world.host(action.host)
         return
     where = action.fault.where if isinstance(action, Break) else action.where
     if where is None:
@@ -163,8 +241,10 @@ def _check_names(world: World, step: Step) -> None:
     if where.subnet != ANY and where.subnet not in world.network.subnets:
         known = ", ".join(world.network.subnets)
         raise MisuseError(f"{step.text()!r}: there is no subnet {where.subnet}; there are {known}")
-    for selector in (where.sender, where.listener):
+    for selector in (*where.sender.split(","), *where.listener.split(",")):
         host, _, adapter = selector.partition("/")
+        if host in world.aliases:
+            continue
         if host != ANY and adapter not in ("", *world.host(host).adapters):
             raise MisuseError(f"{step.text()!r}: {host} has no adapter {adapter}")
 
@@ -195,7 +275,7 @@ def _parse_step(words: Words) -> Step:
 
 
 def _parse_action(words: Words) -> Action:
-    verb = words.next("break, heal, disk or what happens to a host")
+    verb = words.next("break, heal, disk, application, burst, group or what happens to a host")
     if verb == "break":
         fault = parse_fault(words)
         return Break(fault, words.next("a name") if words.take("as") else "")
@@ -203,9 +283,16 @@ def _parse_action(words: Words) -> Action:
         return _parse_heal(words)
     if verb == "disk":
         return _parse_disk(words)
+    if verb == "application":
+        return _parse_application(words)
+    if verb == "burst":
+        return Burst(words.next("a host"), parse_count(words.next("a number of messages")))
+    if verb == "group":
+        return _parse_ask(words)
     if verb in VERBS:
         return Do(verb, words.next("a host"))
-    raise MisuseError(f"{verb!r} is not understood: break, heal, disk, {', '.join(VERBS)}")
+    known = ", ".join(("break", "heal", "disk", "application", "burst", "group", *VERBS))
+    raise MisuseError(f"{verb!r} is not understood: {known}")
 
 
 def _parse_heal(words: Words) -> Heal:
@@ -227,6 +314,24 @@ def _parse_disk(words: Words) -> SetDisk:
             return SetDisk(host)
         case other:
             raise MisuseError(f"{other!r} is not a state of a disk: slow TIME, full or ok")
+
+
+def _parse_application(words: Words) -> SetApplication:
+    host = words.next("a host")
+    match words.next("slow or ok"):
+        case "slow":
+            return SetApplication(host, slow_ns=parse_time(words.next("a time")))
+        case "ok":
+            return SetApplication(host)
+        case other:
+            raise MisuseError(f"{other!r} is not a state of an application: slow TIME or ok")
+
+
+def _parse_ask(words: Words) -> Ask:
+    group, verb = words.next("a group"), words.next(", ".join(ASKED))
+    if verb not in ASKED:
+        raise MisuseError(f"{verb!r} cannot be asked of a group: {', '.join(ASKED)}")
+    return Ask(group, verb, "" if verb == "refound" else words.next("a host"))
 
 
 def scenario_names() -> list[str]:

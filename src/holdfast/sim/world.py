@@ -55,6 +55,12 @@ class World:
         self.watchers: dict[type, list[Watcher]] = {}
         self.turn_checks: list[Callable[[Host, Any], None]] = []
         self.network = Network(self, tcp)
+        self.aliases: dict[str, Callable[[], str]] = {}
+        """Hosts by what they are at the moment (`@leader`), for scenarios."""
+        self.burst: Callable[[str, int], None] | None = None
+        """Makes a host send many messages at once; set by whoever has senders."""
+        self.ask: Callable[[str, str, str], None] | None = None
+        """Asks something (group, what, host) of a group, as an operator would; set by whoever has groups."""
 
     # -- building ------------------------------------------------------------------------------------------------
 
@@ -76,6 +82,13 @@ class World:
         if name not in self.hosts:
             raise MisuseError(f"there is no host {name}; there are {', '.join(self.hosts)}")
         return self.hosts[name]
+
+    def named(self, selector: str) -> list[Host]:
+        """The hosts that a scenario means: by name (`n1`, `n1,n2`), all (`*`), or by what they are (`@leader`)."""
+        if selector == "*":
+            return list(self.hosts.values())
+        names = selector.split(",")
+        return [self.host(self.aliases[name]() if name in self.aliases else name) for name in names]
 
     def check(self, checker: Checker) -> None:
         """Watch an invariant. Hosts that run already are not watched until they start again."""

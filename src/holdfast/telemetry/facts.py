@@ -23,7 +23,8 @@ class Fact(msgspec.Struct, frozen=True, gc=False):
 
 
 class NodeFact(Fact, frozen=True, gc=False):
-    """The life of a node: `start`, `stop`, `unit_failed`, `unit_stopped`, `refused`, `rejected`."""
+    """The life of a node: `start`, `stop`, `unit_failed`, `unit_stopped`, `refused`, `rejected`, and the `alarm`s of
+    paths that it listens on (`alarm_over` when they end)."""
 
     kind: ClassVar[str] = "node"
     event: str

@@ -34,6 +34,8 @@ def path_state(path: Mapping[str, Any]) -> str:
     size, size_max = path.get("size") or 0, path.get("size_max") or 0
     if 0 < size < size_max or (path.get("loss_ppm") or 0) >= LOSS_PPM_MAX:
         return "soft"
+    if any(path.get(key) for key in ("holes", "bad_patterns", "flows_bad")):
+        return "soft"
     # Where no size is probed, to be heard is all there is to know.
     return "ok" if size or not size_max else "unknown"
 

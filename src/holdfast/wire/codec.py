@@ -69,9 +69,9 @@ def _chunk_head(channel: int, offset: int, size: int) -> bytes:
 
 
 def probe_part(probe: Probe, fill: memoryview) -> Part:
-    """A `Probe` with this fill. The length of the fill always takes two bytes, where msgpack would take one for a
-    short fill: or some sizes of packets could not be made."""
-    head = encode(Probe(probe.code, probe.size, probe.pair, probe.plan, _EMPTY))[:-2]
+    """A `Probe`, or one of a stress run, with this fill. The length of the fill always takes two bytes, where msgpack
+    would take one for a short fill: or some sizes of packets could not be made."""
+    head = encode(msgspec.structs.replace(probe, fill=_EMPTY))[:-2]
     return head + b"\xc5" + len(fill).to_bytes(2, "big"), fill
 
 

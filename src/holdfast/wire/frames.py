@@ -125,6 +125,9 @@ class RawBatch(Frame, frozen=True, gc=False, array_like=True, tag=8):
 class Bye(Frame, frozen=True, gc=False, array_like=True, tag=9):
     """The sender leaves on purpose: it is not dead, and nothing is wrong with its paths."""
 
+    rest: bool = False
+    """Only this link is given up, because nobody uses it; the sender stays in the domain."""
+
 
 # -- health ------------------------------------------------------------------------------------------------------
 
@@ -263,10 +266,101 @@ class PathRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     flows_bad: int = 0
 
 
+class Edition(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """The state of one listener's rows, as the listener itself issues it: with every change `n` grows.
+
+    `n` is also the version of the row that changed, so no two rows of a listener share one.
+    """
+
+    listener: bytes
+    incarnation: int
+    n: int
+    digest: int
+    """Of all its rows together, in whatever order."""
+    left: bool = False
+    """The listener left the domain on purpose: it has no rows any more."""
+    kept: tuple[int, ...] | None = None
+    """The versions of all its rows, where an answer says so: what is not among them is gone."""
+
+
 class PathRows(Frame, frozen=True, gc=False, array_like=True, tag=22):
-    """Rows of the path table: a listener tells everybody what it hears. Without rows: please tell all you know."""
+    """Rows of the path table, and the editions that they belong to: a listener tells everybody what it hears."""
 
     rows: tuple[PathRow, ...]
+    editions: tuple[Edition, ...] = ()
+    repair: bool = False
+    """They were asked for: no news that would have to be handed on."""
+
+
+class TableDigest(Frame, frozen=True, gc=False, array_like=True, tag=30):
+    """Do we hold the same table? `digest` is of all editions; an answer to one that differs has the editions of
+    the listeners in `[first, stop)` (an empty `stop`: to the end), and `bases`: how far the sender's rows of each
+    are whole."""
+
+    digest: int
+    first: bytes = b""
+    stop: bytes = b""
+    editions: tuple[Edition, ...] = ()
+    bases: tuple[int, ...] = ()
+
+
+class AskRows(Frame, frozen=True, gc=False, array_like=True, tag=31):
+    """Please send the rows of these listeners that are newer than the version held: (listener, incarnation, n)."""
+
+    wanted: tuple[tuple[bytes, int, int], ...]
+
+
+# -- stress ------------------------------------------------------------------------------------------------------
+
+
+class StressOrder(Frame, frozen=True, gc=False, array_like=True, tag=36):
+    """Please send every combination of attributes to `target`, and report to the sender of this frame."""
+
+    run: int
+    target: bytes
+    rounds: int
+    bytes_per_s: int
+    sizes: tuple[int, ...] = ()
+    """Sizes of IP packets; empty for those of the health configuration."""
+    patterns: tuple[str, ...] = ()
+
+
+class StressProbe(Probe, frozen=True, gc=False, array_like=True, tag=37):
+    """A packet of a stress run. It is made on the wire as any probe is; `pair` is the lane that it was sent on, `plan`
+    the run, and `size` a number that tells it from others of the same combination."""
+
+
+class StressCounts(Frame, frozen=True, gc=False, array_like=True, tag=38):
+    """From a listener: how many packets of each combination came, one byte each, by lane. None at all: please tell."""
+
+    run: int
+    counts: tuple[bytes, ...] = ()
+
+
+class StressCell(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """What became of one combination on one path."""
+
+    adapter: str
+    listener_adapter: str
+    subnet: str
+    kind: str
+    size: int
+    pattern: str
+    """In hexadecimal; empty for a fill in which no pattern occurs."""
+    sent: int
+    heard: int
+
+
+class StressReport(Frame, frozen=True, gc=False, array_like=True, tag=39):
+    """To whoever ordered it: how far a run is, and in the end what came of it."""
+
+    run: int
+    target: bytes
+    done: int
+    total: int
+    over: bool = False
+    failure: str = ""
+    cells: tuple[StressCell, ...] = ()
 
 
 # -- groups ------------------------------------------------------------------------------------------------------
@@ -280,6 +374,30 @@ class StreamId(msgspec.Struct, frozen=True, gc=False, array_like=True, order=Tru
     stream: int
 
 
+class About(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """What a source says about the messages of a frame, so that whoever lacks *other* messages can tell what it lacks.
+
+    Distances, ages and earlier numbers are those of the first message of the frame; with the priorities of the others
+    they give those of every message in it. Columns have one byte per message, or none at all.
+    """
+
+    priorities: bytes = b""
+    """Empty: all messages have the lowest priority."""
+    distances: tuple[int, ...] = ()
+    """Per priority except the lowest: how many messages back the last one of it was; -1 if there was none yet."""
+    ages_ns: tuple[int, ...] = ()
+    """How much earlier the messages 1, 10, 100 and 1000 back were created; -1 where that is not known."""
+    earlier: tuple[int, ...] = ()
+    """The last numbers that existed 10 ms, 100 ms, 1 s and 10 s earlier; 0 where that is not known."""
+    topics: tuple[str, ...] = ()
+    topic_column: bytes = b""
+    """Per message: 0 for none, or the place of its topic in `topics`, counted from 1."""
+    requests: tuple[tuple[int, bytes], ...] = ()
+    """(place in the frame, request id) of messages that must not be delivered twice, whoever sends them again."""
+    resyncs: tuple[int, ...] = ()
+    """Places in the frame of messages after which the source is in step with the group again."""
+
+
 class Payload(Frame, frozen=True, gc=False, array_like=True, tag=40):
     """Messages `first`, `first + 1`, ... of a stream, straight from the source to every replica."""
 
@@ -290,6 +408,7 @@ class Payload(Frame, frozen=True, gc=False, array_like=True, tag=40):
     created_ns: int
     block: memoryview
     """The messages, packed as in `wire.blocks`."""
+    about: About | None = None
 
 
 class Idle(Frame, frozen=True, gc=False, array_like=True, tag=41):
@@ -300,6 +419,10 @@ class Idle(Frame, frozen=True, gc=False, array_like=True, tag=41):
     last: int
     freed: int
     """Everything up to this number may be gone from the source's buffer."""
+    created_ns: int = 0
+    """Of message `last`, by the source's clock."""
+    about: About | None = None
+    """As a message `last + 1` would have it if it were sent now."""
 
 
 class Nack(Frame, frozen=True, gc=False, array_like=True, tag=42):
@@ -308,6 +431,8 @@ class Nack(Frame, frozen=True, gc=False, array_like=True, tag=42):
     group: str
     stream: StreamId
     ranges: tuple[tuple[int, int], ...]
+    from_log: bool = False
+    """From the message log, because no buffer has them."""
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -387,6 +512,8 @@ class Freed(Frame, frozen=True, gc=False, array_like=True, tag=47):
     view: int = 0
     """The number of the view that is decided, and the names of the replicas in it: sources send to these."""
     replicas: tuple[str, ...] = ()
+    index: int = 0
+    """Every replica has the entries up to this one."""
 
 
 class Ballot(Frame, frozen=True, gc=False, array_like=True, tag=48):
@@ -435,6 +562,50 @@ class Standing(Frame, frozen=True, gc=False, array_like=True, tag=51):
     """The one that seeks was removed from the group, and will not be let in before somebody adds it."""
 
 
+class Lost(Frame, frozen=True, gc=False, array_like=True, tag=52):
+    """The leader has lost these ranges `[from, to]` of a stream: who has them?"""
+
+    group: str
+    question: int
+    stream: StreamId
+    ranges: tuple[tuple[int, int], ...]
+
+
+class Found(Frame, frozen=True, gc=False, array_like=True, tag=53):
+    """What a replica has of what the leader seeks: in its buffers, and in its message log."""
+
+    group: str
+    question: int
+    stream: StreamId
+    held: tuple[tuple[int, int], ...] = ()
+    priorities: bytes = b""
+    """Of the held messages, one after the other, as far as they are told."""
+    logged: tuple[tuple[int, int], ...] = ()
+    from_log: bool = False
+    """This is the answer of the message log, not of the replica."""
+
+
+class Outputs(Frame, frozen=True, gc=False, array_like=True, tag=54):
+    """What a group's application says to the node that gets this frame: (position, k, payload), in order."""
+
+    group: str
+    history: int
+    after: tuple[int, int]
+    """The id (position, k) of the output before the first one here: a receiver that lacks it waits for it."""
+    floor: tuple[int, int]
+    """Everything up to this one is known to have arrived, at this node or an earlier life of it."""
+    items: tuple[tuple[int, int, bytes], ...]
+
+
+class OutputsHere(Frame, frozen=True, gc=False, array_like=True, tag=55):
+    """The sender of this frame has every output of the group up to this one."""
+
+    group: str
+    history: int
+    position: int
+    k: int
+
+
 AnyFrame = (
     Hello
     | Refuse
@@ -452,6 +623,12 @@ AnyFrame = (
     | Settled
     | Confirm
     | PathRows
+    | TableDigest
+    | AskRows
+    | StressOrder
+    | StressProbe
+    | StressCounts
+    | StressReport
     | Payload
     | Idle
     | Nack
@@ -464,7 +641,11 @@ AnyFrame = (
     | Vote
     | Seek
     | Standing
+    | Lost
+    | Found
+    | Outputs
+    | OutputsHere
 )
 
-IMMEDIATE: Final = frozenset({Basic, Probe, Payload, Idle, Nack, RawBatch})
+IMMEDIATE: Final = frozenset({Basic, Probe, StressProbe, Payload, Idle, Nack, Lost, RawBatch})
 """Frames that promise nothing, so they do not wait for writes."""

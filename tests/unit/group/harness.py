@@ -23,19 +23,36 @@ from holdfast.group import (
     source_unit,
     units_for,
 )
+from holdfast.group.actions import Action
+from holdfast.group.config import SINK, log_unit
 from holdfast.group.journal import journal_tables
+from holdfast.group.loss import LossInfo
+from holdfast.group.messagelog import MessageLog, log_tables
+from holdfast.group.metadata import Note
 from holdfast.group.ports import (
     AppFailed,
     Applied,
     Apply,
+    AskLoss,
+    Context,
+    Decision,
+    LogRead,
+    LossAnswered,
     Multicast,
+    Output,
+    OutputsReady,
+    OutputsSent,
+    ReadLog,
     Restored,
     RestoreState,
+    SendOutputs,
     SnapshotTaken,
     SourceRoom,
     TakeSnapshot,
+    Tell,
 )
-from holdfast.links.ports import PeerDown, PeerUp, Received, SendChannel, link_unit
+from holdfast.group.sink import SinkMachine
+from holdfast.links.ports import PeerDown, PeerUp, Received, SendChannel, SendDatagrams, link_unit
 from holdfast.machine import Machine, Outbox, Turns
 from holdfast.stores.memory import MemoryStore, Tables
 from holdfast.telemetry.facts import DeliveryFact, GroupFact, OrderFact
@@ -44,6 +61,8 @@ from holdfast.wire.codec import Rejected, decode_frame
 from holdfast.wire.frames import MemberInfo
 
 GROUP = "book"
+DATAGRAM = -1
+"""The lane of datagrams: `World.datagram_loss` is for these only."""
 
 
 def node_id(name: str) -> NodeId:
@@ -86,6 +105,9 @@ class FakeLink(Machine):
 
     def down(self, now: int, inputs: list[Any], out: Outbox) -> None:
         for item in inputs:
+            if isinstance(item, SendDatagrams):
+                out.effect(Wire(self._peer, DATAGRAM, item.frames))
+                continue
             assert isinstance(item, SendChannel)
             out.effect(Wire(self._peer, item.channel, item.messages))
 
@@ -129,6 +151,18 @@ class Host:
         """The application answers nothing while this is set."""
         self.fails_at = 0
         """The application raises when it is given this position."""
+        self.on_loss: Callable[[LossInfo], Action | None] = lambda _: None
+        """What the application answers when it is asked."""
+        self.asked: list[LossInfo] = []
+        self.told: list[Decision] = []
+        self.says: Callable[[bytes], list[tuple[str, bytes]]] = lambda _: []
+        """What the application says to whom about a message."""
+        self.takes_outputs = True
+        """Whether a foreign destination takes what it is sent."""
+        self.outputs: list[Output] = []
+        """What arrived here, as a node."""
+        self.sent: list[Output] = []
+        """What was sent to foreign destinations from here."""
         self.unanswered: list[Any] = []
         self.unwritten: list[tuple[int, list[Any]]] = []
         """Turns whose writes are not on disk yet."""
@@ -142,6 +176,7 @@ class Host:
             config=config, node=self.id, name=name, incarnation=incarnation, rng=Random(seed + "s")
         )
         self.turns.add(source_unit(GROUP), self.source)
+        self.turns.add(SINK, SinkMachine(self.id, MemoryStore(world.disks[name]).load("outputs")))
         self.replica: ReplicaMachine | None = None
         if name in config.replicas:
             stored = {
@@ -153,6 +188,10 @@ class Host:
                 stored=stored,
             )  # fmt: skip
             self.turns.add(replica_unit(GROUP), self.replica)
+            if config.message_log_bytes:
+                disk = MemoryStore(world.disks[name])
+                rows = {table: disk.load(table) for table in log_tables(GROUP)}
+                self.turns.add(log_unit(GROUP), MessageLog(config, self.id, rows))
         for other in world.names:
             if other != name:
                 peer = node_id(other)
@@ -181,6 +220,7 @@ class World:
         joiners: int = 0,
         loss: float = 0.0,
         double: float = 0.0,
+        datagram_loss: float = 0.0,
         reorder: bool = False,
         delay_us: tuple[int, int] = (50, 400),
         **settings: Any,
@@ -190,6 +230,7 @@ class World:
         self.seed = seed
         self.rng = Random(f"world/{seed}")
         self.loss, self.double, self.reorder = loss, double, reorder
+        self.datagram_loss = datagram_loss
         self.delay_us = delay_us
         self.app_delay_us = (10, 200)
         names = [f"n{k + 1}" for k in range(voters)], [f"l{k + 1}" for k in range(learners)]
@@ -321,8 +362,11 @@ class World:
 
     # -- sending -------------------------------------------------------------------------------------------------
 
-    def send(self, name: str, messages: Iterable[bytes]) -> None:
-        self._feed(self.hosts[name], source_unit(GROUP), Multicast(list(messages)))
+    def send(self, name: str, messages: Iterable[bytes], **note: Any) -> None:
+        """Messages of one node; all have the same note."""
+        batch = list(messages)
+        notes = tuple((place, Note(**note)) for place in range(len(batch))) if note else ()
+        self._feed(self.hosts[name], source_unit(GROUP), Multicast(batch, notes))
 
     def inject(self, name: str, item: Any) -> None:
         """Give a replica any input."""
@@ -413,6 +457,17 @@ class World:
             self._transmit(host, effect)
         elif isinstance(effect, SourceRoom):
             host.room.append(effect.held)
+        elif isinstance(effect, ReadLog):
+            rows = MemoryStore(self.disks[host.name]).load(effect.table)
+            self._later(host, effect.unit, LogRead(effect.table, rows))
+        elif isinstance(effect, OutputsReady):
+            host.outputs.extend(effect.outputs)
+        elif isinstance(effect, SendOutputs):
+            if host.takes_outputs:
+                host.sent.extend(effect.outputs)
+                last = effect.outputs[-1]
+                answer = OutputsSent(effect.destination, last.position, last.k)
+                self._later(host, effect.unit, answer)
         else:
             self._trace.update(str(getattr(effect, "index", 0)).encode())
             host.unanswered.append(effect)
@@ -435,7 +490,7 @@ class World:
         answer = self._perform(host, effect)
         if host.unanswered:
             self._schedule_app(host)
-        self._turn(host, [(effect.unit, answer)])
+        self._turn(host, [(effect.unit, answer)] if answer is not None else [])
 
     def _perform(self, host: Host, effect: Any) -> Any:
         if isinstance(effect, Apply):
@@ -444,9 +499,19 @@ class World:
                 if host.fails_at <= last:
                     return AppFailed(effect.index, "deliberate")
             host.app.apply(effect)
-            return Applied(effect.index, effect.size)
+            context = Context(GROUP, effect.log_ns, Random(1), effect.batch.position, [])
+            for message in effect.batch.messages:
+                for destination, payload in host.says(bytes(message)):
+                    context.output(destination, payload)
+            return Applied(effect.index, effect.size, tuple(context.outputs or ()))
         if isinstance(effect, TakeSnapshot):
             return SnapshotTaken(effect.request, effect.index, host.app.snapshot())
+        if isinstance(effect, AskLoss):
+            host.asked.append(effect.info)
+            return LossAnswered(effect.question, host.on_loss(effect.info))
+        if isinstance(effect, Tell):
+            host.told.append(effect.decision)
+            return None
         assert isinstance(effect, RestoreState)
         host.app.restore(effect.data)
         return Restored(effect.index)
@@ -462,7 +527,8 @@ class World:
         for message in wire.messages:
             if self.drop is not None and self.drop(host.name, target, decode_frame(message)):
                 continue
-            copies = 0 if self.rng.random() < self.loss else 1
+            loss = self.datagram_loss if wire.channel == DATAGRAM else self.loss
+            copies = 0 if self.rng.random() < loss else 1
             if copies and self.rng.random() < self.double:
                 copies = 2
             for _ in range(copies):
@@ -502,11 +568,14 @@ class World:
             assert got[:common] == longest[:common], f"{host.name} delivered something else"
             if len(got) > len(longest):
                 longest = got
+        skipped = self.skipped()
         following: dict[str, int] = {}
         for item in longest:
-            assert item.number == following.get(item.stream, 1), (
-                f"{item} out of the order of its stream"
-            )
+            expected = following.get(item.stream, 1)
+            while (item.stream, expected) in skipped and expected < item.number:
+                expected += 1
+            assert item.number == expected, f"{item} out of the order of its stream"
+            assert (item.stream, item.number) not in skipped, f"{item} was skipped"
             following[item.stream] = item.number + 1
         self._check_facts()
 
@@ -517,6 +586,17 @@ class World:
                 first = digests.setdefault(fact.position, (name, fact))[1]
                 same = (fact.stream, fact.first, fact.last, fact.digest, fact.index)
                 assert same == (first.stream, first.first, first.last, first.digest, first.index)
+
+    def skipped(self) -> set[tuple[str, int]]:
+        """Numbers that some replica was told that nobody delivers."""
+        found: set[tuple[str, int]] = set()
+        for host in [*self.hosts.values(), *self.past]:
+            for told in host.told:
+                if told.kind == "skip" and told.stream is not None:
+                    of = told.stream
+                    label = f"{of.source.hex()}/{of.incarnation}/{of.stream}"
+                    found.update((label, number) for number in range(told.first, told.last + 1))
+        return found
 
     def orders(self) -> list[OrderFact]:
         return [fact for _, fact in self.facts if isinstance(fact, OrderFact)]

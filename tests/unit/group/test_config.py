@@ -67,7 +67,7 @@ def test_a_stranger_cannot_be_a_replica() -> None:
 
 
 def test_frames_find_their_units() -> None:
-    assert units_for(Payload("g", S, 1, 1, 0, memoryview(b""))) == ("replica/g",)
+    assert units_for(Payload("g", S, 1, 1, 0, memoryview(b""))) == ("replica/g", "messages/g")
     assert units_for(Append("g", 1, 0, 0, 0)) == ("replica/g",)
     assert units_for(Nack("g", S, ())) == ("source/g", "replica/g")
     assert units_for(Freed("g", ())) == ("source/g", "replica/g")

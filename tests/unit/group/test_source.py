@@ -7,8 +7,9 @@ from random import Random
 from typing import Any
 
 from holdfast.group import GroupConfig, SourceMachine
+from holdfast.group.metadata import Note
 from holdfast.group.ports import Multicast, SourceRoom
-from holdfast.links.ports import PeerUp, Received, SendChannel, link_unit
+from holdfast.links.ports import PeerUp, Received, SendChannel, SendDatagrams, link_unit
 from holdfast.machine import Outbox
 from holdfast.telemetry.facts import GroupFact
 from holdfast.types import DATA, MILLISECOND, SECOND, SYNC, NodeId
@@ -16,6 +17,7 @@ from holdfast.wire.blocks import unpack_block
 from holdfast.wire.codec import Rejected, decode_frame
 from holdfast.wire.frames import Freed, Idle, MemberInfo, Nack, Payload, StreamId
 
+DATAGRAM = -1
 ME, ONE, TWO = (NodeId(letter * 16) for letter in (b"m", b"1", b"2"))
 
 
@@ -47,9 +49,13 @@ class Bench:
         """What was sent to `node` since the last call; forgets the rest."""
         found = []
         for unit, item, _ in self.out.downs:
-            assert isinstance(item, SendChannel)
-            if unit == link_unit(node) and channel in (None, item.channel):
-                found += [decode_frame(message) for message in item.messages]
+            if isinstance(item, SendDatagrams):
+                sent, by = item.frames, DATAGRAM
+            else:
+                assert isinstance(item, SendChannel)
+                sent, by = item.messages, item.channel
+            if unit == link_unit(node) and channel in (None, by):
+                found += [decode_frame(message) for message in sent]
         self.out.downs = []
         return found
 
@@ -65,6 +71,11 @@ def numbers(frames: list[Any]) -> list[tuple[int, int]]:
         for frame in frames
         if isinstance(frame, Payload)
     ]
+
+
+def idles(frames: list[Any]) -> list[tuple[int, int]]:
+    assert all(isinstance(frame, Idle) for frame in frames)
+    return [(frame.last, frame.freed) for frame in frames]
 
 
 def test_messages_of_a_turn_are_packed_and_numbered_from_one() -> None:
@@ -134,7 +145,7 @@ def test_what_is_gone_is_answered_with_how_far_it_is_gone() -> None:
     bench.ask((5, 25))
     frames = bench.frames(ONE)
     assert numbers(frames) == [(21, 30)]
-    assert frames[-1] == Idle("g", bench.source.stream, 40, 20)
+    assert idles(frames[-1:]) == [(40, 20)]
 
 
 def test_what_every_replica_has_is_forgotten() -> None:
@@ -205,7 +216,7 @@ def test_the_last_number_is_repeated_quickly_then_slowly() -> None:
         before, bench.now = bench.now, bench.source.deadline
         gaps.append(bench.now - before)
         bench.source.wake(bench.now, bench.out)
-        assert bench.frames(ONE, SYNC) == [Idle("g", bench.source.stream, 3, 0)]
+        assert idles(bench.frames(ONE, SYNC)) == [(3, 0)]
     assert gaps[0] == 5 * MILLISECOND
     assert all(later >= earlier for earlier, later in pairwise(gaps[:7]))
     assert SECOND <= gaps[-1] <= SECOND * 9 // 8
@@ -218,9 +229,58 @@ def test_a_replica_that_comes_up_is_told_the_last_number() -> None:
     bench.send(3)
     bench.frames(ONE)
     bench.give(PeerUp(TWO, MemberInfo(TWO, "n2", 2, ())))
-    assert bench.frames(TWO) == [Idle("g", bench.source.stream, 3, 0)]
+    assert idles(bench.frames(TWO)) == [(3, 0)]
 
 
 def test_a_source_that_never_sent_is_silent() -> None:
     bench = Bench()
     assert bench.source.deadline > 1 << 60
+
+
+def test_notes_travel_with_their_messages_whatever_frames_those_are_cut_into() -> None:
+    bench = Bench(payload_bytes=1000, priorities=3)
+    messages = [b"x" * 300] * 10
+    bench.give(Multicast(messages, ((0, Note(1)), (4, Note(0, "rain")))))
+    bench.give(Multicast(messages[:1], ((0, Note(request=b"r")),)))
+    frames = bench.frames(ONE)
+    assert [frame.count for frame in frames] == [3, 3, 3, 1, 1]
+    assert [frame.about.priorities for frame in frames] == [b"\1\2\2", b"\2\0\2", b"", b"", b""]
+    assert [frame.about.distances for frame in frames] == [
+        (-1, -1),
+        (-1, 3),
+        (2, 6),
+        (5, 9),
+        (6, 10),
+    ]
+    assert frames[1].about.topics == ("rain",)
+    assert frames[4].about.requests == ((0, b"r"),)
+
+
+def test_notes_of_messages_that_wait_for_room_are_not_lost() -> None:
+    bench = Bench(payload_bytes=1000, window_bytes=8000, priorities=2)
+    bench.give(Multicast([b"x" * 500] * 15))
+    bench.give(Multicast([b"y" * 500] * 5, ((4, Note(0)),)))
+    assert numbers(bench.frames(ONE))[-1] == (16, 17)
+    bench.free(17)
+    frames = bench.frames(ONE)
+    assert numbers(frames) == [(18, 19), (20, 20)]
+    assert [frame.about.priorities for frame in frames] == [b"", b"\0"]
+
+
+def test_datagrams_are_of_about_the_size_of_a_packet_and_are_sent_again_by_the_channel() -> None:
+    bench = Bench(transport="datagram", datagram_window=3000)
+    bench.send(20, 400)
+    frames = bench.frames(ONE, DATAGRAM)
+    assert numbers(frames) == [(1, 2), (3, 4), (5, 6), (7, 8)]
+    bench.ask((3, 3))
+    assert numbers(bench.frames(ONE, DATA)) == [(3, 4)]
+    bench.free(4)
+    assert numbers(bench.frames(ONE, DATAGRAM)) == [(9, 10), (11, 12)]
+
+
+def test_what_was_kept_is_the_same_frame_again() -> None:
+    bench = Bench(priorities=2)
+    bench.give(Multicast([b"a", b"b"], ((1, Note(0, "t")),)))
+    first = bench.frames(ONE)
+    again = bench.source._sent[0].frame("g", bench.source.stream)
+    assert (bytes(again.block), again.about) == (bytes(first[0].block), first[0].about)

@@ -65,7 +65,7 @@ class Loop:
 
     def __init__(self, members: int) -> None:
         names = tuple(f"n{k + 1}" for k in range(members))
-        config = GroupConfig(name=GROUP, voters=names, leader="n1")
+        config = GroupConfig(name=GROUP, voters=names)
         ids = {name: NodeId(name.encode().rjust(16, b"0")) for name in names}
         self.now = 0
         self.delivered = dict.fromkeys(names, 0)

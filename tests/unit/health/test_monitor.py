@@ -211,11 +211,11 @@ def test_a_row_about_others_is_taken_only_if_it_is_newer_and_never_about_ourselv
     def told(known: PathRow, n: int) -> None:
         values = {name: getattr(known, name) for name in known.__struct_fields__}
         claim = PathRow(**{**values, "n": n, "alive": False})
-        world.turn("n1", [("health", Received(peer, [PathRows((claim,))], world.now))])
+        world.turn("n1", [("keeper", Received(peer, [PathRows((claim,))], world.now))])
 
     told(about_others, about_others.n - 1)
     assert alive(world, "n1", "n2", "n3")
-    told(about_others, about_others.n + 1)
+    told(about_others, n1.table.listeners[about_others.listener].edition.n + 1)
     assert not alive(world, "n1", "n2", "n3")
     told(about_us, about_us.n + 1_000_000)
     assert n1.table.rows[(peer, "red", world.nodes["n1"].id, "red", "udp")].alive
@@ -242,7 +242,7 @@ def test_rows_that_cannot_be_never_raise_and_never_stop_traffic(changed: dict[st
     values = {name: getattr(known, name) for name in known.__struct_fields__}
     claim = PathRow(**{**values, "n": known.n + 10**9, **changed})
     rows = PathRows((claim,) * 500)
-    world.turn("n1", [("health", Received(world.nodes["n2"].id, [rows], world.now))])
+    world.turn("n1", [("keeper", Received(world.nodes["n2"].id, [rows], world.now))])
     world.core("n1").status(world.now)
     for end in world.network.stream_ends("n1", "n2"):
         end.stalled = True

@@ -104,15 +104,20 @@ def test_a_limit_of_datagrams_counts_for_streams_until_they_had_time_to_be_measu
     rows = [row(size=1000), row("tcp", size=1500, size_max=1500)]
     verdict = place.verdict(T, ready("tcp"), rows)
     assert (verdict.size, fitness(verdict, SYNC).state) == (1000, UNFIT)
-    assert place.deadline == T + 5 * SECOND
-    assert place.due(T + 5 * SECOND) == [FlowId(1)]
-    verdict = place.verdict(T + 5 * SECOND, ready("tcp"), rows)
+    over = T + 30 * SECOND
+    assert place.deadline == over
+    assert place.due(over) == [FlowId(1)]
+    verdict = place.verdict(over, ready("tcp"), rows)
     assert (verdict.size, fitness(verdict, SYNC).state) == (0, HELD), "only datagrams are hit"
     assert verdict.degraded, "but something is wrong with the path"
-    verdict = place.verdict(T + 10 * SECOND, ready("tcp"), rows)
+    verdict = place.verdict(over + 5 * SECOND, ready("tcp"), rows)
     assert fitness(verdict, SYNC).state == FIT
     worse = [row(size=576), row("tcp", size=1500, size_max=1500)]
-    assert place.verdict(T + 11 * SECOND, ready("tcp"), worse).size == 576, "and again"
+    assert place.verdict(over + 6 * SECOND, ready("tcp"), worse).size == 576, "and again"
+    dead = [row(size=576), row("tcp", size=1500, size_max=1500, alive=False)]
+    place.verdict(over + 60 * SECOND, ready("tcp"), dead)
+    again = place.verdict(over + 61 * SECOND, ready("tcp"), worse)
+    assert again.size == 576, "a stream that died meanwhile was hit, whatever it measured before"
 
 
 def test_loss_that_datagrams_show_counts_for_streams_which_show_none() -> None:

@@ -114,9 +114,75 @@ def test_since_tells_when_the_state_changed_and_not_when_it_was_repeated() -> No
 
 
 def test_a_node_that_left_leaves_no_rows() -> None:
-    table = PathTable()
-    for pair in ((A, B), (B, A), (A, C)):
+    """Its own go because it left; what we say of it we take back."""
+    table = PathTable(A, 1)
+    for pair in ((A, B), (B, A), (C, A)):
         table.put(row(sender=pair[0], listener=pair[1]))
-    table.forget_node(B)
-    assert [(r.sender, r.listener) for r in table.rows.values()] == [(A, C)]
+    edition = table.left(B, 1)
+    assert edition is not None
+    assert edition.left
+    assert table.withdraw(B, 0)
+    assert [(r.sender, r.listener) for r in table.rows.values()] == [(C, A)]
     assert len(table.since) == 1
+    assert not table.withdraw(B, 0)
+    assert table.left(B, 1) is None, "that is known"
+    assert table.put(row(1, incarnation=2)), "it may come back in another life"
+
+
+# -- editions --------------------------------------------------------------------------------------------------------
+
+
+def test_every_change_of_our_own_rows_makes_a_new_edition() -> None:
+    table = PathTable(B, 1)
+    seen = []
+    for n, changes in ((5, {}), (6, {"alive": False}), (7, {"sender": C})):
+        table.put(row(n, **changes))
+        seen.append(table.listeners[B].edition)
+    table.withdraw(C, 0)
+    seen.append(table.listeners[B].edition)
+    assert [edition.n for edition in seen] == [5, 6, 7, 8]
+    assert len({edition.digest for edition in seen}) == 3, (
+        "without what was withdrawn it is as it was before"
+    )
+    assert seen[1].digest == seen[3].digest
+    assert table.put(row(8, alive=True)), (
+        "a row whose version the withdrawal has used gets the next one"
+    )
+    assert table.rows[key_of(row())].n == 9
+
+
+def test_one_who_lacks_a_row_knows_it_and_is_whole_again_when_it_comes() -> None:
+    owner, other = PathTable(B, 1), PathTable(A, 1)
+    first, second = row(1), row(2, listener_adapter="blue")
+    owner.put(first)
+    owner.put(second)
+    other.put(second)
+    other.claim(owner.listeners[B].edition)
+    assert not other.listeners[B].whole
+    assert other.kept(B) is None, "who is not whole says nothing of what is gone"
+    other.put(first)
+    assert other.settle(B)
+    assert other.kept(B) == owner.kept(B)
+
+
+def test_what_an_edition_does_not_keep_is_gone() -> None:
+    owner, other = PathTable(B, 1), PathTable(A, 1)
+    for table in (owner, other):
+        table.put(row(1))
+        table.put(row(2, sender=C))
+    owner.withdraw(C, 0)
+    kept = owner.kept(B)
+    assert kept is not None
+    assert other.claim(kept)
+    assert other.rows == owner.rows
+    assert other.listeners[B].whole
+
+
+def test_two_that_died_together_do_not_vouch_for_each_other() -> None:
+    """H8: dead means that no listener hears a basic; rows of the dead are of the past."""
+    table = PathTable(A, 1)
+    table.put(row(sender=B, listener=C))
+    table.put(row(sender=C, listener=B))
+    assert list(table.living()) == [A]
+    table.put(row(sender=B, listener=A))
+    assert list(table.living()) == [A, B, C]

@@ -1,7 +1,8 @@
 """Health units joined by wires: every kind of flow there is, faults by packet, virtual time, and nothing else.
 
 Links are left out: what a unit sends on a flow arrives at the unit at its other end, unless a fault takes it; what it
-sends by channel arrives always. So a test sees single messages, and an hour of many paths takes little time.
+sends by channel arrives always. So is the keeper: rows go straight from each listener to everybody. So a
+test sees single messages, and an hour of many paths takes little time.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import msgspec
 
 from holdfast.health.config import HealthConfig
 from holdfast.health.monitor import HealthMachine
+from holdfast.health.ports import RowsHeard
 from holdfast.links.config import Self
 from holdfast.links.ports import (
     FlowLost,
@@ -28,8 +30,8 @@ from holdfast.links.ports import (
 )
 from holdfast.machine import Outbox
 from holdfast.telemetry.facts import PathFact
-from holdfast.types import MICROSECOND, NEVER, SECOND, FlowId, Nanos, NodeId
-from holdfast.wire.codec import decode_frame
+from holdfast.types import MICROSECOND, NEVER, SECOND, SYNC, FlowId, Nanos, NodeId
+from holdfast.wire.codec import decode_frame, encode
 from holdfast.wire.frames import AnyFrame, Basic, MemberInfo, PathRow, PathRows, Probe
 
 BASIC_BYTES = 128
@@ -204,6 +206,7 @@ class Wires:
         now = self.now + unit.clock
         machine = unit.machine
         out = Outbox()
+        inputs = self._keep(unit, now, inputs)
         if inputs:
             machine.up(now, inputs, out)
         if machine.deadline <= now:
@@ -212,7 +215,34 @@ class Wires:
         for target, item, _ in out.downs:
             self._down(unit, target, item)
         unit.facts.extend(out.facts)
+        self._publish(unit)
         self._arm(unit)
+
+    def _keep(self, unit: Unit, now: Nanos, inputs: list[Any]) -> list[Any]:
+        """Take in rows of others as the keeper does; what they say of our sending is for the unit."""
+        left: list[Any] = []
+        table = unit.machine.table
+        for item in inputs:
+            left.append(item)
+            if isinstance(item, PeerUp):
+                table.forget(item.peer, item.member.incarnation)
+                self._tell(unit, item.peer, tuple(table.rows.values()))
+            elif isinstance(item, Received) and item.flow is None:
+                rows = [r for f in item.frames if isinstance(f, PathRows) for r in f.rows]
+                news = [r for r in rows if r.listener != unit.id and table.put(r, now)]
+                left.append(RowsHeard(tuple(r for r in news if r.sender == unit.id)))
+        return left
+
+    def _publish(self, unit: Unit) -> None:
+        table = unit.machine.table
+        own = tuple(row for _, row in table.fresh if row is not None and row.listener == unit.id)
+        table.fresh.clear()
+        for other in self.units.values():
+            if own and other is not unit:
+                self._tell(unit, other.id, own)
+
+    def _tell(self, unit: Unit, peer: NodeId, rows: tuple[PathRow, ...]) -> None:
+        self._down(unit, link_unit(peer), SendChannel(SYNC, [encode(PathRows(rows))]))
 
     def _arm(self, unit: Unit) -> None:
         deadline = unit.machine.deadline

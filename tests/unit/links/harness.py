@@ -77,7 +77,9 @@ class World:
         measure: tuple[str, ...] = (),
         health: HealthConfig | None = None,
         seed: int = 1,
+        more: str = "",
     ) -> None:
+        """`more` is added to every node's configuration."""
         self.now: Nanos = START
         self.rng = Random(seed)
         self.network = Network(self, mtu)
@@ -91,6 +93,7 @@ class World:
         self._heap: list[tuple[Nanos, int, Callable[[], None]]] = []
         self._order = 0
         self._look = (adapters, transports, mtu)
+        self._more = more
         self._measure = ", ".join(f'"{kind}"' for kind in measure)
         for number in range(1, count + 1):
             self.add(f"n{number}", number)
@@ -120,6 +123,7 @@ class World:
                     f"measure = [{self._measure}]"
                     for index, adapter in enumerate(adapters or names, 1)
                 ),
+                self._more,
             ]
         )
         node = self.nodes[name] = Node(name, number, text)
@@ -320,8 +324,12 @@ class World:
                     raise failure.error
                 node.failures.append(failure)
             for write in result.writes:
-                assert isinstance(write, Put), "nothing here erases"
-                node.store.setdefault(write.table, {})[write.key] = write.value
+                table = node.store.setdefault(write.table, {})
+                if isinstance(write, Put):
+                    table[write.key] = write.value
+                    continue
+                for key in [key for key in table if write.first <= key < write.stop]:
+                    del table[key]
             for effect in result.effects:
                 self._effect(node, effect)
             released = core.written(result.number) if result.writes else False

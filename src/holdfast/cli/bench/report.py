@@ -31,10 +31,16 @@ class Report(msgspec.Struct):
     figures: dict[str, float] = {}
     ratios: dict[str, float] = {}
     aims: dict[str, Aim] = {}
+    not_measured: dict[str, str] = {}
+    """What this benchmark would measure and could not, with the reason."""
 
     def aim(self, name: str, value: float, target: float) -> None:
         """An aim that is met when the value is at least the target."""
         self.aims[name] = Aim(value, target, value >= target)
+
+    def aim_below(self, name: str, value: float, target: float) -> None:
+        """An aim that is met when the value is at most the target."""
+        self.aims[name] = Aim(value, target, value <= target)
 
 
 def new_report(name: str) -> Report:
@@ -70,3 +76,5 @@ def show(report: Report, as_json: bool) -> None:
     for name, aim in report.aims.items():
         table.add_row(name, f"{aim.value:.2f}", f"{aim.target:.2f}", "yes" if aim.met else "NO")
     console.print(table)
+    for name, reason in report.not_measured.items():
+        console.print(f"not measured: {name}: {reason}", markup=False)

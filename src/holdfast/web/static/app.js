@@ -3,7 +3,7 @@
 import { $, age, setHeard, setText, tickAges } from "./dom.js";
 import { showMatrices } from "./matrix.js";
 import { readStatus } from "./model.js";
-import { showEvents, showGroups, showLinks, showMembers, showVerdict } from "./sections.js";
+import { showEvents, showGroups, showIncidents, showLinks, showMembers, showVerdict } from "./sections.js";
 import { Stream } from "./stream.js";
 
 let newest = null; // The snapshot that waits to be drawn; a newer one takes its place.
@@ -34,6 +34,7 @@ function draw() {
   setText($("version"), node.version ? `Holdfast ${node.version}` : "Holdfast");
   drawEach(
     () => showVerdict(model),
+    () => showIncidents($("incidents-section"), $("incidents"), model.incidents),
     () => showMatrices($("matrices"), model.subnets),
     () => showGroups($("groups"), model.groups, node),
     () => showMembers($("members"), model.members),

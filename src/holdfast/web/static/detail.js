@@ -1,7 +1,7 @@
 // The card beside a cell: everything that is known of one pair of nodes on one subnet.
 
 import { $, el, setAge } from "./dom.js";
-import { pathState, percent } from "./model.js";
+import { pathState, percent, texts } from "./model.js";
 
 const WORDS = { ok: "fine", soft: "limited", dead: "dead", unknown: "measuring" };
 const GAP_PX = 10;
@@ -49,7 +49,7 @@ function describe(cell) {
   const title = el("p", "detail-title", `${cell.sender} → ${cell.listener} `, el("span", "soft", `on ${cell.subnet}`));
   const sentence = el("p", `detail-sentence is-${cell.state}`, sentenceOf(cell));
   if (!cell.rows.length) return [title, sentence];
-  const heads = ["transport", "state", "size", "loss", "round trip", "since"];
+  const heads = ["kind", "state", "size", "patterns", "loss", "round trip", "since"];
   const table = el("table", "", el("thead", "", el("tr", "", ...heads.map((text) => el("th", "", text)))));
   table.append(el("tbody", "", ...cell.rows.map((row) => rowOf(row, cell.subnet))));
   return [title, sentence, table];
@@ -67,6 +67,7 @@ function rowOf(row, subnet) {
     el("td", "", String(row.transport ?? "?"), el("span", "soft", adapters)),
     el("td", `is-${state}`, WORDS[state]),
     el("td", "number", sizeOf(row)),
+    el("td", "number", patternsOf(row)),
     el("td", "number", typeof row.loss_ppm === "number" ? percent(row.loss_ppm) : "–"),
     el("td", "number", row.rtt_us ? `${(row.rtt_us / 1000).toPrecision(row.rtt_us < 1000 ? 2 : 3)} ms` : "–"),
     el("td", "number"),
@@ -75,7 +76,19 @@ function rowOf(row, subnet) {
   return el("tr", "", ...cells);
 }
 
+// Which of the probed patterns pass; a dash where none is probed.
+function patternsOf(row) {
+  const bad = texts(row.bad_patterns);
+  if (bad.length) return `not ${bad.join(" ")}`;
+  return texts(row.patterns).length ? "all" : "–";
+}
+
 function sizeOf(row) {
+  const holes = texts(row.holes);
+  return holes.length ? `${limitOf(row)}, not ${holes.join(" ")}` : limitOf(row);
+}
+
+function limitOf(row) {
   if (!row.size) return row.size_max ? `– of ${row.size_max}` : "–";
   return row.size_max && row.size !== row.size_max ? `${row.size} of ${row.size_max}` : String(row.size);
 }

@@ -7,6 +7,7 @@ export const byName = (a, b) => natural.compare(a, b);
 
 const list = (value) => (Array.isArray(value) ? value.filter((row) => row && typeof row === "object") : []);
 const part = (value) => (value && typeof value === "object" && !Array.isArray(value) ? value : {});
+export const texts = (value) => (Array.isArray(value) ? value.map(String) : []);
 const plural = (n, one, many = one + "s") => `${n} ${n === 1 ? one : many}`;
 
 export function readStatus(status) {
@@ -20,6 +21,7 @@ export function readStatus(status) {
     subnets,
     groups,
     links: list(status.links).sort((a, b) => byName(String(a.peer), String(b.peer))),
+    incidents: list(status.incidents),
     events: readEvents(list(status.events), members),
     queues: part(status.queues),
     telemetry: part(status.telemetry),
@@ -64,6 +66,7 @@ function readEvents(events, members) {
 export function pathState(path) {
   if (!path.alive) return "dead";
   if (path.size && path.size < (path.size_max || 0)) return "soft";
+  if (texts(path.holes).length || texts(path.bad_patterns).length || path.flows_bad) return "soft";
   if ((path.loss_ppm || 0) >= LOSS_PPM_MAX) return "soft";
   // Where no size is probed, to be heard is all there is to know.
   return path.size || !path.size_max ? "ok" : "unknown";
@@ -135,6 +138,22 @@ function explain(state, rows) {
   for (const size of new Set(limited.map((row) => row.size).sort((a, b) => a - b))) {
     const by = transportsOf(limited.filter((row) => row.size === size));
     reasons.push({ label: compact(size), sentence: `packets over ${size} bytes do not pass${by}` });
+  }
+  const alive = rows.filter((row) => row.alive);
+  const holed = alive.filter((row) => texts(row.holes).length);
+  if (holed.length) {
+    const sizes = [...new Set(holed.flatMap((row) => texts(row.holes)))];
+    reasons.push({ label: `not ${sizes[0]}`, brief: sizes[0], sentence: `packets of ${sizes.join(", ")} bytes do not pass, larger ones do${transportsOf(holed)}` });
+  }
+  const patterned = alive.filter((row) => texts(row.bad_patterns).length);
+  if (patterned.length) {
+    const bad = [...new Set(patterned.flatMap((row) => texts(row.bad_patterns)))];
+    reasons.push({ label: `0x${bad[0]}`, brief: bad[0], sentence: `packets filled with ${bad.join(", ")} (hexadecimal) do not pass${transportsOf(patterned)}` });
+  }
+  const uneven = alive.filter((row) => row.flows_bad);
+  if (uneven.length) {
+    const worst = uneven.reduce((a, b) => (b.flows_bad > a.flows_bad ? b : a));
+    reasons.push({ label: `${worst.flows_bad}/${worst.flows}`, sentence: `${worst.flows_bad} of ${worst.flows} connections fail where others pass${transportsOf(uneven)}` });
   }
   const dead = rows.filter((row) => !row.alive);
   if (dead.length) {

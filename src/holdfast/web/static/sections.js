@@ -36,7 +36,7 @@ export function showVerdict({ verdict, node, members, queues, telemetry }) {
 
 // -- members -------------------------------------------------------------------------------------------------------
 
-const MEMBER_MARKS = { up: "ok", down: "dead", left: "soft", joining: "soft" };
+const MEMBER_MARKS = { up: "ok", down: "dead", left: "soft", joining: "soft", known: "unknown" };
 
 export function showMembers(container, members) {
   const body = tableIn(container, ["Name", "State", "Since", "Incarnation", "Adapters"]);
@@ -151,6 +151,29 @@ function flowChip(flow) {
   const state = flow.alive ? (flow.ready ? "ok" : "unknown") : "dead";
   const aside = flow.alive ? (flow.ready ? (flow.size ? `${flow.size} B` : "") : "opening") : "dead";
   return { text: flow.path ?? "?", aside, state };
+}
+
+// -- incidents -----------------------------------------------------------------------------------------------------
+
+const INCIDENTS_MAX = 50;
+
+export function showIncidents(section, container, incidents) {
+  section.hidden = !incidents.length;
+  const shown = incidents.slice(0, INCIDENTS_MAX);
+  const key = (one) => [one.sender, one.sender_adapter, one.listener, one.listener_adapter, one.error_class, one.transport].join("/");
+  keep(container, shown, key, makeIncident, fillIncident);
+}
+
+function makeIncident() {
+  return el("li", "incident", el("span", "badge"), el("span", "what"), el("span", "soft age"));
+}
+
+function fillIncident(line, one) {
+  const [mark, what, since] = line.children;
+  setClass(mark, `badge is-${one.error_class === "dead" ? "dead" : "soft"}`);
+  setText(mark, one.band ? `${one.error_class}, ${one.band}` : String(one.error_class ?? "?"));
+  setText(what, `${one.text ?? ""}${one.count > 1 ? ` (${one.count} times)` : ""}`);
+  setAge(since, one.since_s);
 }
 
 // -- events --------------------------------------------------------------------------------------------------------

@@ -1,120 +1,21 @@
-"""Invariants, watched while a world runs. A check that fails ends the run and prints the command that repeats it."""
+"""What applications are given, whatever the protocol says: one order for all."""
 
 from __future__ import annotations
 
 from array import array
-from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
-from holdfast.errors import HoldfastError
-from holdfast.group.ports import APPLY_MAX, Apply, RestoreState
-from holdfast.sim.amounts import time_text
-from holdfast.types import Nanos
+from holdfast.group.ports import Apply, RestoreState
+from holdfast.sim.checkers.base import Checker
 from holdfast.wire.frames import StreamId
 
 if TYPE_CHECKING:
-    from holdfast.machine import Result
     from holdfast.sim.host import Host
-    from holdfast.sim.world import World
 
-
-POSITIONS_MAX = 50_000_000
+POSITIONS_MAX: Final = 50_000_000
 """The largest hole in the positions that is taken for real."""
-
-
-class CheckFailed(HoldfastError):
-    """An invariant does not hold in a simulated run. The message has the command that repeats it."""
-
-    def __init__(self, invariant: str, detail: str, at: Nanos, replay: str) -> None:
-        super().__init__(f"{invariant}: violated at {time_text(at)}: {detail}\nreplay: {replay}")
-        self.invariant = invariant
-        self.detail = detail
-        self.at = at
-        self.replay = replay
-
-
-class Checker:
-    """Base of all checks. Override what you need; `world.fail` ends the run.
-
-    `effects` names the types of effects that `effect` is shown, before the host carries them out. An effect that a
-    crash cut off is not shown.
-    """
-
-    effects: ClassVar[tuple[type, ...]] = ()
-
-    def booted(self, host: Host) -> None:
-        """A process starts: nothing of the one before it is left but the disk."""
-
-    def effect(self, host: Host, effect: Any) -> None:
-        """An effect of a type in `effects` is about to be carried out."""
-
-    def turn(self, host: Host, result: Result) -> None:
-        """A turn ended."""
-
-    def finish(self, world: World) -> None:
-        """The run is over."""
-
-
-class NoFailures(Checker):
-    """No unit of any node raises, except those that a test expects to (`replica/*`)."""
-
-    def __init__(self, *expected: str) -> None:
-        self._expected = expected
-
-    def turn(self, host: Host, result: Result) -> None:
-        for failure in result.failures:
-            if not any(fnmatchcase(failure.unit, pattern) for pattern in self._expected):
-                host.world.fail(
-                    "no unit fails",
-                    f"{failure.unit} on {host.name} raised {failure.error!r}",
-                    failure.error,
-                )
-
-
-class Bounds(Checker):
-    """Queues keep their bounds, also when a node, a disk or an application is slow."""
-
-    def __init__(self, inbox_max: int = 100_000, heap_max: int = 5_000_000) -> None:
-        self._inbox_max = inbox_max
-        self._heap_max = heap_max
-
-    def turn(self, host: Host, result: Result) -> None:
-        world = host.world
-        if len(host.inbox) > self._inbox_max:
-            self._fail(host, f"{len(host.inbox)} inputs wait (bound {self._inbox_max})")
-        if len(world.heap) > self._heap_max:
-            self._fail(host, f"{len(world.heap)} events are on their way (bound {self._heap_max})")
-
-    effects = (Apply,)
-
-    def effect(self, host: Host, effect: Apply) -> None:
-        worker = host.workers.get(effect.unit)
-        if worker is not None and worker.outstanding_bytes > APPLY_MAX:
-            waiting = worker.outstanding_bytes
-            self._fail(host, f"{effect.unit} gives more to an application that has {waiting} bytes")
-
-    def _fail(self, host: Host, detail: str) -> None:
-        host.world.fail("queues are bounded", f"{host.name}: {detail}")
-
-
-class DeadlinesMove(Checker):
-    """After a turn the next deadline lies ahead; one that stays in the past makes a node spin."""
-
-    def __init__(self, turns_max: int = 100) -> None:
-        self._turns_max = turns_max
-        self._overdue: dict[str, int] = {}
-
-    def turn(self, host: Host, result: Result) -> None:
-        assert host.core is not None
-        if host.core.next_deadline() > host.now:
-            self._overdue[host.name] = 0
-            return
-        turns = self._overdue[host.name] = self._overdue.get(host.name, 0) + 1
-        if turns > self._turns_max:
-            late_ns = host.now - host.core.next_deadline()
-            text = f"{host.name} woke {turns} times for a deadline that passed {time_text(late_ns)} ago"
-            host.world.fail("nodes do not spin", text)
 
 
 class _Order:
@@ -152,13 +53,22 @@ class DeliveryOrder(Checker):
 
     effects = (Apply, RestoreState)
 
-    def __init__(self) -> None:
-        self._orders: dict[str, _Order] = {}
+    def __init__(
+        self,
+        history: Callable[[Host, str], int] = lambda _host, _unit: 0,
+        loose: tuple[str, ...] = (),
+    ) -> None:
+        """`history` says which life of its group a replica is in: another one has another order. Replicas of `loose`
+        units may differ for a while (`fast`, `availability`), so only each for itself is checked."""
+        self._orders: dict[tuple[str, int], _Order] = {}
         self._replicas: dict[tuple[str, int, str], _Replica] = {}
+        self._history = history
+        self._loose = loose
         self.delivered = 0
 
     def effect(self, host: Host, effect: Apply | RestoreState) -> None:
-        replica = self._replicas.setdefault((host.name, host.boots, effect.unit), _Replica())
+        key = (host.name, host.boots, effect.unit)
+        replica = self._replicas.setdefault(key, _Replica())
         if isinstance(effect, RestoreState):
             # The state replaces what this replica had, so what follows it may go back to its position.
             replica.next_position = None
@@ -170,7 +80,8 @@ class DeliveryOrder(Checker):
         self._check_replica(host, effect, replica)
         replica.next_position = batch.position + count
         replica.last[batch.stream] = batch.first + count - 1
-        self._check_order(host, effect)
+        if effect.unit not in self._loose:
+            self._check_order(host, effect)
 
     def _check_replica(self, host: Host, effect: Apply, replica: _Replica) -> None:
         batch = effect.batch
@@ -183,7 +94,8 @@ class DeliveryOrder(Checker):
 
     def _check_order(self, host: Host, effect: Apply) -> None:
         batch = effect.batch
-        order = self._orders.setdefault(effect.unit, _Order())
+        life = (effect.unit, self._history(host, effect.unit))
+        order = self._orders.setdefault(life, _Order())
         stream = order.stream(batch.stream)
         places = order.positions[stream - 1]
         end = batch.position + len(batch.messages)

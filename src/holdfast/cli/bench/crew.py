@@ -1,0 +1,211 @@
+"""The processes of one measurement of a group: started, told what to do all at once, ended whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.cli.bench.group_member import GROUP
+from holdfast.errors import HoldfastError
+from holdfast.transports.authority import issue, load_authority, make_authority, write_pair
+
+DOMAIN: Final = "bench"
+PATIENCE_S: Final = 120.0
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """How the group of a measurement is set up."""
+
+    members: int = 4
+    security: str = "plain"
+    transports: tuple[str, ...] = ("tcp",)
+    faults: bool = False
+    group: str = ""
+    """Further lines of the group's section."""
+
+
+class Hand:
+    """One process of the crew."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process, control: Path) -> None:
+        self.name = name
+        self.control = control
+        self._process = process
+        self.gone = False
+
+    async def ask(self, do: str, **values: Any) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"do": do, **values}).encode() + b"\n")
+        return await self.hear()
+
+    async def hear(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = await asyncio.wait_for(self._process.stdout.readline(), PATIENCE_S)
+        if not line:
+            raise HoldfastError(f"member {self.name} of the benchmark ended; its error is above")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+        self.gone = self.gone or number == signal.SIGKILL
+
+    async def end(self) -> None:
+        if self._process.returncode is None:
+            self._process.send_signal(signal.SIGCONT)
+            self._process.kill()
+        await self._process.wait()
+
+
+class Crew:
+    """All processes of a measurement."""
+
+    def __init__(self, hands: list[Hand]) -> None:
+        self.hands = hands
+
+    async def all(self, do: str, **values: Any) -> list[dict[str, Any]]:
+        """Ask everybody who is there at once, and wait for every answer."""
+        there = [hand for hand in self.hands if not hand.gone]
+        return list(await asyncio.gather(*(hand.ask(do, **values) for hand in there)))
+
+    def named(self, name: str) -> Hand:
+        return next(hand for hand in self.hands if hand.name == name)
+
+    async def formed(self, timeout_s: float = 30.0) -> str:
+        """Wait until everybody sees everybody and one leads; its name."""
+        statuses: list[dict[str, Any]] = []
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    statuses = await self.all("status")
+                    leaders = dict.fromkeys(status["leader"] for status in statuses)
+                    states = [status["state"] for status in statuses]
+                    calm = all(state in ("leading", "following") for state in states)
+                    if calm and states.count("leading") == 1 and len(leaders) == 1:
+                        return str(next(iter(leaders)))
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            raise HoldfastError(
+                f"the group of the benchmark did not form within {timeout_s:g} s: {statuses}"
+            ) from None
+
+
+@asynccontextmanager
+async def crew_of(setting: Setting, directory: Path) -> AsyncIterator[Crew]:
+    """A group in processes of its own, formed."""
+    hands: list[Hand] = []
+    try:
+        for name, file in _write_configs(setting, directory).items():
+            hands.append(await _start(name, directory / name / "control.sock", [str(file)]))
+        crew = Crew(hands)
+        await asyncio.gather(*(hand.hear() for hand in hands))
+        await crew.formed()
+        yield crew
+    finally:
+        for hand in hands:
+            await hand.end()
+
+
+def _write_configs(setting: Setting, directory: Path) -> dict[str, Path]:
+    names, ports = member_names(setting.members), free_ports(setting.members)
+    files = {name: directory / f"{name}.toml" for name in names}
+    for place, (name, file) in enumerate(files.items()):
+        (directory / name).mkdir(parents=True)
+        file.write_text(config_text(setting, names, ports, place, directory))
+    return files
+
+
+@asynccontextmanager
+async def raw_crew(members: int, form: str) -> AsyncIterator[Crew]:
+    """The opponent, connected."""
+    ports = free_ports(members)
+    hands: list[Hand] = []
+    try:
+        for place in range(members):
+            arguments = ["raw", json.dumps(ports), str(place), form]
+            hands.append(await _start(f"raw{place}", Path(), arguments))
+        crew = Crew(hands)
+        await asyncio.gather(*(hand.hear() for hand in hands))
+        await crew.all("connect")
+        yield crew
+    finally:
+        for hand in hands:
+            await hand.end()
+
+
+async def _start(name: str, control: Path, arguments: list[str]) -> Hand:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "holdfast.cli.bench.group_member", *arguments,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    return Hand(name, process, control)
+
+
+def member_names(members: int) -> list[str]:
+    return [f"m{number}" for number in range(1, members + 1)]
+
+
+def member_host(place: int) -> str:
+    """An address of its own on loopback, so that faults can name a member."""
+    return f"127.0.1.{place + 1}"
+
+
+def config_text(
+    setting: Setting, names: list[str], ports: list[int], place: int, directory: Path
+) -> str:
+    """The configuration of one member."""
+    name = names[place]
+    if setting.security == "tls":
+        _make_certificate(directory, name)
+    join = "" if place == 0 else f'"{member_host(0)}:{ports[0]}"'
+    return f"""
+domain = "{DOMAIN}"
+name = "{name}"
+data = "{directory}/{name}"
+join = [{join}]
+[telemetry]
+enabled = false
+[lab]
+faults = {str(setting.faults).lower()}
+[security]
+mode = "{setting.security}"
+authority = "{directory}/ca.pem"
+certificate = "{directory}/{name}.pem"
+key = "{directory}/{name}.key"
+[[adapter]]
+name = "lo"
+address = "{member_host(place)}:{ports[place]}"
+transports = {json.dumps(setting.transports)}
+[[group]]
+name = "{GROUP}"
+voters = {json.dumps(names)}
+leader = "{names[0]}"
+{setting.group}
+"""
+
+
+def _make_certificate(directory: Path, name: str) -> None:
+    if not (directory / "ca.pem").exists():
+        write_pair(directory, "ca", make_authority(DOMAIN, days=1), force=True)
+    write_pair(directory, name, issue(load_authority(directory), name, days=1), force=True)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that are free now, all different."""
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()

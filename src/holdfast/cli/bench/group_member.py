@@ -1,0 +1,238 @@
+"""A member of the group that `holdfast bench group` measures: a replica and a source in a process of its own.
+
+Started by the benchmark; is told what to do by JSON lines on standard input and answers each by one on standard
+output. All processes of a machine read the same monotonic clock, so a message carries the time at which it was sent
+and whoever applies it knows how long it took.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import resource
+import sys
+from pathlib import Path
+from struct import Struct
+from time import monotonic_ns, sleep
+from typing import Any, Final
+from zlib import crc32
+
+import msgspec
+
+from holdfast.cli.bench.fanout import FanOut
+from holdfast.cli.bench.raw import BURST
+from holdfast.group.ports import Batch, Context, Replica
+from holdfast.node.config import parse_config
+from holdfast.runtime.collector import calm_collector
+from holdfast.runtime.node import Node
+from holdfast.types import MILLISECOND, SECOND
+
+GROUP: Final = "bench"
+_STAMP: Final = Struct("<q")
+_TICK_NS: Final = MILLISECOND
+_SILENCE_NS: Final = 5 * SECOND
+"""So long nothing comes before it is believed that nothing will."""
+
+
+class Account(msgspec.Struct):
+    """What a replica has applied; it is the state, so a replica that restarts goes on with it."""
+
+    count: int = 0
+    digest: int = 0
+    next: dict[str, int] = {}
+    holes: int = 0
+    """Messages that are missing in a stream."""
+    doubled: int = 0
+
+
+class Recorder(Replica):
+    """Counts, one call for each message, and watches the clock."""
+
+    def __init__(self) -> None:
+        self.account = Account()
+        self.slow_ns_per_message = 0
+        self.timed = False
+        self.begin()
+
+    def begin(self) -> None:
+        """From now on: how long messages take, and how long nothing comes."""
+        self.latencies_ns: list[int] = []
+        self.last_ns = 0
+        self.gap_ns_max = 0
+        self.gap_at_ns = 0
+        self.begun_count = self.account.count
+
+    def apply(self, batch: Batch, context: Context) -> None:
+        now = monotonic_ns()
+        if self.last_ns and now - self.last_ns > self.gap_ns_max:
+            self.gap_ns_max, self.gap_at_ns = now - self.last_ns, self.last_ns
+        self._account(batch)
+        if self.timed:
+            unpack, append = _STAMP.unpack_from, self.latencies_ns.append
+            for message in batch.messages:
+                append(now - unpack(message)[0])
+        else:
+            take = self._take
+            for message in batch.messages:
+                take(message)
+        if self.slow_ns_per_message:
+            sleep(self.slow_ns_per_message * len(batch.messages) / SECOND)
+        self.last_ns = monotonic_ns()
+
+    def _take(self, message: memoryview) -> None:
+        """What an application would do with a message."""
+
+    def _account(self, batch: Batch) -> None:
+        account = self.account
+        stream = f"{batch.stream.source.hex()}/{batch.stream.incarnation}/{batch.stream.stream}"
+        expected = account.next.get(stream, batch.first)
+        account.holes += max(0, batch.first - expected)
+        account.doubled += max(0, expected - batch.first)
+        account.next[stream] = batch.first + len(batch.messages)
+        account.count += len(batch.messages)
+        # Batches may be cut elsewhere on another replica, so each message counts for itself, but cheaply.
+        place = f"{batch.position - batch.first} {stream}".encode()
+        account.digest = (account.digest + crc32(place) * len(batch.messages)) & (1 << 62) - 1
+
+    def snapshot(self) -> bytes:
+        return msgspec.msgpack.encode(self.account)
+
+    def restore(self, state: bytes) -> None:
+        self.account = msgspec.msgpack.decode(state, type=Account)
+
+
+class Member:
+    """Does what it is told."""
+
+    def __init__(self, node: Node, recorder: Recorder) -> None:
+        self._node = node
+        self._recorder = recorder
+        self.sent = 0
+
+    async def status(self, _: dict[str, Any]) -> dict[str, Any]:
+        members = sum(m["state"] == "up" for m in self._node.status()["members"])
+        groups: list[dict[str, Any]] = self._node.status()["groups"]
+        group = next((one for one in groups if one["name"] == GROUP), {})
+        return {
+            "up": members,
+            "state": group.get("state"),
+            "leader": group.get("leader"),
+            "term": group.get("term"),
+            "why": group.get("why"),
+        }
+
+    async def begin(self, request: dict[str, Any]) -> dict[str, Any]:
+        self._recorder.timed = bool(request.get("timed"))
+        self._recorder.slow_ns_per_message = int(request.get("slow_ns", 0))
+        self._recorder.begin()
+        self.sent = 0
+        return {}
+
+    async def send(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Send for some seconds, or a number of messages: as fast as the group takes them, or paced."""
+        size, rate = int(request["size"]), float(request.get("rate", 0))
+        options = request.get("options", {})
+        count_max = int(request.get("count", 1 << 60))
+        end_ns = monotonic_ns() + int(float(request["seconds"]) * SECOND)
+        if rate:
+            await self._paced(size, rate, end_ns, options)
+        else:
+            await self._flat_out(bytes(size), end_ns, count_max)
+        return {"sent": self.sent}
+
+    async def _flat_out(self, message: bytes, end_ns: int, count_max: int) -> None:
+        group = self._node.group(GROUP)
+        try_send = group.try_send
+        while monotonic_ns() < end_ns and self.sent < count_max:
+            for _ in range(min(BURST, count_max - self.sent)):
+                if not try_send(message):
+                    break
+                self.sent += 1
+            else:
+                await asyncio.sleep(0)
+                continue
+            await group.writable()
+
+    async def _paced(self, size: int, rate: float, end_ns: int, options: dict[str, Any]) -> None:
+        group = self._node.group(GROUP)
+        filler = bytes(max(0, size - _STAMP.size))
+        start_ns = monotonic_ns()
+        while (now := monotonic_ns()) < end_ns:
+            due = int((now - start_ns) * rate / SECOND)
+            while self.sent < due:
+                stamped = _STAMP.pack(monotonic_ns()) + filler
+                if not group.try_send(stamped, **options):
+                    await group.writable()
+                    continue
+                self.sent += 1
+            await asyncio.sleep(_TICK_NS / SECOND)
+
+    async def settled(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Wait until `expect` messages were applied since `begin`, or nothing comes any more; what was applied."""
+        recorder, expect = self._recorder, int(request["expect"])
+        seen, seen_ns = -1, 0
+        while recorder.account.count - recorder.begun_count < expect:
+            if recorder.account.count != seen:
+                seen, seen_ns = recorder.account.count, monotonic_ns()
+            elif monotonic_ns() - seen_ns > _SILENCE_NS:
+                break
+            await asyncio.sleep(0.01)
+        account = recorder.account
+        return {
+            "count": account.count - recorder.begun_count,
+            "total": account.count,
+            "last_ns": recorder.last_ns,
+            "gap_ms": recorder.gap_ns_max / MILLISECOND,
+            "gap_at_ns": recorder.gap_at_ns,
+            "digest": account.digest,
+            "holes": account.holes,
+            "doubled": account.doubled,
+            "rss_mb_max": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            "latency_us": _percentiles(recorder.latencies_ns),
+        }
+
+
+def _percentiles(latencies_ns: list[int]) -> dict[str, float]:
+    if not latencies_ns:
+        return {}
+    latencies_ns = sorted(latencies_ns)
+    last = len(latencies_ns) - 1
+    return {
+        name: latencies_ns[last * share // 1000] / 1000
+        for name, share in (("p50", 500), ("p99", 990), ("max", 1000))
+    }
+
+
+async def serve(member: Member | FanOut) -> None:
+    """Answer each line on standard input until it ends."""
+    loop = asyncio.get_running_loop()
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
+        request = json.loads(line)
+        answer = await getattr(member, request["do"])(request)
+        print(json.dumps(answer), flush=True)
+
+
+async def run(config: str) -> None:
+    recorder = Recorder()
+    node = Node(parse_config(config), {GROUP: recorder})
+    logging.disable(logging.WARNING)  # plain mode is said loudly, and meant here
+    async with node:
+        calm_collector()
+        print(json.dumps({"ready": True}), flush=True)
+        await serve(Member(node, recorder))
+
+
+async def run_raw(ports: list[int], place: int, packed: bool) -> None:
+    fanout = FanOut(ports, place, packed)
+    await fanout.start()
+    calm_collector()
+    print(json.dumps({"ready": True}), flush=True)
+    await serve(fanout)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "raw":
+        asyncio.run(run_raw(json.loads(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "packed"))
+    else:
+        asyncio.run(run(Path(sys.argv[1]).read_text()))

@@ -1,0 +1,183 @@
+"""`holdfast groups`: what the groups of a node are doing, and what an operator can ask of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from typer.core import TyperGroup
+
+from holdfast.cli.node import Where, control_socket
+from holdfast.errors import MisuseError
+
+
+class _ShowByDefault(TyperGroup):
+    """`holdfast groups WHERE` is `holdfast groups show WHERE`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and not args[0].startswith("-") and args[0] not in self.commands:
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    name="groups",
+    cls=_ShowByDefault,
+    help="Show the replicated groups of a node, and change them.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+DECISIONS_SHOWN: Final = 10
+Group = Annotated[str, typer.Argument(help="The group.")]
+Name = Annotated[str, typer.Argument(help="The node.")]
+
+
+@app.command()
+def show(
+    where: Where,
+    group: Annotated[str, typer.Option(help="Only this group.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Everything, for programs.")] = False,
+) -> None:
+    """Leader, term, positions, lag, members, losses and decisions of the groups that a node has a replica of."""
+    from holdfast.runtime.control import ask
+
+    groups = ask(control_socket(where), {"do": "status"})["groups"]
+    if group:
+        groups = [one for one in groups if one["name"] == group]
+        if not groups:
+            raise MisuseError(f"that node has no replica of a group {group!r}")
+    if as_json:
+        typer.echo(json.dumps(groups))
+        return
+    if not groups:
+        typer.echo("no replica of any group runs on this node")
+    console = Console()
+    for one in groups:
+        _show(console, one)
+
+
+def _show(console: Console, group: dict[str, Any]) -> None:
+    state = f"[bold]{group['name']}[/]: this replica is {group['state']}"
+    if group.get("why"):
+        state += f" ({group['why']})"
+    console.print(state)
+    leader = group.get("leader") or "nobody"
+    console.print(
+        f"  leader {leader}, term {group['term']}, position {group['position']}, "
+        f"entries {group['last']} (decided {group['commit']}, applied {group['applied']}), lag {group['lag']}"
+    )
+    console.print(f"  digest {group['digest']}, memory {group['memory']}")
+    for title, table in (("members", _members(group)), ("streams", _streams(group))):
+        if table.row_count:
+            console.print(f"  {title}")
+            console.print(table)
+    _show_losses(console, group)
+
+
+def _members(group: dict[str, Any]) -> Table:
+    """The view, with how far everybody is as far as this replica knows (the leader knows it of all)."""
+    table = Table("name", "part", "has", "behind", "")
+    matches = {peer["name"]: peer["match"] for peer in group["peers"]}
+    names = [member["name"] for member in group.get("view", [])] or list(matches)
+    view = {member["name"]: member for member in group.get("view", [])}
+    for name in names:
+        member = view.get(name, {})
+        notes = [word for word in ("suspended",) if member.get(word)]
+        if name == group.get("leader"):
+            notes.append("leads")
+        elif member.get("may_lead") is False:
+            notes.append("never leads")
+        match = matches.get(name)
+        has = "" if match is None else str(match)
+        behind = "" if match is None else str(max(0, group["last"] - match))
+        table.add_row(
+            name, member.get("part", "replica"), has, behind, ", ".join(notes),
+            style="yellow" if member.get("suspended") else "",
+        )  # fmt: skip
+    return table
+
+
+def _streams(group: dict[str, Any]) -> Table:
+    table = Table("stream", "next", "lag", "held bytes")
+    for label, stream in group["streams"].items():
+        source, _, rest = label.partition("/")
+        table.add_row(
+            f"{source[:8]}/{rest}", str(stream["next"]), str(stream["lag"]), str(stream["held"])
+        )
+    return table
+
+
+def _show_losses(console: Console, group: dict[str, Any]) -> None:
+    console.print(f"  gaps now {group['gaps']}, asked again {group['nacks']} times")
+    losses = group.get("losses")
+    if isinstance(losses, dict):
+        console.print("  losses: " + ", ".join(f"{name} {value}" for name, value in losses.items()))
+    for decision in list(group.get("decisions", []))[-DECISIONS_SHOWN:]:
+        text = decision if isinstance(decision, str) else json.dumps(decision)
+        console.print(f"  decided: {text}", markup=False)
+
+
+# -- what an operator asks ---------------------------------------------------------------------------------------
+
+
+@app.command()
+def add(
+    where: Where,
+    group: Group,
+    name: Name,
+    learner: Annotated[
+        bool, typer.Option("--learner", help="It gets everything, and does not vote.")
+    ] = False,
+) -> None:
+    """Let a replica into a group, or in again; or change whether it votes."""
+    _ask(where, group, "add", name, voter=not learner)
+
+
+@app.command()
+def remove(where: Where, group: Group, name: Name) -> None:
+    """Take a replica out of a group for good: only `add` lets it in again."""
+    _ask(where, group, "remove", name)
+
+
+@app.command("hand-over")
+def hand_over(
+    where: Where,
+    group: Group,
+    name: Annotated[str, typer.Argument(help="Who is to lead; anybody when left out.")] = "",
+) -> None:
+    """Let another replica lead. WHERE is the node that leads now."""
+    _ask(where, group, "hand-over", name)
+
+
+@app.command()
+def recover(
+    where: Where,
+    group: Group,
+    sure: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """The last resort when the memory of a majority is lost: this replica goes on alone with what it has.
+
+    What the others had and it has not is lost. The others must be restarted to join it.
+    """
+    if not sure:
+        typer.confirm(
+            f"What this replica of {group!r} lacks will be lost for good. Go on with it alone?",
+            abort=True,
+        )
+    _ask(where, group, "recover")
+
+
+def _ask(where: Path, group: str, verb: str, name: str = "", **values: Any) -> None:
+    from holdfast.runtime.control import ask
+
+    request = {"do": "group", "group": group, "verb": verb, "name": name, **values}
+    answer = ask(control_socket(where), request)
+    typer.echo(
+        f"asked {answer['group']}: {answer['asked']}; `holdfast groups` shows what came of it"
+    )

@@ -1,0 +1,181 @@
+"""`holdfast sim groups`: a campaign of simulated runs against replicated groups, several at a time."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from collections.abc import Iterator
+from pathlib import Path
+from shlex import join as shell_join
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from holdfast.errors import MisuseError, SetupError
+
+if TYPE_CHECKING:
+    from holdfast.sim.scenario import Scenario
+
+PROGRESS_EVERY: Final = 25
+
+
+def groups(
+    seed: Annotated[int, typer.Option(help="Decides group, load and faults.")] = 1,
+    seeds: Annotated[str, typer.Option(help="Run all of A..B instead, both included.")] = "",
+    jobs: Annotated[int, typer.Option(help="Processes.", min=1, max=256)] = 1,
+    failures: Annotated[int, typer.Option(help="Stop after so many failed runs.", min=1)] = 5,
+    scenario: Annotated[
+        str, typer.Option(help="A file or a name in the place of the seed's own faults.")
+    ] = "",
+    seconds: Annotated[int, typer.Option(help="Virtual seconds of a run.", min=2, max=3600)] = 12,
+    trace: Annotated[Path | None, typer.Option(help="Write every step to this file.")] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Print the scenario; run nothing.")] = False,
+    smaller: Annotated[
+        bool,
+        typer.Option("--shrink", help="Make a failing scenario as small as it gets, print it."),
+    ] = False,
+    covered: Annotated[
+        bool, typer.Option(help="Fail when a campaign has exercised too little.")
+    ] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object for each seed.")] = False,
+) -> None:
+    """Break groups in every way, one way for each seed, and check that they keep what they promise.
+
+    Exit 0: every check held and enough was exercised; 1: not; 2: misuse.
+    """
+    from holdfast.cli.sim import seed_range
+
+    try:
+        numbers = seed_range(seeds) if seeds else range(seed, seed + 1)
+        if len(numbers) > 1 and (trace is not None or smaller):
+            raise MisuseError("--trace and --shrink take one seed; nothing was run")
+        if plan:
+            for number in numbers:
+                typer.echo(_planned(number, seconds, scenario), nl=False)
+        elif smaller:
+            _shrink(seed, seconds, scenario)
+        elif not _campaign(
+            _Tasks(numbers, seconds, scenario, trace), jobs, failures, covered, as_json
+        ):
+            raise typer.Exit(1)
+    except (MisuseError, SetupError, OSError) as error:
+        typer.echo(f"holdfast sim groups: {error}", err=True)
+        raise typer.Exit(2) from None
+
+
+class _Tasks:
+    """What is run: seeds, and what they share."""
+
+    def __init__(self, seeds: range, seconds: int, scenario: str, trace: Path | None) -> None:
+        self.seeds = seeds
+        self._seconds = seconds
+        self._scenario = scenario
+        self._trace = trace
+        _scenario_of(seeds[0], seconds, scenario)  # a misuse is said before anything runs
+
+    def outcomes(self, jobs: int) -> Iterator[dict[str, Any]]:
+        """In the order of the seeds when there is one process, as they come when there are more."""
+        if jobs == 1:
+            for seed in self.seeds:
+                yield _run((seed, self._seconds, self._scenario, self._trace))
+            return
+        tasks = ((seed, self._seconds, self._scenario, None) for seed in self.seeds)
+        # Spawned: a forked process would take this one's state along, and threads of libraries do not survive it.
+        with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+            yield from pool.imap_unordered(_run, tasks)
+
+
+def _scenario_of(seed: int, seconds: int, name: str) -> Scenario:
+    from holdfast.sim.campaign import draw
+    from holdfast.sim.scenario import load_scenario
+
+    return load_scenario(name) if name else draw(seed, seconds).scenario()
+
+
+def _planned(seed: int, seconds: int, scenario: str) -> str:
+    from holdfast.sim.campaign import draw
+
+    return f"# seed {seed}: {draw(seed, seconds).text()}\n{_scenario_of(seed, seconds, scenario).text()}"
+
+
+def _run(task: tuple[int, int, str, Path | None]) -> dict[str, Any]:
+    from holdfast.sim.campaign import SECONDS, draw, simulate
+    from holdfast.sim.trace import Trace
+
+    seed, seconds, scenario, trace = task
+    words = ["holdfast", "sim", "groups", "--seed", str(seed)]
+    words += ["--seconds", str(seconds)] if seconds != SECONDS else []
+    replay = shell_join(words + (["--scenario", scenario] if scenario else []))
+    run, steps = draw(seed, seconds), _scenario_of(seed, seconds, scenario)
+    began = perf_counter_ns()
+    if trace is None:
+        outcome = simulate(run, steps, None, replay)
+    else:
+        with trace.open("w") as file:
+            outcome = simulate(run, steps, Trace(file), replay)
+    return outcome | {"took_s": round((perf_counter_ns() - began) / 1e9, 3)}
+
+
+def _campaign(tasks: _Tasks, jobs: int, failures: int, covered: bool, as_json: bool) -> bool:
+    from holdfast.sim.campaign import add_coverage, not_exercised
+
+    total: dict[str, int] = {}
+    failed: list[dict[str, Any]] = []
+    done = slowest_ms = 0
+    for outcome in tasks.outcomes(jobs):
+        done += 1
+        add_coverage(total, outcome["coverage"])
+        slowest_ms = max(slowest_ms, outcome["calm_ms"] or 0)
+        if outcome["error"]:
+            failed.append(outcome)
+        if as_json:
+            typer.echo(json.dumps(outcome))
+        elif outcome["error"] or len(tasks.seeds) == 1:
+            typer.echo(_text(outcome))
+        elif done % PROGRESS_EVERY == 0:
+            typer.echo(f"{done} of {len(tasks.seeds)} seeds, {len(failed)} failed")
+        if len(failed) >= failures:
+            break
+    missing = not_exercised(total, done) if covered else []
+    if not as_json:
+        _show(total, missing, done, len(failed), slowest_ms)
+    return not failed and not missing
+
+
+def _text(outcome: dict[str, Any]) -> str:
+    verdict = "FAILED" if outcome["error"] else "fine"
+    text = (
+        f"seed {outcome['seed']}: {verdict}, {outcome['run']}, in {outcome['took_s']} s, "
+        f"{outcome['delivered']} deliveries, {outcome['starts']} starts"
+    )
+    if outcome["calm_ms"] is not None:
+        text += f", at rest {outcome['calm_ms']} ms after the last fault"
+    if outcome["trace"]:
+        text += f", trace {outcome['trace']}"
+    return text if outcome["error"] is None else f"{text}\n{outcome['error']}"
+
+
+def _show(
+    total: dict[str, int], missing: list[str], done: int, failed: int, slowest_ms: int
+) -> None:
+    for event, count in sorted(total.items()):
+        typer.echo(f"  {event:<24}{count:>9}")
+    typer.echo(
+        f"{done} seeds, {failed} failed; at rest at the latest {slowest_ms} ms after the last fault"
+    )
+    for text in missing:
+        typer.echo(f"exercised too little: {text}")
+
+
+def _shrink(seed: int, seconds: int, scenario: str) -> None:
+    from holdfast.sim.campaign import draw, failure, shrink
+
+    run, first = draw(seed, seconds), _scenario_of(seed, seconds, scenario)
+    small, attempts = shrink(run, first)
+    broken = failure(run, small)
+    if broken is None:
+        typer.echo(f"# seed {seed} breaks nothing; there is nothing to make smaller", err=True)
+        raise typer.Exit(1)
+    typer.echo(f"# seed {seed}: {run.text()}; breaks '{broken}' after {attempts} runs")
+    typer.echo(small.text(), nl=False)

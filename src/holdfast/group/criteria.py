@@ -1,0 +1,173 @@
+"""Which messages the group ignores. A criterion names what it is about; all that it names must fit.
+
+Only the leader looks whether a message fits one: what is ignored stands in the order as ranges that are skipped, so
+every replica skips the same, and a new leader finds in the log which criteria hold and how much of them is used up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from holdfast.group.metadata import priority_at, topic_at
+from holdfast.types import SECOND, Nanos
+from holdfast.wire.frames import StreamId
+
+if TYPE_CHECKING:
+    from holdfast.group.streams import Piece
+
+CRITERIA_MAX: Final = 256
+"""So many hold at a time; one more ends the oldest."""
+
+
+class Criterion(msgspec.Struct, frozen=True, array_like=True):
+    """Messages of a source (all its lives), of a stream, of a topic, of a priority: all that is given must fit."""
+
+    source: bytes = b""
+    stream: StreamId | None = None
+    topic: str = ""
+    priority: int = -1
+    until_ns: Nanos = 0
+    """Of log time; 0: without end."""
+    count: int = 0
+    """So many messages; 0: any number."""
+    resync: bool = False
+    """Until a message of what is ignored says that its source is in step with the group again."""
+
+    def fits_stream(self, stream: StreamId) -> bool:
+        """Whether messages of the stream can fit at all."""
+        if self.source and self.source != stream.source:
+            return False
+        return self.stream is None or self.stream == stream
+
+    @property
+    def by_message(self) -> bool:
+        """Whether one must look at each message."""
+        return bool(self.topic) or self.priority >= 0
+
+    def fits(self, priority: int, topic: str) -> bool:
+        """Whether a message of a stream that fits is meant."""
+        if self.topic and self.topic != topic:
+            return False
+        return self.priority < 0 or self.priority == priority
+
+    def text(self) -> str:
+        """For people."""
+        parts = []
+        if self.source:
+            parts.append(f"source {self.source[:4].hex()}")
+        if self.stream is not None:
+            of, life = self.stream.source[:4].hex(), self.stream.incarnation
+            parts.append(f"stream {of}/{life}/{self.stream.stream}")
+        if self.topic:
+            parts.append(f"topic {self.topic}")
+        if self.priority >= 0:
+            parts.append(f"priority {self.priority}")
+        end = []
+        if self.until_ns:
+            end.append(f"until log time {self.until_ns / SECOND:.3f} s")
+        if self.count:
+            end.append(f"for {self.count} messages")
+        if self.resync:
+            end.append("until a resync")
+        return f"{', '.join(parts) or 'everything'} {' or '.join(end) or 'for ever'}"
+
+
+def is_sound_criterion(criterion: Criterion) -> bool:
+    return len(criterion.source) in (0, 16) and criterion.count >= 0 and criterion.until_ns >= 0
+
+
+class Run(msgspec.Struct, frozen=True, gc=False):
+    """Messages `first` to `last` of a stream that are treated alike."""
+
+    first: int
+    last: int
+    criterion: int = 0
+    """Ignored by this one; 0: to be delivered."""
+    resumed: tuple[int, ...] = ()
+    """These criteria end with the first message: it says that its source is in step again."""
+    repeat: bool = False
+    """A request that has been delivered before."""
+    requests: tuple[tuple[int, bytes], ...] = ()
+
+
+Active = Mapping[int, tuple[Criterion, int]]
+"""Criteria that hold, by id, each with how many messages it still takes; 0 for any number."""
+
+
+def sort_out(
+    stream: StreamId,
+    pieces: Iterable[Piece],
+    first: int,
+    stop: int,
+    active: Active,
+    known: Mapping[bytes, int],
+    levels: int,
+) -> Iterator[Run]:
+    """Divide messages `first` to `stop - 1`, all of which are held, into runs. `active` and `known` may change between
+    two runs: each run is decided by what holds when it is asked for."""
+    start = first
+    run: Run | None = None
+    for piece in pieces:
+        for number in range(max(start, piece.first), min(stop - 1, piece.last) + 1):
+            one = _judge(stream, piece, number, run, active, known, levels)
+            if run is not None and _goes_on(run, one):
+                requests = run.requests + one.requests
+                run = Run(run.first, number, run.criterion, run.resumed, run.repeat, requests)
+                continue
+            if run is not None:
+                yield run
+                one = _judge(stream, piece, number, None, active, known, levels)
+            run = one
+    if run is not None:
+        yield run
+
+
+def _goes_on(run: Run, one: Run) -> bool:
+    return run.criterion == one.criterion and run.repeat == one.repeat and not one.resumed
+
+
+def _judge(
+    stream: StreamId,
+    piece: Piece,
+    number: int,
+    run: Run | None,
+    active: Active,
+    known: Mapping[bytes, int],
+    levels: int,
+) -> Run:
+    """What is to be done with one message, when what `run` has is done already."""
+    about, place = piece.about, number - piece.start
+    priority, topic = priority_at(about, place, levels), topic_at(about, place)
+    resync = about is not None and place in about.resyncs
+    resumed = []
+    for id_, (criterion, left) in active.items():
+        if not criterion.fits_stream(stream) or not criterion.fits(priority, topic):
+            continue
+        if criterion.resync and resync:
+            resumed.append(id_)
+            continue
+        used = run.last - run.first + 1 if run is not None and run.criterion == id_ else 0
+        if left and used >= left:
+            continue
+        return Run(number, number, id_)
+    request = next((it for at, it in about.requests if at == place), b"") if about else b""
+    before = run.requests if run is not None else ()
+    if request and (request in known or any(request == it for _, it in before)):
+        return Run(number, number, 0, tuple(resumed), repeat=True)
+    requests = ((number, request),) if request else ()
+    return Run(number, number, 0, tuple(resumed), False, requests)
+
+
+def covering(active: Active, stream: StreamId, possible: tuple[int, ...], count: int) -> int:
+    """The criterion that lost messages fit for certain, of which only the possible priorities are known; 0 if none."""
+    for id_, (criterion, left) in active.items():
+        if not criterion.fits_stream(stream) or criterion.topic or criterion.resync:
+            continue
+        if (left and left < count) or not possible:
+            continue
+        if criterion.priority < 0 or possible == (criterion.priority,):
+            return id_
+    return 0

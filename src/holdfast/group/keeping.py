@@ -1,0 +1,63 @@
+"""The outputs of an application that a replica keeps, because their destinations may not have them yet."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from holdfast.group.ports import Output
+
+Id = tuple[int, int]
+"""(position, k): which output of a group."""
+NOTHING: Final[Id] = (0, -1)
+"""Before the first output there can be."""
+OVERHEAD: Final = 64
+"""Counted for each output besides its bytes."""
+
+
+class Kept:
+    """Per destination, in order. The same on every replica at the same place of the order, but for what is late."""
+
+    __slots__ = ("_limit", "bytes", "queues")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.bytes = 0
+        self.queues: dict[str, deque[tuple[Id, bytes]]] = {}
+
+    @property
+    def full(self) -> bool:
+        return self.bytes >= self._limit
+
+    def take(self, outputs: Iterable[Output], watermarks: Mapping[str, Id]) -> None:
+        """The application has said these. What is known to have arrived is not kept: another replica was faster."""
+        for output in outputs:
+            id_ = (output.position, output.k)
+            if id_ > watermarks.get(output.destination, NOTHING):
+                queue = self.queues.setdefault(output.destination, deque())
+                queue.append((id_, output.payload))
+                self.bytes += len(output.payload) + OVERHEAD
+
+    def mark(self, destination: str, upto: Id) -> None:
+        """It is decided that the destination has everything up to `upto`."""
+        queue = self.queues.get(destination)
+        while queue and queue[0][0] <= upto:
+            self.bytes -= len(queue.popleft()[1]) + OVERHEAD
+        if queue is not None and not queue:
+            del self.queues[destination]
+
+    def before(self, position: int) -> tuple[Output, ...]:
+        """What came from messages before `position`, for a state that is given to another replica."""
+        return tuple(
+            Output(id_[0], id_[1], destination, payload)
+            for destination, queue in self.queues.items()
+            for id_, payload in queue
+            if id_[0] < position
+        )
+
+    def restart(self, outputs: Iterable[Output], watermarks: Mapping[str, Id]) -> None:
+        """Go on after a state that was put in."""
+        self.queues.clear()
+        self.bytes = 0
+        self.take(outputs, watermarks)

@@ -1,0 +1,292 @@
+"""What messages say about others: from the messages around a gap it can be told what is missing in it (seed 001).
+
+The source writes it once per frame, which is the unit of loss (`Annotator`). Each message has, for every priority but
+the lowest, an *ordinal distance*: how many messages back the last one of that priority was. A receiver that lacks
+the numbers between X and Y looks at Y's distances: if Y's number minus the distance lies above X, a message of that
+priority is among the lost ones, and that very number is one (`indicate`). Times work the same way: Y says how much
+earlier the messages 1, 10, 100 and 1000 back were created (`created_before`).
+
+Only differences of the source's own clock are used: clocks of different machines cannot be compared.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from holdfast.types import MILLISECOND, SECOND, Nanos
+from holdfast.wire.frames import About
+
+BACK: Final = (1, 10, 100, 1000)
+"""A message says how much earlier the messages so far back were created."""
+SPANS_NS: Final = (10 * MILLISECOND, 100 * MILLISECOND, SECOND, 10 * SECOND)
+"""... and, where a group asks for it, which numbers existed so much earlier."""
+BATCHES_KEPT: Final = 2048
+"""So many moments of sending are remembered for that; what lies further back is not known."""
+LEVELS_MAX: Final = 16
+TOPICS_MAX: Final = 255
+"""Of one frame."""
+NAME_MAX: Final = 200
+REQUEST_MAX: Final = 64
+"""Bytes of a request id."""
+
+
+class Note(msgspec.Struct, frozen=True, gc=False):
+    """What the sender says of one message besides its bytes."""
+
+    priority: int = -1
+    """0 is the most urgent; -1 is the lowest of the group."""
+    topic: str = ""
+    request: bytes = b""
+    resync: bool = False
+
+
+class Annotator:
+    """The source's side: writes what frames say, from what it has sent before. Its work is per frame."""
+
+    __slots__ = ("_firsts", "_last_of", "_lowest", "_times", "_with_earlier", "last")
+
+    def __init__(self, levels: int = 1, with_earlier: bool = False) -> None:
+        assert 1 <= levels <= LEVELS_MAX
+        self._lowest = levels - 1
+        self._with_earlier = with_earlier
+        self.last = 0
+        self._last_of = [0] * (levels - 1)
+        """Per priority except the lowest: the last number that has it, 0 if none has."""
+        self._firsts: list[int] = []
+        self._times: list[Nanos] = []
+        """When sending went on, and with which number."""
+
+    def take(self, now: Nanos, count: int, notes: Sequence[tuple[int, Note]] = ()) -> About:
+        """Describe the next `count` messages; `notes` are (place, note) of those that something was said of."""
+        first = self.last + 1
+        about = self._describe(now, first)
+        column = b""
+        if notes:
+            column = self._priorities(count, notes)
+            about = _with_notes(about, column, count, notes)
+        self._remember(now, first, count, column)
+        return about
+
+    def next(self, now: Nanos) -> About:
+        """What a message would say that were sent now."""
+        return self._describe(now, self.last + 1)
+
+    def _describe(self, now: Nanos, first: int) -> About:
+        distances = tuple(first - last if last else -1 for last in self._last_of)
+        ages = tuple(self._age(now, first - back) for back in BACK)
+        earlier = (
+            tuple(self._number_at(now - span) for span in SPANS_NS) if self._with_earlier else ()
+        )
+        return About(b"", distances, ages, earlier)
+
+    def _age(self, now: Nanos, number: int) -> Nanos:
+        at = bisect_right(self._firsts, number) - 1
+        return now - self._times[at] if at >= 0 else -1
+
+    def _number_at(self, when: Nanos) -> int:
+        """The last number that existed at `when`; 0 when that is not remembered or there was none."""
+        at = bisect_right(self._times, when)
+        if not at:
+            return 0
+        return self._firsts[at] - 1 if at < len(self._firsts) else self.last
+
+    def _priorities(self, count: int, notes: Sequence[tuple[int, Note]]) -> bytes:
+        """The column, or nothing where all have the lowest."""
+        if not self._lowest or all(note.priority < 0 for _, note in notes):
+            return b""
+        column = bytearray((self._lowest,)) * count
+        for place, note in notes:
+            if 0 <= note.priority < self._lowest:
+                column[place] = note.priority
+        return bytes(column)
+
+    def _remember(self, now: Nanos, first: int, count: int, column: bytes) -> None:
+        self.last += count
+        if column:
+            for priority in range(self._lowest):
+                at = column.rfind(priority)
+                if at >= 0:
+                    self._last_of[priority] = first + at
+        if self._times and self._times[-1] == now:
+            return
+        self._firsts.append(first)
+        self._times.append(now)
+        if len(self._times) > 2 * BATCHES_KEPT:
+            del self._firsts[:BATCHES_KEPT], self._times[:BATCHES_KEPT]
+
+
+def _with_notes(
+    about: About, column: bytes, count: int, notes: Sequence[tuple[int, Note]]
+) -> About:
+    names: dict[str, int] = {}
+    topics = bytearray(count)
+    requests: list[tuple[int, bytes]] = []
+    resyncs: list[int] = []
+    for place, note in notes:
+        if note.topic and (note.topic in names or len(names) < TOPICS_MAX):
+            topics[place] = names.setdefault(note.topic, len(names) + 1)
+        if note.request:
+            requests.append((place, note.request))
+        if note.resync:
+            resyncs.append(place)
+    return About(
+        column,
+        about.distances,
+        about.ages_ns,
+        about.earlier,
+        tuple(names),
+        bytes(topics) if names else b"",
+        tuple(requests),
+        tuple(resyncs),
+    )
+
+
+# -- what a receiver reads ---------------------------------------------------------------------------------------
+
+
+def is_sound_about(about: About | None, count: int) -> bool:
+    """Whether it can be what a source says of `count` messages. Checked before anything relies on it."""
+    if about is None:
+        return True
+    if len(about.priorities) not in (0, count) or len(about.topic_column) not in (0, count):
+        return False
+    if len(about.distances) >= LEVELS_MAX or len(about.ages_ns) > len(BACK):
+        return False
+    if len(about.earlier) > len(SPANS_NS) or len(about.topics) > TOPICS_MAX:
+        return False
+    if about.topic_column and max(about.topic_column) > len(about.topics):
+        return False
+    return (
+        all(len(topic) <= NAME_MAX for topic in about.topics)
+        and all(0 <= place < count and 0 < len(it) <= REQUEST_MAX for place, it in about.requests)
+        and all(0 <= place < count for place in about.resyncs)
+    )
+
+
+def priority_at(about: About | None, place: int, levels: int) -> int:
+    """Of the message at `place` in a frame."""
+    if about is None or not about.priorities:
+        return levels - 1
+    return min(about.priorities[place], levels - 1)
+
+
+def topic_at(about: About | None, place: int) -> str:
+    if about is None or not about.topic_column:
+        return ""
+    at = about.topic_column[place]
+    return about.topics[at - 1] if at else ""
+
+
+def distances_at(about: About, place: int) -> tuple[int, ...]:
+    """The ordinal distances of the message at `place`: those of the first one, and what came after it."""
+    if not place:
+        return about.distances
+    column = about.priorities
+    found = []
+    for priority, distance in enumerate(about.distances):
+        at = column.rfind(priority, 0, place) if column else -1
+        if at >= 0:
+            found.append(place - at)
+        else:
+            found.append(distance + place if distance >= 0 else -1)
+    return tuple(found)
+
+
+class Indication(msgspec.Struct, frozen=True):
+    """What is known of the priorities of lost messages."""
+
+    levels: int
+    known: tuple[tuple[int, int], ...] = ()
+    """(number, priority) of lost messages whose priority is certain."""
+    at_least: tuple[int, ...] = ()
+    """Per priority: so many of the lost messages have it, if not more."""
+    at_most: tuple[int, ...] = ()
+
+    @property
+    def exact(self) -> bool:
+        """The priority of every lost message is known."""
+        return self.at_least == self.at_most
+
+    @property
+    def highest(self) -> int:
+        """The most urgent priority that a lost message has for certain."""
+        certain = [priority for priority, count in enumerate(self.at_least) if count]
+        return certain[0] if certain else self.levels - 1
+
+    @property
+    def possible(self) -> tuple[int, ...]:
+        """The priorities that lost messages may have, most urgent first."""
+        return tuple(priority for priority, count in enumerate(self.at_most) if count)
+
+
+def indicate(before: int, after: int, distances: Sequence[int], levels: int) -> Indication:
+    """Of what priorities the messages between `before` and `after` are, by the distances that `after` has.
+
+    `after - distance` is the last message of a priority before `after`. If it lies in the gap, it is a lost message of
+    that priority, and none behind it is. Without distances nothing is known but the number of lost messages.
+    """
+    lost = after - before - 1
+    last_of = {
+        priority: after - distance
+        for priority, distance in enumerate(distances[: levels - 1])
+        if distance > 0 and before < after - distance
+    }
+    known = {number: priority for priority, number in last_of.items()}
+    lowest = levels - 1
+    if len(distances) < lowest:
+        return Indication(levels, (), (0,) * levels, (lost,) * levels)
+    behind = max(last_of.values(), default=before)
+    at_least = [0] * levels
+    at_most = [0] * levels
+    for priority in known.values():
+        at_least[priority] += 1
+    at_least[lowest] = after - 1 - behind
+    for priority, number in last_of.items():
+        others = sum(1 for one in known if before < one < number)
+        at_most[priority] = 1 + (number - before - 1 - others)
+    at_most[lowest] = lost - len(known)
+    _tighten(at_least, at_most, lost)
+    every = dict.fromkeys(range(behind + 1, min(after, behind + 1 + KNOWN_MAX)), lowest)
+    every |= known
+    return Indication(levels, tuple(sorted(every.items())), tuple(at_least), tuple(at_most))
+
+
+KNOWN_MAX: Final = 64
+"""Of the messages at the end of a gap so many are listed; the counts are of all."""
+
+
+def _tighten(at_least: list[int], at_most: list[int], lost: int) -> None:
+    """What is certain of the others bounds each priority from above; what others can be at most, from below."""
+    for priority in range(len(at_least)):
+        others_least = sum(at_least) - at_least[priority]
+        at_most[priority] = min(at_most[priority], lost - others_least)
+        others_most = sum(at_most) - at_most[priority]
+        at_least[priority] = max(at_least[priority], lost - others_most)
+
+
+def merge(one: Indication, other: Indication) -> Indication:
+    """Of two gaps together."""
+    return Indication(
+        one.levels,
+        one.known + other.known,
+        tuple(a + b for a, b in zip(one.at_least, other.at_least, strict=True)),
+        tuple(a + b for a, b in zip(one.at_most, other.at_most, strict=True)),
+    )
+
+
+def created_before(back: int, ages_ns: Sequence[Nanos]) -> Nanos | None:
+    """How much earlier the message `back` numbers back was created, from what a message says of 1, 10, 100, 1000 back:
+    between two of them in proportion, beyond the last at the rate of the last. None when nothing is known."""
+    known = [(n, age) for n, age in zip(BACK, ages_ns, strict=False) if age >= 0]
+    if not known:
+        return None
+    low = (0, 0)
+    for point in known:
+        if back <= point[0]:
+            return low[1] + (point[1] - low[1]) * (back - low[0]) // (point[0] - low[0])
+        low = point
+    return low[1] * back // low[0]

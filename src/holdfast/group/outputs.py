@@ -1,0 +1,159 @@
+"""What the application says to the outside, kept by every replica until its destination has it.
+
+Every replica computes the same outputs, under the same ids (position, k). The leader sends them; a new leader sends
+again whatever no entry of the order says to have arrived (`OUTPUTS`). A node of the domain takes each id once, and in
+order (`sink`); other destinations get each output at least once, with its id.
+
+What is kept is bounded: an application whose destinations do not take what it says is given no more messages.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from holdfast.group.config import SINK, replica_unit
+from holdfast.group.core import Core
+from holdfast.group.entries import Marked, encode_data
+from holdfast.group.keeping import NOTHING, Id, Kept
+from holdfast.group.log import Kind
+from holdfast.group.order import Order
+from holdfast.group.peers import post
+from holdfast.group.ports import Output, SendOutputs
+from holdfast.links.ports import Received
+from holdfast.machine import Outbox
+from holdfast.types import NEVER, Nanos, NodeId
+from holdfast.wire.frames import Outputs, OutputsHere
+
+IN_FLIGHT: Final = 1 << 20
+"""Bytes on their way to one destination."""
+FRAME_BYTES: Final = 48_000
+NODE: Final = "node:"
+
+
+class Emitter:
+    """The leader's part: sends what is kept, and orders what has arrived."""
+
+    def __init__(self, core: Core, order: Order, kept: Kept) -> None:
+        self._core = core
+        self._order = order
+        self._kept = kept
+        self._sent: dict[str, Id] = {}
+        """Per destination: the last one that was sent since there was reason to begin again."""
+        self._arrived: dict[str, Id] = {}
+        """What destinations say to have, as far as no entry says it yet."""
+        self._retry_ns: dict[str, Nanos] = {}
+        self._said_ns: Nanos = 0
+
+    def begin(self) -> None:
+        """A term begins: what an earlier leader sent may not have arrived."""
+        self._sent.clear()
+        self._arrived.clear()
+        self._retry_ns.clear()
+
+    def node_up(self, name: str) -> None:
+        """A session with a node begins: what was on its way may be lost."""
+        self._sent.pop(NODE + name, None)
+
+    def here(self, name: str, frame: OutputsHere) -> None:
+        """A node says how far it has come."""
+        self.arrived(NODE + name, (frame.position, frame.k))
+
+    def arrived(self, destination: str, upto: Id) -> None:
+        queue = self._kept.queues.get(destination)
+        last = self._sent.get(destination, NOTHING)
+        if queue is None or upto > last:
+            return
+        if upto < self._watermark(destination) or upto == self._arrived.get(destination):
+            # It says again what it said before: what came after that did not arrive.
+            self._sent[destination] = max(upto, self._watermark(destination))
+            return
+        self._arrived[destination] = max(upto, self._arrived.get(destination, NOTHING))
+
+    def _watermark(self, destination: str) -> Id:
+        return self._core.log.tail.rulings.watermarks.get(destination, NOTHING)
+
+    def settle(self, now: Nanos, out: Outbox) -> None:
+        if self._arrived and now >= self._said_ns + self._core.config.free_period_ns:
+            self._said_ns = now
+            self._order_arrivals(now, out)
+        if self._core.delivery.suspended:
+            return
+        for destination, queue in self._kept.queues.items():
+            if queue and queue[-1][0] > self._sent.get(destination, NOTHING):
+                self._send(destination, queue, now, out)
+            elif queue and now >= self._retry_ns.get(destination, 0):
+                # Nothing new, and not all of the old has arrived.
+                self._sent[destination] = self._watermark(destination)
+                self._send(destination, queue, now, out)
+
+    def _order_arrivals(self, now: Nanos, out: Outbox) -> None:
+        for destination, upto in list(self._arrived.items()):
+            if upto > self._watermark(destination):
+                data = encode_data(Marked(destination, upto[0], upto[1]))
+                self._order.append(Kind.OUTPUTS, None, 0, 0, data, now, out)
+            else:
+                del self._arrived[destination]
+
+    def _send(
+        self, destination: str, queue: deque[tuple[Id, bytes]], now: Nanos, out: Outbox
+    ) -> None:
+        """Send what was not sent yet, as far as may be on its way."""
+        sent = max(self._sent.get(destination, NOTHING), self._watermark(destination))
+        batch: list[tuple[Id, bytes]] = []
+        size = on_way = 0
+        after = sent
+        self._retry_ns[destination] = now + self._core.config.output_retry_ns
+        decided = self._decided()
+        for id_, payload in queue:
+            on_way += len(payload)
+            if id_[0] >= decided:
+                break
+            if id_ <= sent:
+                continue
+            if on_way > IN_FLIGHT and (batch or on_way > IN_FLIGHT + len(payload)):
+                break
+            if batch and size + len(payload) > FRAME_BYTES:
+                self._emit(destination, after, batch, now, out)
+                after, batch, size = batch[-1][0], [], 0
+            batch.append((id_, payload))
+            size += len(payload)
+        if batch:
+            self._emit(destination, after, batch, now, out)
+            self._sent[destination] = batch[-1][0]
+
+    def _decided(self) -> int:
+        """Outputs of positions below this one come from messages whose place is decided: in `fast` groups the
+        application is ahead of that."""
+        log = self._core.log
+        if self._core.config.delivery == "safe":
+            return log.tail.position
+        return log.cursor_at(log.commit).position
+
+    def _emit(
+        self, destination: str, after: Id, batch: list[tuple[Id, bytes]], now: Nanos, out: Outbox
+    ) -> None:
+        core = self._core
+        if not destination.startswith(NODE):
+            outputs = tuple(Output(id_[0], id_[1], destination, payload) for id_, payload in batch)
+            out.effect(SendOutputs(replica_unit(core.config.name), destination, outputs))
+            return
+        name = destination.removeprefix(NODE)
+        items = tuple((id_[0], id_[1], payload) for id_, payload in batch)
+        floor = self._watermark(destination)
+        frame = Outputs(core.config.name, core.history, after, floor, items)
+        if name == core.name:
+            out.up(SINK, Received(core.node, [frame], now))
+            return
+        peer = core.peers.named(name)
+        if peer is not None:
+            post(out, [NodeId(peer.node)], frame)
+
+    def deadline(self) -> Nanos:
+        due_ns = NEVER
+        if self._arrived:
+            due_ns = self._said_ns + self._core.config.free_period_ns
+        for destination, queue in self._kept.queues.items():
+            if queue:
+                due_ns = min(due_ns, self._retry_ns.get(destination, NEVER))
+        return due_ns

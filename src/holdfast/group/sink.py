@@ -1,0 +1,103 @@
+"""Where outputs of groups arrive: a node takes each once, and in order, whichever replica sends it.
+
+Remembers per group the id of the last output that it took. An output that does not follow from that waits at its
+sender: it is told where to go on.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.group.config import replica_unit
+from holdfast.group.peers import post
+from holdfast.group.ports import Output, OutputsReady
+from holdfast.links.ports import Received
+from holdfast.machine import Machine, Outbox, Put
+from holdfast.types import Nanos, NodeId
+from holdfast.wire.frames import Outputs, OutputsHere
+
+TABLE: Final = "outputs"
+GROUPS_MAX: Final = 4096
+NUMBER_MAX: Final = 1 << 60
+
+
+class Watermark(msgspec.Struct, frozen=True, array_like=True):
+    """The last output that was taken from a group, and which founding of the group it was."""
+
+    history: int
+    position: int
+    k: int
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decoder: Final = msgspec.msgpack.Decoder(Watermark)
+
+
+class SinkMachine(Machine):
+    """The unit `outputs` of a node."""
+
+    layer = 5
+
+    def __init__(self, node: NodeId, stored: list[tuple[bytes, bytes]]) -> None:
+        self._node = node
+        self._marks: dict[str, Watermark] = {}
+        self.ignored = 0
+        for key, value in stored:
+            self._marks[key.decode()] = _decoder.decode(value)
+
+    def up(self, now: Nanos, inputs: list[Any], out: Outbox) -> None:
+        for item in inputs:
+            if isinstance(item, Received):
+                for frame in item.frames:
+                    if isinstance(frame, Outputs) and self._is_sound(frame):
+                        self._take(now, item.peer, frame, out)
+                    else:
+                        self.ignored += 1
+
+    def _is_sound(self, frame: Outputs) -> bool:
+        ids = [(position, k) for position, k, _ in frame.items]
+        return (
+            bool(ids)
+            and 0 < len(frame.group) <= 200
+            and frame.history >= 0
+            and all(0 < position < NUMBER_MAX and 0 <= k < NUMBER_MAX for position, k in ids)
+            and all(a < b for a, b in pairwise(ids))
+            and frame.after < ids[0]
+            and len(self._marks) < GROUPS_MAX
+        )
+
+    def _take(self, now: Nanos, peer: NodeId, frame: Outputs, out: Outbox) -> None:
+        known = self._marks.get(frame.group)
+        have = (known.position, known.k) if known and known.history == frame.history else (0, -1)
+        if known is not None and frame.history < known.history:
+            self.ignored += 1
+            return
+        # What everybody has agreed to have arrived did, if at an earlier life of this node that kept no memory.
+        have = max(have, frame.floor)
+        if frame.after <= have:
+            new = tuple(
+                Output(position, k, "", payload)
+                for position, k, payload in frame.items
+                if (position, k) > have
+            )
+            if new:
+                have = (new[-1].position, new[-1].k)
+                # Before it is written down: what is doubled by a crash has an id, what is lost has none.
+                out.effect(OutputsReady(frame.group, new), immediate=True)
+        mark = Watermark(frame.history, have[0], have[1])
+        if mark != known:
+            self._marks[frame.group] = mark
+            out.write(Put(TABLE, frame.group.encode(), _encode(mark)))
+        answer = OutputsHere(frame.group, frame.history, have[0], have[1])
+        if peer == self._node:
+            out.up(replica_unit(frame.group), Received(self._node, [answer], now))
+        else:
+            post(out, [peer], answer)
+
+    def status(self) -> dict[str, object]:
+        return {
+            group: {"position": mark.position, "k": mark.k} for group, mark in self._marks.items()
+        }

@@ -1,0 +1,423 @@
+"""`node.health`: what is known of every path of the domain, for applications.
+
+Answers are frozen structs with names in them. They come from the node's own table, which is everybody's; nothing is
+asked over the network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
+from itertools import count
+from time import monotonic_ns, time_ns
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from holdfast.errors import HoldfastError, MisuseError, NodeStopped
+from holdfast.health import queries
+from holdfast.health.classify import CLASSES
+from holdfast.health.config import SIGNATURES, SignatureName, Tune
+from holdfast.health.history import PathChange
+from holdfast.health.keeper import KeeperMachine, path_of
+from holdfast.health.ports import HEALTH, KEEPER, ResetHistory, WallClock
+from holdfast.health.queries import Explanation, Found, Incident, PathState, SubnetValues
+from holdfast.health.report import raw_report
+from holdfast.health.subscriptions import (
+    ATTRIBUTES,
+    CLIENTS_MAX,
+    Change,
+    Filter,
+    HealthNews,
+    Snapshot,
+    Subscribe,
+    Taken,
+    Unsubscribe,
+)
+from holdfast.health.table import PathKey
+from holdfast.runtime.driver import Driver
+from holdfast.types import MILLISECOND, SECOND, NodeId
+from holdfast.wire.frames import PathRow
+
+if TYPE_CHECKING:
+    from holdfast.node.core import NodeCore
+
+KINDS: Final = ("udp", "tcp", "frag", "multicast")
+WALL_EVERY_S: Final = 60.0
+"""How often the node looks whether the clock on the wall was set."""
+_TAKEN_AT_ONCE: Final = 64
+
+
+class HistoryEntry(msgspec.Struct, frozen=True):
+    """One change of one of this node's own paths."""
+
+    at: datetime
+    sender: str
+    listener: str
+    """`member/adapter`"""
+    transport: str
+    errors: tuple[str, ...]
+    text: str
+    by: str = ""
+    note: str = ""
+
+
+class PathSnapshot(msgspec.Struct, frozen=True):
+    """All rows that a subscriber wants to hear of, as they are now."""
+
+    paths: tuple[PathState, ...]
+    lagged: bool = False
+    """Changes were left out because they were not taken in time; this snapshot stands for them."""
+    history: tuple[HistoryEntry, ...] = ()
+
+
+class PathChanged(msgspec.Struct, frozen=True):
+    """One row is new (`before` is None), different, or not what was asked for any more (`after` is None)."""
+
+    before: PathState | None
+    after: PathState | None
+
+
+class Subscription:
+    """Iterate over it with `async for`: a `PathSnapshot` first, then every `PathChanged` once, in order.
+
+    Who does not take what comes for too long gets another `PathSnapshot`, with `lagged` set, in place of what was
+    left out. Close it, or use it as an async context manager.
+    """
+
+    def __init__(self, health: Health, number: int) -> None:
+        self._health = health
+        self._number = number
+        self._waiting: deque[Snapshot | Change] = deque()
+        self._arrived = asyncio.Event()
+        self._taken = 0
+        self._ended: HoldfastError | None = None
+        self._closed = False
+
+    def give(self, news: Snapshot | Change) -> None:
+        self._waiting.append(news)
+        self._arrived.set()
+
+    def end(self, error: HoldfastError) -> None:
+        self._ended = error
+        self._arrived.set()
+
+    @property
+    def waiting(self) -> int:
+        """How much has come that was not taken yet."""
+        return len(self._waiting)
+
+    def __aiter__(self) -> Subscription:
+        return self
+
+    async def __anext__(self) -> PathSnapshot | PathChanged:
+        while not self._waiting:
+            if self._closed:
+                raise StopAsyncIteration
+            if self._ended is not None:
+                raise self._ended
+            self._arrived.clear()
+            await self._arrived.wait()
+        news = self._waiting.popleft()
+        self._taken += 1
+        if self._taken >= _TAKEN_AT_ONCE or not self._waiting:
+            self._health.taken(self._number, self._taken)
+            self._taken = 0
+        return self._health.told(news)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._arrived.set()
+            self._health.unsubscribe(self._number)
+
+    async def __aenter__(self) -> Subscription:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+
+class Health:
+    """What a node knows of all paths, and what can be asked of it."""
+
+    def __init__(self) -> None:
+        self._core: NodeCore | None = None
+        self._driver: Driver | None = None
+        self._subscriptions: dict[int, Subscription] = {}
+        self._numbers = count(1)
+        self._timer: asyncio.TimerHandle | None = None
+        self._wall_offset_ns = 0
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    def attach(self, core: NodeCore, driver: Driver, wall_offset_ns: int) -> None:
+        """The node runs."""
+        self._core, self._driver = core, driver
+        self._wall_offset_ns = wall_offset_ns
+        driver.handle(HealthNews, self._news)
+        self._look_at_the_clock()
+
+    def detach(self) -> None:
+        """The node stops: subscribers are told."""
+        self._driver = None
+        if self._timer is not None:
+            self._timer.cancel()
+        for subscription in self._subscriptions.values():
+            subscription.end(NodeStopped("the node has stopped; nothing more will be told"))
+        self._subscriptions.clear()
+
+    def _look_at_the_clock(self) -> None:
+        """A clock that was set must not make 'thirty days ago' wrong."""
+        if self._driver is None:
+            return
+        offset = time_ns() - monotonic_ns()
+        if abs(offset - self._wall_offset_ns) > SECOND:
+            self._wall_offset_ns = offset
+            self._driver.offer(KEEPER, WallClock(offset))
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(WALL_EVERY_S, self._look_at_the_clock)
+
+    # -- questions -----------------------------------------------------------------------------------------------
+
+    def table(self) -> list[PathState]:
+        """Every path and kind of packets, sorted."""
+        return queries.states(self._keeper(), monotonic_ns())
+
+    def incidents(self) -> list[Incident]:
+        """What is wrong now, with the likely cause."""
+        return queries.incidents(self._keeper(), monotonic_ns())
+
+    def find(self, size: int = 0, protocol: str = "", pattern: str = "", subnet: str = "") -> Found:
+        """Adapters that can exchange packets of at least `size` bytes, with this protocol and this (hexadecimal)
+        pattern, in both directions; in one subnet, or in any."""
+        _one_of(protocol, ("", *KINDS), "protocol")
+        if not 0 <= size <= 65_535:
+            raise MisuseError(f"a packet has 0 to 65535 bytes, not {size}")
+        if subnet:
+            self._check_subnet(subnet)
+        return queries.find(self._keeper(), size, protocol, pattern.lower(), subnet)
+
+    def values(self, subnet: str) -> SubnetValues:
+        """The attribute values with regard to which the adapters of a subnet are connected."""
+        self._check_subnet(subnet)
+        return queries.values(self._keeper(), subnet)
+
+    def report(self, adapter: str) -> str:
+        """The raw report of an adapter (`member/adapter`): what its listeners receive of what it sends."""
+        node, name = self._adapter(adapter)
+        core = self._running()
+        signatures = core.health.signatures(core.subnet_of(node, name))
+        return raw_report(self._keeper(), node, name, signatures)
+
+    def explain(self, sender: str, listener: str) -> list[Explanation]:
+        """What is known of the paths between two members (or two adapters, as `member/adapter`), there and back."""
+        keeper, now = self._keeper(), monotonic_ns()
+        one, two = self._end(sender), self._end(listener)
+        paths = [
+            path
+            for path in queries.paths_between(keeper, one[0], two[0])
+            if _is_end(path, one) and _is_end(path, two)
+        ]
+        if not paths:
+            raise MisuseError(
+                f"nothing is known of a path between {sender!r} and {listener!r}: they are not neighbours, and "
+                "nobody here talks to either of them over it"
+            )
+        return [queries.explain(keeper, path, now) for path in paths]
+
+    def history(
+        self,
+        sender: str = "",
+        listener: str = "",
+        error_class: str = "",
+        since: timedelta | None = None,
+        limit: int = 1000,
+    ) -> list[HistoryEntry]:
+        """What happened to the paths from and to this node, oldest first."""
+        if error_class:
+            _one_of(error_class, tuple(CLASSES), "class of error")
+        keeper = self._keeper()
+        wall = monotonic_ns() + keeper.wall_offset_ns
+        since_ns = wall - int(since.total_seconds() * SECOND) if since is not None else 0
+        ends = [(at, self._end(end)) for at, end in ((0, sender), (2, listener)) if end]
+        found = [
+            change
+            for change in keeper.history.changes(None, error_class, since_ns)
+            if all(_is_at(change.path, at, end) for at, end in ends)
+        ]
+        return [self._entry(change) for change in found[-limit:]]
+
+    # -- orders --------------------------------------------------------------------------------------------------
+
+    def reset(self, sender: str, listener: str, by: str, note: str = "") -> list[str]:
+        """Clear the history of the paths from `sender` to `listener`: they were repaired. `by` says by whom; that
+        stays. Returns the paths. Only the paths of this node have a history here."""
+        if not by.strip():
+            raise MisuseError("say who resets the history; nothing was reset")
+        one, two = self._end(sender), self._end(listener)
+        keeper, me = self._keeper(), self._running().me.node
+        known = dict.fromkeys([*keeper.paths(), *keeper.history.paths()])
+        paths = [
+            path
+            for path in known
+            if me in (path[0], path[2]) and _is_at(path, 0, one) and _is_at(path, 2, two)
+        ]
+        if not paths:
+            raise MisuseError(
+                f"this node has no history of a path from {sender!r} to {listener!r}; nothing was reset. A path's "
+                "history is kept by the nodes at its ends"
+            )
+        for path in paths:
+            self._drive().offer(KEEPER, ResetHistory(path, by, note))
+        return [" -> ".join(keeper.ends(path)) for path in paths]
+
+    def tune(
+        self,
+        signature: SignatureName,
+        subnet: str = "",
+        period_ms: int = 0,
+        grace: int = 0,
+        retry_ms: int = 0,
+    ) -> None:
+        """Change how often, and how patiently, heartbeats of a signature are sent, while running; 0 leaves a value
+        as it is, no subnet means all."""
+        _one_of(signature, SIGNATURES, "signature")
+        if subnet:
+            self._check_subnet(subnet)
+        if min(period_ms, grace, retry_ms) < 0 or not (period_ms or grace or retry_ms):
+            raise MisuseError(
+                "give a period, a grace or a retry period above 0; nothing was changed"
+            )
+        tune = Tune(subnet, signature, period_ms * MILLISECOND, grace, retry_ms * MILLISECOND)
+        self._drive().offer(HEALTH, tune)
+
+    # -- subscriptions -------------------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        members: Iterable[str] = (),
+        subnets: Iterable[str] = (),
+        kinds: Iterable[str] = (),
+        attributes: Iterable[str] = (),
+        size_min: int = 0,
+        size_below: int = 0,
+        loss_ppm_min: int = 0,
+        history: int = 0,
+    ) -> Subscription:
+        """Hear of every change from now on; without arguments of everything. Raises `MisuseError` for a filter that
+        nothing could pass. `history` is how many past changes of this node's own paths come with the snapshot."""
+        wanted = Filter(
+            members=tuple(self._running().member_id(name) for name in members),
+            subnets=tuple(self._check_subnet(subnet) for subnet in subnets),
+            kinds=tuple(_one_of(kind, KINDS, "kind") for kind in kinds),
+            attributes=tuple(_one_of(name, ATTRIBUTES, "attribute") for name in attributes),
+            size_min=size_min,
+            size_below=size_below,
+            loss_ppm_min=loss_ppm_min,
+        )
+        if len(self._subscriptions) >= CLIENTS_MAX:
+            raise MisuseError(f"there are {CLIENTS_MAX} subscriptions already; close one first")
+        driver = self._drive()
+        number = next(self._numbers)
+        subscription = self._subscriptions[number] = Subscription(self, number)
+        driver.offer(KEEPER, Subscribe(number, wanted, history))
+        return subscription
+
+    def unsubscribe(self, number: int) -> None:
+        if self._subscriptions.pop(number, None) is not None and self._driver is not None:
+            self._driver.offer(KEEPER, Unsubscribe(number))
+
+    def taken(self, number: int, taken: int) -> None:
+        if self._driver is not None:
+            self._driver.offer(KEEPER, Taken(number, taken))
+
+    def told(self, news: Snapshot | Change) -> PathSnapshot | PathChanged:
+        """News with names in it."""
+        if isinstance(news, Change):
+            return PathChanged(self._state(news.before), self._state(news.after))
+        states = [state for row in news.rows if (state := self._state(row)) is not None]
+        history = tuple(self._entry(change) for change in news.history)
+        return PathSnapshot(tuple(states), news.lagged, history)
+
+    def _news(self, effect: HealthNews) -> None:
+        subscription = self._subscriptions.get(effect.client)
+        if subscription is not None:
+            subscription.give(effect.news)
+
+    # -- names ---------------------------------------------------------------------------------------------------
+
+    def _state(self, row: PathRow | None) -> PathState | None:
+        if row is None:
+            return None
+        return queries.state(self._keeper(), path_of(row), row, monotonic_ns())
+
+    def _entry(self, change: PathChange) -> HistoryEntry:
+        keeper = self._keeper()
+        sender, listener = keeper.ends(change.path)
+        return HistoryEntry(
+            at=datetime.fromtimestamp(change.at_ns / SECOND, UTC),
+            sender=sender,
+            listener=listener,
+            transport=change.kind,
+            errors=change.errors,
+            text=queries.change_text(keeper, change),
+            by=change.by,
+            note=change.note,
+        )
+
+    def _end(self, text: str) -> tuple[NodeId, str]:
+        """`member` or `member/adapter`."""
+        name, _, adapter = text.partition("/")
+        return self._running().member_id(name), adapter
+
+    def _adapter(self, text: str) -> tuple[NodeId, str]:
+        node, adapter = self._end(text)
+        core = self._running()
+        known = [info.name for info in core.member(node).adapters]
+        if adapter not in known:
+            name = text.partition("/")[0]
+            choices = ", ".join(f"{name}/{one}" for one in known)
+            raise MisuseError(f"{text!r} is not an adapter; {name} has {choices}")
+        return node, adapter
+
+    def _check_subnet(self, subnet: str) -> str:
+        known = self._running().subnets()
+        return _one_of(subnet, tuple(known), "subnet")
+
+    def _keeper(self) -> KeeperMachine:
+        return self._running().keeper
+
+    def _running(self) -> NodeCore:
+        if self._core is None:
+            raise NodeStopped("the node is not running; nothing is known")
+        return self._core
+
+    def _drive(self) -> Driver:
+        self._running()
+        if self._driver is None:
+            raise NodeStopped("the node has stopped; nothing was done")
+        return self._driver
+
+
+def _is_at(path: PathKey, at: int, end: tuple[NodeId, str]) -> bool:
+    """Whether a path begins (0) or ends (2) at a member, or at one adapter of it."""
+    node, adapter = end
+    return path[at] == node and adapter in ("", path[at + 1])
+
+
+def _is_end(path: PathKey, end: tuple[NodeId, str]) -> bool:
+    return _is_at(path, 0, end) or _is_at(path, 2, end)
+
+
+def _one_of(value: str, known: tuple[str, ...], what: str) -> str:
+    if value not in known:
+        near = get_close_matches(value, known, n=1, cutoff=0.5)
+        choices = (
+            f"did you mean {near[0]!r}?" if near else f"known: {', '.join(filter(None, known))}"
+        )
+        raise MisuseError(f"{value!r} is not a {what}; {choices}")
+    return value

@@ -1,0 +1,36 @@
+"""What an operator asks of a group through a node's control socket, as inputs for the replica there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from holdfast.errors import MisuseError, NotAccepted
+from holdfast.group.config import replica_unit
+from holdfast.group.ports import AddReplica, HandOver, Refound, RemoveReplica
+from holdfast.runtime.driver import Driver
+
+VERBS: Final[dict[str, Callable[[str, bool], object]]] = {
+    "add": AddReplica,
+    "remove": lambda name, _: RemoveReplica(name),
+    "hand-over": lambda name, _: HandOver((name,) if name else ()),
+    "recover": lambda _name, _: Refound(),
+}
+_NAMED: Final = ("add", "remove")
+
+
+def ask_group(driver: Driver, request: dict[str, Any]) -> dict[str, Any]:
+    """Hand the replica what was asked for. That it was taken says nothing yet: the status shows what came of it."""
+    group, verb, name = (str(request.get(key, "")) for key in ("group", "verb", "name"))
+    if verb not in VERBS:
+        raise MisuseError(f"{verb!r} cannot be asked of a group: {', '.join(VERBS)}")
+    if verb in _NAMED and not name:
+        raise MisuseError(f"to {verb} a replica its name is needed; nothing was done")
+    unit = replica_unit(group)
+    if driver.core.turns.machine(unit) is None:
+        raise MisuseError(
+            f"this node has no replica of a group {group!r}; ask a node that has one; nothing was done"
+        )
+    if not driver.offer(unit, VERBS[verb](name, bool(request.get("voter", True)))):
+        raise NotAccepted("the node is too busy to take it; nothing was done; try again")
+    return {"asked": f"{verb} {name}".rstrip(), "group": group}

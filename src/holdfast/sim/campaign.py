@@ -1,0 +1,215 @@
+"""Campaigns against groups: each seed draws a group, a load and a nemesis with a mood of its own.
+
+A campaign also counts what its runs have exercised, and fails when something that should happen often enough does
+not: runs in which nobody is ever elected prove nothing about elections.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+from holdfast.sim.cluster import Cluster, GroupPlan, node_name
+from holdfast.sim.ledger import Load
+from holdfast.sim.nemesis import Budget, plan
+from holdfast.sim.scenario import Scenario
+from holdfast.sim.seeds import chance
+from holdfast.sim.trace import Trace
+from holdfast.types import MILLISECOND, SECOND, Nanos
+
+GROUP: Final = "book"
+SUBNETS: Final = ("red", "blue")
+SECONDS: Final = 12
+"""Virtual time of a run."""
+COVERED_RUNS_MIN: Final = 100
+"""A campaign of fewer runs is held to nothing."""
+
+MOODS: Final[dict[str, tuple[str, ...]]] = {
+    "soft": ("break", "break", "pause", "burst"),
+    "crashes": ("down", "down", "leader", "burst", "break"),
+    "all-down": ("all-down", "down", "break", "burst"),
+    "leader": ("leader", "leader", "leader", "pause", "burst"),
+    "split": ("split", "split", "leader", "down"),
+    "slow": ("slow-application", "slow-application", "pause", "burst", "disk", "leader"),
+    "full": ("full-disk", "disk", "down", "burst"),
+    "sources": ("source", "source", "burst", "break", "leader"),
+    "members": ("member", "member", "hand-over", "leader", "down", "burst"),
+    "everything": (
+        "break", "down", "pause", "disk", "leader", "split", "slow-application", "full-disk",
+        "burst", "source", "member", "hand-over",
+    ),
+}  # fmt: skip
+"""What a nemesis likes to do; each run has one mood."""
+
+
+class GroupRun(msgspec.Struct, frozen=True):
+    """One run, drawn from its seed."""
+
+    seed: int
+    mood: str
+    nodes: int
+    voters: int
+    learners: int
+    durability: Literal["memory", "durable"]
+    transport: Literal["channel", "datagram"]
+    answers: bool
+    load: Load
+    run_ns: Nanos
+
+    @property
+    def quiet_ns(self) -> Nanos:
+        """The time after the last fault in which everything must come to rest: five seconds of twelve."""
+        return self.run_ns * 5 // 12
+
+    def text(self) -> str:
+        """In a line, for people."""
+        return (
+            f"mood {self.mood}, {self.durability}, by {self.transport}, {self.voters} voters and "
+            f"{self.learners} learners of {self.nodes} nodes"
+        )
+
+    def scenario(self) -> Scenario:
+        hosts = [node_name(number) for number in range(1, self.nodes + 1)]
+        budget = Budget(
+            down_max=max(1, (self.voters - 1) // 2),
+            settle_ns=2_500 * MILLISECOND,
+            pause_ns=600 * MILLISECOND,
+            tricks=MOODS[self.mood],
+            sources=tuple(hosts[self.voters + self.learners :]),
+            group=GROUP,
+            voters=tuple(hosts[: self.voters]),
+        )
+        return plan(self.seed, hosts, list(SUBNETS), self.run_ns, self.quiet_ns, budget)
+
+    def group(self) -> GroupPlan:
+        return GroupPlan(
+            GROUP,
+            self.voters,
+            self.load,
+            self.learners,
+            self.durability,
+            transport=self.transport,
+            answers=self.answers,
+        )
+
+    def cluster(self, scenario: Scenario, trace: Trace | None = None, replay: str = "") -> Cluster:
+        return Cluster(
+            self.seed,
+            self.nodes,
+            SUBNETS,
+            (self.group(),),
+            scenario=scenario,
+            until_ns=self.run_ns,
+            quiet_ns=self.quiet_ns,
+            trace=trace,
+            replay=replay or f"holdfast sim groups --seed {self.seed}",
+        )
+
+
+def draw(seed: int, seconds: int = SECONDS) -> GroupRun:
+    """The run of a seed."""
+    random = chance(seed, "campaign")
+    mood = random.choice(list(MOODS))
+    voters = random.choice((1, 3, 3, 3, 3, 5))
+    learners = random.choice((0, 0, 0, 1))
+    nodes = max(voters + learners, 2) + random.choice((0, 1, 1, 2))
+    if mood == "sources":
+        nodes = voters + learners + random.randint(1, 2)
+    durability: Literal["memory", "durable"] = random.choice(("memory", "durable"))
+    transport: Literal["channel", "datagram"] = random.choice(("channel", "channel", "datagram"))
+    answers = bool(random.getrandbits(1))
+    load = Load(
+        every_ns=random.choice((20, 40, 80)) * MILLISECOND,
+        batch_max=random.choice((1, 8, 30)),
+        size_max=random.choice((20, 300, 1_500)),
+    )
+    return GroupRun(
+        seed, mood, nodes, voters, learners, durability, transport, answers, load, seconds * SECOND
+    )
+
+
+# -- what a campaign must have exercised -------------------------------------------------------------------------
+
+AT_LEAST: Final[dict[str, int]] = {
+    "elections": 100,
+    "gaps": 1_000,
+    "recoveries": 1_000,
+    "step-downs": 100,
+    "truncations": 20,
+    "view entries": 300,
+    "restarts": 500,
+    "snapshots": 100,
+    "state transfers": 100,
+}
+"""Events in a campaign of a thousand seeds; smaller ones are held to their share."""
+
+
+def add_coverage(total: dict[str, int], counts: dict[str, int]) -> None:
+    for event, count in counts.items():
+        total[event] = total.get(event, 0) + count
+
+
+def not_exercised(total: dict[str, int], runs: int) -> list[str]:
+    """What a campaign of so many runs has done too seldom."""
+    missing: list[str] = []
+    if runs < COVERED_RUNS_MIN:
+        return missing
+    for event, per_thousand in AT_LEAST.items():
+        needed = per_thousand * runs // 1_000
+        if total.get(event, 0) < needed:
+            missing.append(f"{event}: {total.get(event, 0)}, at least {needed} expected")
+    return missing
+
+
+# -- making a failure smaller ------------------------------------------------------------------------------------
+
+
+def shrink(run: GroupRun, scenario: Scenario, attempts_max: int = 200) -> tuple[Scenario, int]:
+    """Leave out steps of a scenario as long as the run still breaks the same invariant; how many runs it took.
+
+    Steps are taken out in ever smaller pieces; the last, which make everything whole again, stay.
+    """
+    broken = failure(run, scenario)
+    if broken is None:
+        return scenario, 1
+    end_ns = scenario.last_ns()
+    steps = [step for step in scenario.steps if step.at_ns < end_ns]
+    ending = tuple(step for step in scenario.steps if step.at_ns == end_ns)
+    attempts, piece = 1, max(1, len(steps) // 2)
+    while attempts < attempts_max:
+        at, smaller = 0, False
+        while at < len(steps) and attempts < attempts_max:
+            rest = steps[:at] + steps[at + piece :]
+            attempts += 1
+            if failure(run, Scenario(scenario.name, (*rest, *ending))) == broken:
+                steps, smaller = rest, True
+            else:
+                at += piece
+        if piece == 1 and not smaller:
+            break
+        piece = max(1, piece // 2)
+    return Scenario(scenario.name, (*steps, *ending)), attempts
+
+
+def failure(run: GroupRun, scenario: Scenario) -> str | None:
+    """Which invariant a run breaks, or the type of what it raises; None when all is well."""
+    try:
+        run.cluster(scenario).run()
+    except Exception as error:  # noqa: BLE001  # whatever it is, the smaller run must raise it too
+        return str(getattr(error, "invariant", type(error).__name__))
+    return None
+
+
+def simulate(run: GroupRun, scenario: Scenario, trace: Trace | None, replay: str) -> dict[str, Any]:
+    """One run; what it came to, with the failed check's text in `error`."""
+    cluster = run.cluster(scenario, trace, replay)
+    error = None
+    try:
+        cluster.run()
+    except Exception as problem:  # noqa: BLE001  # a campaign goes on with the next seed
+        notes = getattr(problem, "__notes__", [])
+        error = "\n".join([f"{problem}" or repr(problem), *notes])
+        if not hasattr(problem, "invariant"):
+            error = f"{type(problem).__name__}: {error}\nreplay: {replay}"
+    return cluster.summary() | {"run": run.text(), "mood": run.mood, "error": error}

@@ -1,0 +1,152 @@
+"""Invariants 1, 2, 3 and 5, as the log has them: one committed log, no leader without it, one leader in a term."""
+
+from __future__ import annotations
+
+from holdfast.group.log import Kind
+from holdfast.group.ports import Apply
+from holdfast.sim.checkers.sight import Sight, Violation
+from holdfast.wire.frames import Entry, StreamId
+
+_RANGES = (Kind.ORDER, Kind.SKIP)
+
+
+class Agreement:
+    """Of one group, in one life: what is committed, as whoever came first saw it."""
+
+    def __init__(self) -> None:
+        self.committed: dict[int, Entry] = {}
+        self.top = 0
+        self._tops: dict[int, int] = {}
+        """Per term: how far its leader has committed."""
+        self._leaders: dict[int, tuple[str, int]] = {}
+        self._next: dict[StreamId, int] = {}
+        """What each stream goes on with, as far as entries were seen without a hole."""
+        self._read: dict[tuple[str, int], int] = {}
+        """Per process: up to where its committed entries were compared."""
+        self._led: dict[tuple[str, int], int] = {}
+        """Per process: the last term that it was seen to lead."""
+
+    def see(self, sight: Sight) -> None:
+        if sight.leading and self._led.get(sight.life) != sight.term:
+            self._leads(sight)
+        if sight.log.commit > self._read.get(sight.life, 0):
+            self._compare(sight)
+
+    # -- leaders -------------------------------------------------------------------------------------------------
+
+    def _leads(self, sight: Sight) -> None:
+        """A term begins: nobody else leads it, and nothing is missing that was committed in an earlier one."""
+        self._led[sight.life] = sight.term
+        other = self._leaders.setdefault(sight.term, sight.life)
+        if other != sight.life:
+            raise Violation(
+                "one leader in a term",
+                f"{sight.group}: {sight.host} leads term {sight.term}, and so did {other[0]} "
+                f"(its process {other[1]})",
+            )
+        needed = max((top for term, top in self._tops.items() if term < sight.term), default=0)
+        log = sight.log
+        if log.last < needed:
+            self._lacks(sight, log.last + 1, needed)
+        first = log.ground.index + 1
+        for entry in log.entries(first, needed - first + 1) if needed >= first else ():
+            known = self.committed.get(entry.index)
+            if known is not None and known != entry:
+                self._lacks(sight, entry.index, needed)
+
+    def _lacks(self, sight: Sight, index: int, needed: int) -> None:
+        raise Violation(
+            "a leader has everything that was delivered",
+            f"{sight.group}: {sight.host} leads term {sight.term} without entry {index}; "
+            f"earlier terms committed up to {needed}",
+        )
+
+    # -- the committed log ---------------------------------------------------------------------------------------
+
+    def _compare(self, sight: Sight) -> None:
+        log = sight.log
+        commit = min(log.commit, log.last)
+        self._check_ground(sight)
+        first = max(self._read.get(sight.life, 0), log.ground.index) + 1
+        for entry in log.entries(first, commit - first + 1) if commit >= first else ():
+            known = self.committed.get(entry.index)
+            if known is None:
+                self._enter(sight, entry)
+            elif known != entry:
+                raise Violation(
+                    "replicas commit one log",
+                    f"{sight.group}: entry {entry.index} is {_text(entry)} on {sight.host}, "
+                    f"elsewhere {_text(known)}",
+                )
+        self._read[sight.life] = commit
+        self.top = max(self.top, commit)
+        if sight.leading:
+            self._tops[sight.term] = max(commit, self._tops.get(sight.term, 0))
+
+    def _check_ground(self, sight: Sight) -> None:
+        """What a replica has let go of, or was given as a state, ends where the committed log has it."""
+        ground = sight.log.ground
+        known = self.committed.get(ground.index)
+        if known is not None and (known.term != ground.term or _end(known) != ground.position):
+            raise Violation(
+                "replicas commit one log",
+                f"{sight.group}: {sight.host} goes on after entry {ground.index} of term {ground.term} at "
+                f"position {ground.position}; elsewhere it is {_text(known)}",
+            )
+
+    def _enter(self, sight: Sight, entry: Entry) -> None:
+        self.committed[entry.index] = entry
+        stream = entry.stream
+        if stream is None or entry.kind not in _RANGES:
+            return
+        expected = self._next.get(stream)
+        if expected is not None and entry.first != expected:
+            raise Violation(
+                "every number is covered once",
+                f"{sight.group}: entry {entry.index} of {sight.host} covers {entry.first} to {entry.last} "
+                f"of a stream that goes on with {expected}",
+            )
+        self._next[stream] = entry.last + 1
+
+    # -- deliveries ----------------------------------------------------------------------------------------------
+
+    def delivers(self, host: str, effect: Apply) -> None:
+        """`safe`: only what is committed is delivered, as the log has it; what is skipped by nobody."""
+        batch = effect.batch
+        entry = self.committed.get(effect.index)
+        if entry is None:
+            raise Violation(
+                "nothing is delivered that is not committed",
+                f"{effect.unit} on {host} delivers entry {effect.index}; committed is {self.top}",
+            )
+        last = batch.first + len(batch.messages) - 1
+        given = (Kind.ORDER, entry.stream, entry.first, entry.last, entry.position)
+        if given != (entry.kind, batch.stream, batch.first, last, batch.position):
+            raise Violation(
+                "what is delivered is what the log says",
+                f"{effect.unit} on {host} delivers {batch.first} to {last} at position {batch.position} "
+                f"for entry {effect.index}, which is {_text(entry)}",
+            )
+
+    def skipped(self) -> dict[StreamId, int]:
+        """How many messages of each stream nobody delivers."""
+        counts: dict[StreamId, int] = {}
+        for entry in self.committed.values():
+            if entry.kind == Kind.SKIP and entry.stream is not None:
+                count = entry.last - entry.first + 1
+                counts[entry.stream] = counts.get(entry.stream, 0) + count
+        return counts
+
+
+def _end(entry: Entry) -> int:
+    """The position that follows an entry."""
+    messages = entry.last - entry.first + 1 if entry.kind == Kind.ORDER else 0
+    return entry.position + messages
+
+
+def _text(entry: Entry) -> str:
+    kind = Kind(entry.kind).name.lower() if entry.kind in Kind.__members__.values() else entry.kind
+    where = f"term {entry.term}, position {entry.position}"
+    if entry.stream is None:
+        return f"{kind} ({where})"
+    return f"{kind} {entry.first} to {entry.last} of {entry.stream.source.hex()[:8]} ({where})"

@@ -1,0 +1,50 @@
+"""What a check is, and what happens when it fails: the run ends and prints the command that repeats it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from holdfast.errors import HoldfastError
+from holdfast.sim.amounts import time_text
+from holdfast.types import Nanos
+
+if TYPE_CHECKING:
+    from holdfast.machine import Result
+    from holdfast.sim.host import Host
+    from holdfast.sim.world import World
+
+
+class CheckFailed(HoldfastError):
+    """An invariant does not hold in a simulated run. The message has the command that repeats it."""
+
+    def __init__(self, invariant: str, detail: str, at: Nanos, replay: str) -> None:
+        super().__init__(f"{invariant}: violated at {time_text(at)}: {detail}\nreplay: {replay}")
+        self.invariant = invariant
+        self.detail = detail
+        self.at = at
+        self.replay = replay
+
+
+class Checker:
+    """Base of all checks. Override what you need; `world.fail` ends the run.
+
+    `effects` names the types of effects that `effect` is shown, before the host carries them out. An effect that a
+    crash cut off is not shown.
+    """
+
+    effects: ClassVar[tuple[type, ...]] = ()
+
+    def booted(self, host: Host) -> None:
+        """A process starts: nothing of the one before it is left but the disk."""
+
+    def ended(self, host: Host) -> None:
+        """A process is gone, however it went: what it had in memory is lost."""
+
+    def effect(self, host: Host, effect: Any) -> None:
+        """An effect of a type in `effects` is about to be carried out."""
+
+    def turn(self, host: Host, result: Result) -> None:
+        """A turn ended."""
+
+    def finish(self, world: World) -> None:
+        """The run is over."""

@@ -1,0 +1,105 @@
+"""Invariants 4 and 9, in a group: nothing is let go of that somebody may ask for, nothing grows beyond its bound."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.group.ports import APPLY_MAX
+from holdfast.group.waiting import WAITING_MAX
+from holdfast.sim.checkers.sight import WHOLE, Sight, SourceSight, Violation
+
+FRAME_SLACK: Final = 1 << 17
+"""A bound is looked at before a frame is taken, so it is exceeded by one."""
+ENTRIES_SLACK: Final = 64
+
+
+class Buffers:
+    """Of one group: who has let go of what, and who still needs it."""
+
+    def __init__(self) -> None:
+        self._grounds: dict[tuple[str, int], int] = {}
+        self._given: dict[tuple[str, int], int] = {}
+        """Per process: up to where it was given a state."""
+        self._freed: dict[tuple[str, int, int], int] = {}
+        self._sights: dict[str, Sight] = {}
+        """The last sight of every replica that runs; logs and cursors in it are live."""
+
+    def ended(self, host: str) -> None:
+        self._sights.pop(host, None)
+
+    def restored(self, life: tuple[str, int], index: int) -> None:
+        """A state takes the place of entries up to `index`: that the ground moves there is no letting go."""
+        self._given[life] = max(index, self._given.get(life, 0))
+
+    # -- letting go ----------------------------------------------------------------------------------------------
+
+    def see(self, sight: Sight) -> None:
+        self._sights[sight.host] = sight
+        ground = sight.log.ground.index
+        before, self._grounds[sight.life] = self._grounds.get(sight.life, 0), ground
+        if ground > max(before, self._given.get(sight.life, 0)):
+            for other in self._needy():
+                if other.log.last < ground and other.host != sight.host:
+                    raise Violation(
+                        "nothing is let go of that a member may ask for",
+                        f"{sight.group}: {sight.host} has let go of entries up to {ground}, "
+                        f"{other.host} has come to {other.log.last}",
+                    )
+
+    def see_source(self, sight: SourceSight) -> None:
+        key = (sight.host, sight.stream.incarnation, sight.stream.stream)
+        before, self._freed[key] = self._freed.get(key, 0), sight.freed
+        if sight.freed <= before:
+            return
+        for other in self._needy():
+            come = other.log.tail.next.get(sight.stream, 1) - 1
+            if come < sight.freed and not other.log.tail.is_over(sight.stream):
+                raise Violation(
+                    "nothing is let go of that a member may ask for",
+                    f"{sight.group}: the source of {sight.host} has let go of messages up to {sight.freed}, "
+                    f"{other.host} has come to {come}",
+                )
+
+    def _needy(self) -> list[Sight]:
+        """Members of the view that follow the order from where they are; others will be given a state."""
+        views = [sight.view for sight in self._sights.values() if sight.view is not None]
+        view = max(views, key=lambda view: view.number, default=None)
+        waited = [] if view is None else [m.name for m in view.members if not m.suspended]
+        return [
+            sight
+            for sight in self._sights.values()
+            if sight.memory == WHOLE
+            and sight.state in ("leading", "following")
+            and sight.host in waited
+        ]
+
+    # -- bounds --------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def bounds(sight: Sight) -> None:
+        config = sight.config
+        limits = {
+            "bytes of a stream": (
+                sight.streams.most_bytes(),
+                2 * config.window_bytes + FRAME_SLACK,
+            ),
+            "streams": (len(sight.streams.streams), config.streams),
+            "entries in the log": (len(sight.log), config.log_entries + ENTRIES_SLACK),
+            "entries that wait": (sight.waiting, WAITING_MAX),
+            "bytes at the application": (
+                sight.outstanding,
+                APPLY_MAX + config.entry_bytes + config.message_bytes + FRAME_SLACK,
+            ),
+        }
+        _check(f"replica of {sight.group} on {sight.host}", limits)
+
+    @staticmethod
+    def source_bounds(sight: SourceSight) -> None:
+        limits = {"bytes held": (sight.held, 2 * sight.window + FRAME_SLACK)}
+        _check(f"source of {sight.group} on {sight.host}", limits)
+
+
+def _check(who: str, limits: dict[str, tuple[int, int]]) -> None:
+    for what, (value, bound) in limits.items():
+        if value > bound:
+            raise Violation("buffers are bounded", f"{who}: {value} {what} (bound {bound})")

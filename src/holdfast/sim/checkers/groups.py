@@ -1,0 +1,208 @@
+"""Feeds the books of every group in a run: after each turn with what the replica of that host is now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from holdfast.group.ports import Apply, RestoreState
+from holdfast.sim.amounts import time_text
+from holdfast.sim.checkers.agreement import Agreement
+from holdfast.sim.checkers.base import Checker
+from holdfast.sim.checkers.buffers import Buffers
+from holdfast.sim.checkers.calm import unrest
+from holdfast.sim.checkers.memory import Memory
+from holdfast.sim.checkers.sight import (
+    Sight,
+    SourceSight,
+    Violation,
+    look_at_replica,
+    look_at_source,
+    replicas_of,
+    sources_of,
+)
+from holdfast.types import MILLISECOND, NEVER, Nanos
+from holdfast.wire.frames import StreamId
+
+if TYPE_CHECKING:
+    from holdfast.machine import Result
+    from holdfast.sim.host import Host
+    from holdfast.sim.world import World
+
+BOUNDS_EVERY: Final = 16
+"""Turns between two looks at the bounds of a host: they are many, and what grows goes on growing."""
+CALM_EVERY_NS: Final = 50 * MILLISECOND
+
+
+class GroupPromise:
+    """What a group has promised, and so what is checked of it."""
+
+    def __init__(
+        self, members: tuple[str, ...], durable: bool = False, safe: bool = True, lone: bool = False
+    ) -> None:
+        self.members = members
+        """Everybody who must be in the view at the end."""
+        self.durable = durable
+        self.safe = safe
+        """Only what is decided is delivered. Else (`fast`) replicas may differ until it is."""
+        self.lone = lone
+        """A side without a majority goes on (`availability`): sides differ until they meet again."""
+
+    @property
+    def is_loose(self) -> bool:
+        """Replicas may differ for a while."""
+        return self.lone or not self.safe
+
+
+class _Books:
+    def __init__(self, promise: GroupPromise) -> None:
+        self.promise = promise
+        self.memory = Memory(promise.durable)
+        self.agreements: dict[int, Agreement] = {}
+        """One for each history."""
+        self.buffers = Buffers()
+
+    def agreement(self, history: int) -> Agreement:
+        return self.agreements.setdefault(history, Agreement())
+
+
+class GroupChecks(Checker):
+    """Invariants 1 to 5, 8 and 9 of all groups of a world."""
+
+    effects = (Apply, RestoreState)
+
+    def __init__(
+        self,
+        promises: dict[str, GroupPromise],
+        watch: Callable[[Sight], None] = lambda _: None,
+    ) -> None:
+        """`watch` is shown every sight as well."""
+        self._watch = watch
+        self._groups = {name: _Books(promise) for name, promise in promises.items()}
+        self._turns: dict[str, int] = {}
+        self._histories: dict[tuple[str, str], int] = {}
+        """The history that the replica of a unit on a host was last seen in."""
+        self.calm_ns: Nanos = NEVER
+        """When everything had come to rest; `NEVER` if it has not."""
+
+    def skipped(self, group: str) -> dict[StreamId, int]:
+        """How many messages of each stream the group has decided to skip."""
+        books = self._groups[group]
+        return books.agreement(books.memory.history).skipped()
+
+    def lost_memory(self, group: str) -> bool:
+        return self._groups[group].memory.losses > 0
+
+    def history(self, host: Host, unit: str) -> int:
+        """Which order a replica delivers: replicas of one history deliver one."""
+        return self._histories.get((host.name, unit), 0)
+
+    # -- what happens --------------------------------------------------------------------------------------------
+
+    def turn(self, host: Host, result: Result) -> None:
+        turns = self._turns[host.name] = self._turns.get(host.name, 0) + 1
+        for replica in replicas_of(host):
+            sight = look_at_replica(host, replica)
+            self._guard(host, partial(self._see, sight, turns))
+        for source in sources_of(host):
+            seen = look_at_source(host, source)
+            self._guard(host, partial(self._see_source, seen, turns))
+
+    def _see(self, sight: Sight, turns: int) -> None:
+        books = self._groups[sight.group]
+        self._watch(sight)
+        self._histories[(sight.host, f"replica/{sight.group}")] = sight.history
+        books.memory.see(sight)
+        if turns % BOUNDS_EVERY == 0:
+            books.buffers.bounds(sight)
+        if books.promise.lone:
+            return
+        if sight.history == books.memory.history:
+            books.buffers.see(sight)
+        if sight.history:
+            books.agreement(sight.history).see(sight)
+
+    def _see_source(self, sight: SourceSight, turns: int) -> None:
+        buffers = self._groups[sight.group].buffers
+        buffers.see_source(sight)
+        if turns % BOUNDS_EVERY == 0:
+            buffers.source_bounds(sight)
+
+    def effect(self, host: Host, effect: Apply | RestoreState) -> None:
+        books = self._groups[effect.unit.partition("/")[2]]
+        life = (host.name, host.boots)
+        if isinstance(effect, RestoreState):
+            books.buffers.restored(life, effect.index)
+        elif books.promise.safe and not books.promise.lone:
+            agreement = books.agreement(self.history(host, effect.unit))
+            self._guard(host, partial(agreement.delivers, host.name, effect))
+
+    def ended(self, host: Host) -> None:
+        for books in self._groups.values():
+            books.buffers.ended(host.name)
+            books.memory.ended(host.name, host.boots)
+
+    def _guard(self, host: Host, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Violation as violation:
+            host.world.fail(violation.invariant, violation.detail)
+
+    def is_halted(self, group: str, world: World) -> bool:
+        """It has lost its memory, and waits for an operator: some replica says so."""
+        if not self._groups[group].memory.lost:
+            return False
+        return not any(sight.leading for sight in self._sights(group, world))
+
+    def best_survivor(self, group: str, world: World) -> str:
+        """Of a group that has lost its memory: the host whose replica remembers most; empty when it has not, or when
+        nobody remembers anything."""
+        memory = self._groups[group].memory
+        if not memory.lost:
+            return ""
+        sights = [s for s in self._sights(group, world) if s.history == memory.history]
+        best = max(sights, key=lambda s: (s.log.tail.term, s.log.last), default=None)
+        return best.host if best is not None else ""
+
+    def leftovers(self, group: str, world: World) -> list[str]:
+        """Hosts whose replicas belong to an earlier history of the group."""
+        history = self._groups[group].memory.history
+        sights = self._sights(group, world)
+        return [sight.host for sight in sights if sight.history not in (0, history)]
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def watch_calm(self, world: World) -> None:
+        """From now on look again and again whether everything has come to rest."""
+        self.calm_ns = NEVER if self._unrest(world) else min(self.calm_ns, world.now)
+        world.at(world.now + CALM_EVERY_NS, lambda _: self.watch_calm(world))
+
+    def finish(self, world: World) -> None:
+        for detail in self._unrest(world):
+            world.fail("groups come to rest", f"{detail} (at {time_text(world.now)})")
+
+    def _unrest(self, world: World) -> list[str]:
+        troubles = []
+        for name, books in self._groups.items():
+            sights = self._sights(name, world)
+            if self.is_halted(name, world):
+                if not any(sight.why for sight in sights):
+                    troubles.append(f"{name}: its memory is lost, and no replica says so")
+                continue
+            trouble = unrest(sights, self._sources(name, world), books.promise.members)
+            if trouble:
+                troubles.append(f"{name}: {trouble}")
+        return troubles
+
+    @staticmethod
+    def _sights(group: str, world: World) -> list[Sight]:
+        hosts = [host for host in world.hosts.values() if host.alive]
+        sights = [look_at_replica(host, machine) for host in hosts for machine in replicas_of(host)]
+        return [sight for sight in sights if sight.group == group]
+
+    @staticmethod
+    def _sources(group: str, world: World) -> list[SourceSight]:
+        hosts = [host for host in world.hosts.values() if host.alive]
+        sights = [look_at_source(host, machine) for host in hosts for machine in sources_of(host)]
+        return [sight for sight in sights if sight.group == group]

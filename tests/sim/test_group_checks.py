@@ -1,0 +1,459 @@
+"""The books of groups: each passes a good history, and catches the very history that it is there for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.group.config import GroupConfig
+from holdfast.group.entries import Member, View
+from holdfast.group.log import Cursor, Kind, Log
+from holdfast.group.ports import APPLY_MAX, Apply, Batch
+from holdfast.group.streams import Streams
+from holdfast.sim.checkers.agreement import Agreement
+from holdfast.sim.checkers.buffers import Buffers
+from holdfast.sim.checkers.calm import unrest
+from holdfast.sim.checkers.memory import Memory
+from holdfast.sim.checkers.sight import Sight, SourceSight, Violation
+from holdfast.wire.frames import Entry, Payload, StreamId
+
+CONFIG = GroupConfig("book", ("n1", "n2", "n3"))
+RED, BLUE = StreamId(b"r" * 16, 1, 0), StreamId(b"b" * 16, 1, 0)
+NAMES = ("n1", "n2", "n3")
+
+
+def add(
+    log: Log, stream: StreamId | None = RED, count: int = 1, term: int = 1, kind: Kind = Kind.ORDER
+) -> Entry:
+    """Append an entry that follows from what is there."""
+    tail = log.tail
+    if stream is None:
+        entry = Entry(term, tail.index + 1, tail.position, 0, Kind.TERM)
+    else:
+        first = tail.next.get(stream, 1)
+        last = first + count - 1
+        entry = Entry(term, tail.index + 1, tail.position, 0, kind, stream, first, last)
+    log._entries.append(entry)
+    tail.advance(entry)
+    if kind == Kind.SKIP:
+        tail.position = entry.position
+    return entry
+
+
+def log_of(*terms: int, commit: int = 0) -> Log:
+    log = Log()
+    for term in terms:
+        add(log, term=term)
+    log.commit = commit
+    return log
+
+
+def view(number: int = 1, **members: dict[str, Any]) -> View:
+    """Three voters in their first lives, with changes by name."""
+    first = {name: Member(name, name.encode() * 8, 1, voter=True) for name in NAMES}
+    changed = [msgspec.structs.replace(m, **members.get(m.name, {})) for m in first.values()]
+    return View(number, tuple(changed))
+
+
+def sight(host: str, log: Log, term: int = 1, **changes: Any) -> Sight:
+    values: dict[str, Any] = {
+        "group": "book",
+        "host": host,
+        "boots": 1,
+        "incarnation": changes.get("boots", 1),
+        "history": 7,
+        "term": term,
+        "leading": False,
+        "memory": "whole",
+        "state": "leading" if changes.get("leading") else "following",
+        "why": "",
+        "log": log,
+        "at": Cursor(),
+        "applied": log.last,
+        "outstanding": 0,
+        "waiting": 0,
+        "leader": "n1",
+        "view": view(),
+        "streams": Streams(1 << 20, 16),
+        "config": CONFIG,
+    }
+    return Sight(**(values | changes))
+
+
+def caught(invariant: str) -> Any:
+    return pytest.raises(Violation, match=invariant)
+
+
+# -- one leader, one log (1, 2, 3, 5) ----------------------------------------------------------------------------
+
+
+def test_a_leader_that_goes_on_and_replicas_that_follow_it_are_fine() -> None:
+    book = Agreement()
+    book.see(sight("n1", log_of(1, 1, commit=1), leading=True))
+    book.see(sight("n2", log_of(1, 1, commit=1)))
+    book.see(sight("n1", log_of(1, 1, 1, commit=3), leading=True))
+    book.see(sight("n3", log_of(1, 1, 1, 2, commit=3), term=2, leading=True))
+    assert sorted(book.committed) == [1, 2, 3]
+
+
+def test_two_leaders_in_one_term_are_caught() -> None:
+    book = Agreement()
+    book.see(sight("n1", Log(), term=4, leading=True))
+    with caught("one leader in a term.*n2 leads term 4, and so did n1"):
+        book.see(sight("n2", Log(), term=4, leading=True))
+
+
+def test_a_leader_that_restarts_and_leads_the_same_term_again_is_caught() -> None:
+    book = Agreement()
+    book.see(sight("n1", Log(), term=4, leading=True))
+    with caught("one leader in a term"):
+        book.see(sight("n1", Log(), term=4, leading=True, boots=2))
+
+
+def test_a_leader_that_lacks_what_was_committed_before_is_caught() -> None:
+    book = Agreement()
+    book.see(sight("n1", log_of(1, 1, 1, commit=3), leading=True))
+    with caught("n2 leads term 2 without entry 3; earlier terms committed up to 3"):
+        book.see(sight("n2", log_of(1, 1), term=2, leading=True))
+
+
+def test_a_leader_with_another_entry_in_the_place_of_a_committed_one_is_caught() -> None:
+    book = Agreement()
+    book.see(sight("n1", log_of(1, 1, commit=2), leading=True))
+    other = Log()
+    add(other)
+    add(other, BLUE)
+    with caught("n2 leads term 2 without entry 2"):
+        book.see(sight("n2", other, term=2, leading=True))
+
+
+def test_a_late_leader_of_an_earlier_term_need_not_have_what_a_later_term_committed() -> None:
+    book = Agreement()
+    book.see(sight("n1", log_of(5, 5, commit=2), term=5, leading=True))
+    book.see(sight("n2", log_of(1), term=4, leading=True))
+
+
+def test_other_entries_committed_at_one_index_are_caught() -> None:
+    book = Agreement()
+    book.see(sight("n1", log_of(1, 1, commit=2), leading=True))
+    with caught("replicas commit one log.*entry 2"):
+        book.see(sight("n2", log_of(1, 2, commit=2), term=2))
+
+
+def test_a_state_that_ends_elsewhere_than_the_committed_log_is_caught() -> None:
+    book = Agreement()
+    book.see(sight("n1", log_of(1, 1, commit=2), leading=True))
+    restored = Log()
+    restored.restart(Cursor(2, 1, position=9))
+    with caught("replicas commit one log.*goes on after entry 2 of term 1 at position 9"):
+        book.see(sight("n2", restored))
+
+
+def test_a_number_that_no_entry_covers_is_caught() -> None:
+    log = log_of(1)
+    hole = Entry(1, 2, 2, 0, Kind.ORDER, RED, 3, 3)
+    log._entries.append(hole)
+    log.tail.advance(hole)
+    log.commit = 2
+    with caught("every number is covered once.*covers 3 to 3 of a stream that goes on with 2"):
+        Agreement().see(sight("n1", log, leading=True))
+
+
+def apply(index: int, position: int, first: int, count: int = 1, stream: StreamId = RED) -> Apply:
+    batch = Batch(position, stream, first, [memoryview(b"m")] * count)
+    return Apply("replica/book", index, 0, batch, count)
+
+
+def skipping() -> Agreement:
+    """Message 1 is ordered, 2 and 3 are skipped, 4 is ordered."""
+    log, book = Log(), Agreement()
+    add(log)
+    add(log, count=2, kind=Kind.SKIP)
+    add(log)
+    log.commit = 3
+    book.see(sight("n1", log, leading=True))
+    return book
+
+
+def test_what_the_log_orders_is_delivered_and_what_it_skips_is_counted() -> None:
+    book = skipping()
+    book.delivers("n1", apply(1, 1, 1))
+    book.delivers("n1", apply(3, 2, 4))
+    assert book.skipped() == {RED: 2}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        apply(2, 2, 2, count=2),
+        apply(1, 1, 1, count=2),
+        apply(1, 2, 1),
+        apply(1, 1, 2),
+        apply(1, 1, 1, stream=BLUE),
+    ],
+    ids=["skipped", "too many", "other position", "other number", "other stream"],
+)
+def test_a_delivery_that_the_log_does_not_order_is_caught(wrong: Apply) -> None:
+    with caught("what is delivered is what the log says"):
+        skipping().delivers("n1", wrong)
+
+
+def test_a_delivery_before_its_entry_is_committed_is_caught() -> None:
+    with caught("nothing is delivered that is not committed.*delivers entry 4; committed is 3"):
+        skipping().delivers("n1", apply(4, 3, 5))
+
+
+# -- whether a group can remember --------------------------------------------------------------------------------
+
+
+def memory(*, durable: bool = False) -> Memory:
+    book = Memory(durable)
+    for name in NAMES:
+        book.see(sight(name, Log()))
+    return book
+
+
+def test_a_minority_that_ends_takes_no_memory_along() -> None:
+    book = memory()
+    book.ended("n1", 1)
+    assert not book.lost
+
+
+def test_a_majority_that_ends_is_the_end_of_a_groups_memory() -> None:
+    book = memory()
+    book.ended("n1", 1)
+    book.ended("n2", 1)
+    assert (book.lost, book.losses) == (True, 1)
+
+
+def test_one_that_was_let_in_again_can_remember() -> None:
+    book = memory()
+    book.ended("n1", 1)
+    book.see(sight("n1", Log(), boots=2, view=view(2, n1={"life": 2})))
+    book.ended("n2", 1)
+    assert not book.lost
+
+
+def test_one_that_was_not_let_in_yet_can_not() -> None:
+    book = memory()
+    book.ended("n1", 1)
+    book.see(sight("n1", Log(), boots=2, history=0, view=None))
+    book.ended("n2", 1)
+    assert book.lost
+
+
+def test_only_voters_of_the_last_view_count() -> None:
+    book = memory()
+    book.see(sight("n1", Log(), view=view(2, n3={"voter": False})))
+    book.see(sight("n2", Log()))
+    book.ended("n3", 1)
+    book.ended("n2", 1)
+    assert not book.lost, "one of two voters has it all"
+    book.ended("n1", 1)
+    assert book.lost
+
+
+def test_a_durable_group_always_remembers() -> None:
+    book = memory(durable=True)
+    for name in NAMES:
+        book.ended(name, 1)
+    assert not book.lost
+
+
+def test_a_group_that_remembers_and_is_founded_again_is_caught() -> None:
+    book = memory()
+    book.ended("n1", 1)
+    with caught("a group that remembers is not founded again.*n1 belongs to history 8"):
+        book.see(sight("n1", Log(), boots=2, history=8))
+
+
+def test_a_group_that_has_lost_its_memory_may_be_founded_again() -> None:
+    book = memory()
+    book.ended("n1", 1)
+    book.ended("n2", 1)
+    book.see(sight("n1", Log(), boots=2, history=8))
+    assert (book.history, book.lost, book.losses) == (8, False, 1)
+    book.see(sight("n3", Log()))
+    assert book.history == 8, "one that is left over from the old history changes nothing"
+
+
+# -- buffers (4, 9) ----------------------------------------------------------------------------------------------
+
+
+def trimmed(upto: int, *terms: int) -> Log:
+    log = log_of(*terms, commit=len(terms))
+    log.trim(upto)
+    return log
+
+
+def test_what_everybody_has_may_be_let_go() -> None:
+    book = Buffers()
+    book.see(sight("n2", log_of(1, 1)))
+    book.see(sight("n1", log_of(1, 1, 1)))
+    book.see(sight("n1", trimmed(2, 1, 1, 1)))
+
+
+def test_letting_go_of_what_a_member_lacks_is_caught() -> None:
+    book = Buffers()
+    book.see(sight("n2", log_of(1, 1)))
+    book.see(sight("n1", log_of(1, 1, 1)))
+    with caught("n1 has let go of entries up to 3, n2 has come to 2"):
+        book.see(sight("n1", trimmed(3, 1, 1, 1)))
+
+
+@pytest.mark.parametrize(
+    "excuse",
+    [{"memory": "blank"}, {"memory": "learning"}, {"state": "suspended"}, {"state": "restoring"}],
+)
+def test_one_that_will_be_given_a_state_is_not_waited_for(excuse: dict[str, str]) -> None:
+    book = Buffers()
+    book.see(sight("n2", log_of(1, 1), **excuse))
+    book.see(sight("n1", log_of(1, 1, 1)))
+    book.see(sight("n1", trimmed(3, 1, 1, 1)))
+
+
+def test_one_that_was_suspended_or_has_ended_is_not_waited_for() -> None:
+    for way in ("suspended", "ended"):
+        book = Buffers()
+        book.see(sight("n2", log_of(1)))
+        book.see(sight("n1", log_of(1, 1, 1)))
+        if way == "ended":
+            book.ended("n2")
+        decided = view(2, n2={"suspended": True}) if way == "suspended" else view()
+        book.see(sight("n1", trimmed(3, 1, 1, 1), view=decided))
+
+
+def test_a_state_that_takes_the_place_of_a_log_is_no_letting_go() -> None:
+    book = Buffers()
+    book.see(sight("n2", log_of(1)))
+    book.see(sight("n1", log_of(1, 1, 1)))
+    book.restored(("n1", 1), 3)
+    book.see(sight("n1", trimmed(3, 1, 1, 1)))
+
+
+def test_letting_go_of_more_than_a_state_brought_is_caught() -> None:
+    book = Buffers()
+    book.see(sight("n2", log_of(1)))
+    book.see(sight("n1", log_of(1, 1, 1)))
+    book.restored(("n1", 1), 2)
+    with caught("n1 has let go of entries up to 3, n2 has come to 1"):
+        book.see(sight("n1", trimmed(3, 1, 1, 1)))
+
+
+def source(**changes: Any) -> SourceSight:
+    seen = SourceSight("book", "n4", RED, last=9, freed=0, held=0, window=1000)
+    return msgspec.structs.replace(seen, **changes)
+
+
+def test_a_source_that_lets_go_of_what_a_replica_lacks_is_caught() -> None:
+    book = Buffers()
+    book.see(sight("n1", log_of(1, 1, 1)))
+    book.see(sight("n2", log_of(1, 1)))
+    book.see_source(source(freed=2))
+    with caught("the source of n4 has let go of messages up to 3, n2 has come to 2"):
+        book.see_source(source(freed=3))
+
+
+def held(size: int) -> Streams:
+    streams = Streams(1 << 30, 1000)
+    stream = streams.open(RED)
+    assert stream is not None
+    stream.bytes = size
+    return streams
+
+
+def many_streams() -> Streams:
+    streams = Streams(1 << 30, 1000)
+    for number in range(CONFIG.streams + 1):
+        streams.open(StreamId(b"x" * 16, number, 0))
+    return streams
+
+
+SMALL_LOG = msgspec.structs.replace(CONFIG, log_entries=10)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"streams": held(3 * CONFIG.window_bytes)}, "bytes of a stream"),
+        ({"streams": many_streams()}, "streams"),
+        ({"log": log_of(*[1] * 100), "config": SMALL_LOG}, "entries in the log"),
+        ({"waiting": 10_000}, "entries that wait"),
+        ({"outstanding": 2 * APPLY_MAX}, "bytes at the application"),
+    ],
+)
+def test_what_grows_beyond_its_bound_is_caught(changes: dict[str, Any], what: str) -> None:
+    Buffers.bounds(sight("n1", log_of(1)))
+    seen = sight("n1", log_of(1))
+    with caught(f"buffers are bounded.*{what}"):
+        Buffers.bounds(msgspec.structs.replace(seen, **changes))
+
+
+def test_a_source_that_holds_more_than_it_may_is_caught() -> None:
+    Buffers.source_bounds(source(held=2000))
+    with caught("buffers are bounded.*1000000 bytes held"):
+        Buffers.source_bounds(source(held=1_000_000))
+
+
+# -- at rest (8) -------------------------------------------------------------------------------------------------
+
+
+def quiet() -> list[Sight]:
+    log = log_of(1, commit=1)
+    return [sight("n1", log, leading=True), sight("n2", log), sight("n3", log)]
+
+
+def test_a_group_at_rest_is_at_rest() -> None:
+    assert unrest(quiet(), [source()], NAMES) == ""
+
+
+def with_payload() -> Streams:
+    streams = Streams(1 << 20, 16)
+    streams.take(Payload("book", RED, 1, 1, 0, memoryview(b"block")), 1)
+    return streams
+
+
+@pytest.mark.parametrize(
+    ("changes", "trouble"),
+    [
+        ({"leading": True}, "n1, n2 leads"),
+        (
+            {"state": "suspended", "why": "the application failed"},
+            "n2 is suspended: the application",
+        ),
+        ({"state": "starting"}, "n2 is starting"),
+        ({"memory": "learning"}, "n2 has not become a member again"),
+        ({"term": 2}, "n2 follows n1 in term 2; n1 leads 1"),
+        ({"history": 8}, "n2 is in another history than n1"),
+        ({"leader": "n3"}, "n2 follows n3 in term 1; n1 leads 1"),
+        ({"applied": 0}, "n2 has applied 0; n1 has 1 entries"),
+        ({"waiting": 1}, "n2 has applied 1"),
+        ({"log": log_of()}, "n2 has applied 1; n1 has 1 entries"),
+        ({"streams": with_payload()}, "n2 still holds 261 bytes"),
+    ],
+)
+def test_everything_that_is_not_at_rest_is_named(changes: dict[str, Any], trouble: str) -> None:
+    sights = quiet()
+    sights[1] = msgspec.structs.replace(sights[1], **changes)
+    assert trouble in unrest(sights, [source()], NAMES)
+
+
+def test_a_long_log_is_named() -> None:
+    log = log_of(*[1] * 100, commit=100)
+    sights = [sight("n1", log, leading=True), sight("n2", log), sight("n3", log)]
+    assert unrest(sights, [], NAMES) == "n1 still holds 100 entries"
+
+
+def test_a_member_without_a_replica_is_named() -> None:
+    assert unrest(quiet()[:2], [], NAMES) == "n3 runs no replica"
+
+
+def test_nobody_leading_is_named_with_what_they_do_instead() -> None:
+    sights = [msgspec.structs.replace(one, leading=False, state="starting") for one in quiet()]
+    assert unrest(sights, [], NAMES).startswith("nobody leads; n1 is starting")
+
+
+def test_a_source_that_holds_something_is_named() -> None:
+    assert "n4 still holds 5 bytes" in unrest(quiet(), [source(held=5)], NAMES)

@@ -1,0 +1,118 @@
+"""What messages say about others."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from holdfast.group.metadata import (
+    BACK,
+    Annotator,
+    Note,
+    created_before,
+    distances_at,
+    indicate,
+    is_sound_about,
+    merge,
+    priority_at,
+    topic_at,
+)
+from holdfast.types import MILLISECOND, SECOND
+from holdfast.wire.frames import About
+
+
+@pytest.mark.parametrize("levels", [1, 2, 3])
+def test_what_is_said_of_lost_priorities_is_true_and_counts_are_as_narrow_as_can_be(
+    levels: int,
+) -> None:
+    """Every way to give five messages priorities, the last one received, a gap before it from anywhere."""
+    seen: dict[tuple[int, tuple[int, ...]], list[list[int]]] = {}
+    for priorities in product(range(levels), repeat=5):
+        about = Annotator(levels).take(0, 5, [(k, Note(p)) for k, p in enumerate(priorities)])
+        distances = distances_at(about, 4)
+        for before in range(4):
+            found = indicate(before, 5, distances, levels)
+            lost = priorities[before:4]
+            counts = [lost.count(level) for level in range(levels)]
+            for level in range(levels):
+                assert found.at_least[level] <= counts[level] <= found.at_most[level]
+            for number, priority in found.known:
+                assert priorities[number - 1] == priority
+            inside = tuple(d if 0 < d < 5 - before else 0 for d in distances)
+            seen.setdefault((before, inside), []).append(counts)
+    for (before, inside), all_counts in seen.items():
+        found = indicate(before, 5, [d or -1 for d in inside], levels)
+        for level in range(levels):
+            values = [counts[level] for counts in all_counts]
+            assert (found.at_least[level], found.at_most[level]) == (min(values), max(values))
+
+
+def test_ages_are_those_of_the_messages_back() -> None:
+    annotator = Annotator()
+    for n in range(1, 1201):
+        about = annotator.take(n * MILLISECOND, 1)
+    assert about.ages_ns == tuple(back * MILLISECOND for back in BACK)
+    assert Annotator().take(5, 3).ages_ns == (-1, -1, -1, -1)
+
+
+def test_memory_of_times_is_bounded_and_forgets_the_oldest() -> None:
+    annotator = Annotator(with_earlier=True)
+    for n in range(1, 20_000):
+        annotator.take(n * MILLISECOND, 1)
+    assert len(annotator._times) <= 4096
+    about = annotator.next(20_000 * MILLISECOND)
+    assert about.ages_ns[3] == 1000 * MILLISECOND
+    assert about.earlier == (19_990, 19_900, 19_000, 0)
+
+
+def test_numbers_that_existed_earlier() -> None:
+    annotator = Annotator(with_earlier=True)
+    annotator.take(0, 10)
+    annotator.take(SECOND, 5)
+    assert annotator.next(SECOND + 20 * MILLISECOND).earlier == (15, 10, 10, 0)
+
+
+def test_creation_times_between_known_ones_are_in_proportion() -> None:
+    ages = (2, 20, 380, -1)
+    assert created_before(1, ages) == 2
+    assert created_before(10, ages) == 20
+    assert created_before(55, ages) == 200
+    assert created_before(200, ages) == 760
+    assert created_before(3, (-1, -1, -1, -1)) is None
+
+
+def test_notes_become_columns_that_say_the_same() -> None:
+    said = [(1, Note(0, "rain")), (3, Note(topic="sun", request=b"r1")), (4, Note(resync=True))]
+    about = Annotator(2).take(0, 5, said)
+    assert [priority_at(about, k, 2) for k in range(5)] == [1, 0, 1, 1, 1]
+    assert [topic_at(about, k) for k in range(5)] == ["", "rain", "", "sun", ""]
+    assert about.requests == ((3, b"r1"),)
+    assert about.resyncs == (4,)
+    assert is_sound_about(about, 5)
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        About(priorities=b"\0"),
+        About(topic_column=b"\1\1"),
+        About(topics=("x",) * 256),
+        About(distances=(1,) * 16),
+        About(ages_ns=(1,) * 5),
+        About(requests=((2, b"r"),)),
+        About(requests=((0, b""),)),
+        About(resyncs=(-1,)),
+    ],
+)
+def test_nonsense_is_not_sound(about: About) -> None:
+    assert not is_sound_about(about, 2)
+
+
+def test_two_gaps_together() -> None:
+    one = indicate(0, 3, (2,), 2)
+    other = indicate(5, 7, (-1,), 2)
+    both = merge(one, other)
+    assert both.at_least == (1, 2)
+    assert both.exact
+    assert both.highest == 0

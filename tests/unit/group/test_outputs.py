@@ -1,0 +1,225 @@
+"""What the application says to the outside: each output once, from whichever replica leads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.unit.group.harness import Host, World, node_id, ready, settle
+
+from holdfast.errors import MisuseError
+from holdfast.group.keeping import Kept
+from holdfast.group.ports import Context, Output
+from holdfast.group.sink import SinkMachine
+from holdfast.links.ports import Received
+from holdfast.machine import Outbox
+from holdfast.types import MILLISECOND, SECOND
+from holdfast.wire.frames import Outputs, OutputsHere
+
+
+def talking(destination: str, voters: int = 3, **settings: Any) -> World:
+    """A group whose application answers every message with an output."""
+    world = World(voters=voters, sources=1, payload_bytes=1000, **settings)
+    world.start()
+    for host in world.hosts.values():
+        talk(host, destination)
+    ready(world)
+    return world
+
+
+def talk(host: Host, destination: str) -> None:
+    host.says = lambda message: [(destination, b"re: " + message)]
+
+
+def leader(world: World) -> str:
+    return next(
+        name for name, host in world.hosts.items() if host.replica and host.status["state"] == "leading"
+    )  # fmt: skip
+
+
+def heard(world: World, name: str = "s1") -> list[bytes]:
+    return [output.payload for output in world.hosts[name].outputs]
+
+
+def kept(world: World) -> list[dict[str, int]]:
+    return [host.status["outputs"] for host in world.hosts.values() if host.replica]
+
+
+def said(first: int, last: int) -> list[bytes]:
+    return [b"re: %d" % k for k in range(first, last + 1)]
+
+
+def send(world: World, first: int, last: int, source: str = "s1") -> None:
+    for k in range(first, last + 1):
+        world.send(source, [b"%d" % k])
+        world.run(MILLISECOND)
+
+
+def test_a_node_gets_each_output_once_and_in_order_and_then_nobody_keeps_it() -> None:
+    world = talking("node:s1")
+    send(world, 1, 20)
+    settle(world, 20)
+    assert heard(world) == said(1, 20)
+    world.run(SECOND)
+    assert kept(world) == [{}, {}, {}]
+
+
+def test_ids_are_the_position_of_the_batch_and_a_count_and_the_same_for_everybody() -> None:
+    world = World(voters=1, sources=1)
+    world.start()
+    world.hosts["n1"].says = lambda m: [("node:s1", m + b"a"), ("node:s1", m + b"b")]
+    ready(world)
+    world.send("s1", [b"x", b"y"])
+    settle(world, 2)
+    ids = [(output.position, output.k, output.payload) for output in world.hosts["s1"].outputs]
+    assert ids == [(1, 0, b"xa"), (1, 1, b"xb"), (1, 2, b"ya"), (1, 3, b"yb")]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_outputs_survive_the_death_of_the_leader_each_once(seed: int) -> None:
+    """DESIGN, Groups, rule 10: all replicas keep them, a new leader sends them again, the node takes each id once."""
+    world = World(seed, voters=3, sources=2, loss=0.05, double=0.05, reorder=True)
+    world.start()
+    for host in world.hosts.values():
+        talk(host, "node:s2")
+    ready(world)
+    count = 0
+    for _ in range(3):
+        for _ in range(10):
+            count += 1
+            world.send("s1", [b"%d" % count])
+            world.run(world.rng.randint(0, 3) * MILLISECOND)
+        name = leader(world)
+        world.restart(name)
+        talk(world.hosts[name], "node:s2")
+        world.run(2 * SECOND)
+        ready(world, 20 * SECOND)
+    settle(world, count)
+    world.run(5 * SECOND)
+    assert heard(world, "s2") == said(1, count)
+    assert kept(world) == [{}, {}, {}]
+
+
+def test_a_destination_that_is_away_gets_everything_when_it_is_back() -> None:
+    world = talking("node:s1")
+    world.isolate("s1")
+    send(world, 1, 5, "n2")
+    settle(world, 5)
+    assert kept(world)[0] == {"node:s1": 5}
+    world.heal_all()
+    world.run(2 * SECOND)
+    assert heard(world) == said(1, 5)
+
+
+def test_a_destination_that_restarts_is_not_given_what_it_had() -> None:
+    world = talking("node:s1")
+    send(world, 1, 5, "n2")
+    settle(world, 5)
+    world.restart("s1")
+    send(world, 6, 8, "n2")
+    settle(world, 8)
+    world.run(SECOND)
+    assert heard(world) == said(6, 8)
+
+
+def test_a_foreign_destination_is_sent_to_by_the_leader_until_it_takes_it() -> None:
+    world = talking("https://example.org/hook")
+    first = leader(world)
+    world.hosts[first].takes_outputs = False
+    send(world, 1, 3)
+    settle(world, 3)
+    world.run(2 * SECOND)
+    assert kept(world) == [{"https://example.org/hook": 3}] * 3
+    world.hosts[first].takes_outputs = True
+    world.run(2 * SECOND)
+    assert [output.payload for output in world.hosts[first].sent] == said(1, 3)
+    assert kept(world) == [{}, {}, {}]
+
+
+def test_what_is_kept_is_bounded_and_holds_messages_back_not_outputs() -> None:
+    world = talking("node:nobody", output_bytes=2000, window_bytes=8000)
+    for k in range(1, 101):
+        world.send("s1", [b"%d" % k + b"." * 200])
+        world.run(MILLISECOND)
+    world.run(2 * SECOND)
+    host = world.hosts[leader(world)]
+    assert len(host.app.got) < 30
+    assert host.replica is not None
+    assert host.replica._core.delivery.kept.bytes < 8000
+    assert world.hosts["s1"].source.held > 4000
+
+
+def test_a_state_carries_the_outputs_that_nobody_has_yet() -> None:
+    world = talking("node:s1")
+    world.isolate("s1")
+    send(world, 1, 5, "n2")
+    settle(world, 5)
+    follower = next(name for name in ("n2", "n3") if name != leader(world))
+    world.run(2 * SECOND)
+    world.restart(follower)
+    talk(world.hosts[follower], "node:s1")
+    ready(world)
+    assert world.hosts[follower].status["outputs"] == {"node:s1": 5}
+
+
+def test_outputs_outside_apply_are_refused() -> None:
+    from random import Random
+
+    with pytest.raises(MisuseError, match="apply"):
+        Context("g", 0, Random(1)).output("node:a", b"x")
+    with pytest.raises(MisuseError, match="destination"):
+        Context("g", 0, Random(1), 1, []).output("", b"x")
+
+
+def test_a_late_output_that_is_known_to_have_arrived_is_not_kept() -> None:
+    held = Kept(1000)
+    held.take([Output(5, 0, "d", b"x"), Output(6, 0, "d", b"y")], {"d": (5, 0)})
+    assert [id_ for id_, _ in held.queues["d"]] == [(6, 0)]
+
+
+class Sink:
+    """A sink alone, fed with frames of a leader."""
+
+    def __init__(self) -> None:
+        self.machine = SinkMachine(node_id("me"), [])
+        self.out = Outbox()
+
+    def give(self, *frames: Any) -> tuple[list[int], tuple[int, int] | None]:
+        """Positions of the outputs that were handed over, and where the sender is told to go on."""
+        self.out.clear()
+        self.machine.up(0, [Received(node_id("me"), list(frames), 0)], self.out)
+        taken = [o.position for effect, _ in self.out.effects for o in effect.outputs]
+        answers = [frame for _, item in self.out.ups for frame in item.frames]
+        assert all(isinstance(answer, OutputsHere) for answer in answers)
+        return taken, (answers[-1].position, answers[-1].k) if answers else None
+
+
+def outputs(after: int, *positions: int, floor: int = 0, history: int = 1) -> Outputs:
+    at = (after, 0) if after else (0, -1)
+    items = tuple((position, 0, b"x") for position in positions)
+    return Outputs("g", history, at, (floor, 0 if floor else -1), items)
+
+
+def test_a_sink_takes_what_follows_and_says_where_to_go_on() -> None:
+    sink = Sink()
+    assert sink.give(outputs(0, 1, 2)) == ([1, 2], (2, 0))
+    assert sink.give(outputs(0, 1, 2, 3)) == ([3], (3, 0))
+    assert sink.give(outputs(5, 6)) == ([], (3, 0))
+    assert sink.give(outputs(5, 6, floor=5)) == ([6], (6, 0))
+
+
+def test_a_sink_starts_anew_with_a_group_that_was_founded_again_and_ignores_the_old_one() -> None:
+    sink = Sink()
+    sink.give(outputs(0, 1, 2))
+    assert sink.give(outputs(0, 1, history=2)) == ([1], (1, 0))
+    assert sink.give(outputs(2, 3, history=1)) == ([], None)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [outputs(0), outputs(3, 3), outputs(0, 2, 1), outputs(0, -1), outputs(0, 1, history=-1)],
+)
+def test_nonsense_is_ignored(frame: Outputs) -> None:
+    sink = Sink()
+    assert sink.give(frame) == ([], None)
+    assert sink.machine.ignored == 1

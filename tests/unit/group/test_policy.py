@@ -1,0 +1,156 @@
+"""Actions and the table that chooses between them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.errors import ConfigError
+from holdfast.group.actions import DROP, IGNORE, RECOVER, SUSPEND, Action, Ignore, parse_action
+from holdfast.group.loss import (
+    AgeInfo,
+    ClusterStatus,
+    LossInfo,
+    Place,
+    RecoveryInfo,
+    TransportInfo,
+)
+from holdfast.group.metadata import Indication
+from holdfast.group.policy import Policy, Rule
+from holdfast.node.config import parse_config
+from holdfast.types import SECOND
+from holdfast.wire.frames import StreamId
+
+S = StreamId(b"s" * 16, 1, 0)
+
+
+def info(**changes: Any) -> LossInfo:
+    """Two messages of source n4 lost, of priorities 1 and 2 of three, three seconds old; n2 has them."""
+    plain = {
+        "group": "g", "question": 1, "attempt": 1, "lost": ((5, 6),), "count": 2,
+        "cluster": ClusterStatus(3, 3, False, ("n2", "n3")),
+        "transport": TransportInfo("n4", True, False, S, ("rain",), "datagram", 100, 9, 90, 2),
+        "priorities": Indication(3, ((6, 2),), (0, 1, 1), (0, 1, 1)),
+        "next": (), "recovery": RecoveryInfo((Place("replica", "n2", 2),), 1000),
+        "age": AgeInfo(4 * SECOND, 3 * SECOND),
+    }  # fmt: skip
+    return LossInfo(**(plain | changes))
+
+
+@pytest.mark.parametrize(
+    ("conditions", "matches"),
+    [
+        ({}, True),
+        ({"priority": 1}, True),
+        ({"priority": 2}, False),
+        ({"topic": "rain"}, True),
+        ({"topic": "sun"}, False),
+        ({"source": "n4"}, True),
+        ({"source": "n5"}, False),
+        ({"count_max": 2}, True),
+        ({"count_max": 1}, False),
+        ({"age_min_s": 3}, True),
+        ({"age_min_s": 3.5}, False),
+        ({"alone": False}, True),
+        ({"alone": True}, False),
+        ({"recoverable": True}, True),
+        ({"recoverable": False}, False),
+        ({"source_gone": False}, True),
+        ({"source_gone": True}, False),
+        ({"attempt_min": 1}, True),
+        ({"attempt_min": 2}, False),
+        ({"priority": 1, "topic": "rain", "count_max": 1}, False),
+    ],
+)
+def test_a_rule_matches_when_all_its_conditions_hold(
+    conditions: dict[str, Any], matches: bool
+) -> None:
+    assert Rule("drop", **conditions).matches(info()) == matches
+
+
+def test_a_rule_about_priorities_does_not_match_when_nothing_is_certain() -> None:
+    unknown = Indication(3, (), (0, 0, 0), (2, 2, 2))
+    assert not Rule("drop", priority=1).matches(info(priorities=unknown))
+
+
+def test_the_first_rule_that_matches_decides() -> None:
+    policy = Policy((Rule("drop", priority=2), Rule("suspend", source="n4"), Rule("drop")))
+    assert policy.answer(info()) == ("rule 2", SUSPEND)
+    assert policy.answer(info(), refused=("suspend",)) == ("rule 3", DROP)
+
+
+def test_behind_every_table_what_may_come_back_is_waited_for_and_the_rest_dropped() -> None:
+    policy = Policy(())
+    nowhere = info(recovery=RecoveryInfo((), 0))
+    gone = msgspec.structs.replace(nowhere.transport, source_gone=True)
+    assert policy.answer(info()) == ("rule 1", RECOVER)
+    assert policy.answer(nowhere) == ("rule 2", RECOVER)
+    lost = msgspec.structs.replace(nowhere, transport=gone)
+    assert policy.answer(lost) == ("rule 3", RECOVER.otherwise(DROP))
+
+
+def test_only_the_rule_that_decides_may_decide_at_once() -> None:
+    careful = Policy((Rule("recover", priority=1), Rule("drop", at_once=True)))
+    assert careful.answer(info(), at_once=True) is None
+    quick = Policy((Rule("drop", priority=1, at_once=True),))
+    assert quick.answer(info(), at_once=True) == ("rule 1", DROP)
+
+
+def test_words_say_actions() -> None:
+    assert parse_action("Recover  else suspend") == (RECOVER.otherwise(SUSPEND), False)
+    rule = Rule("recover else ignore", within_s=2, ignore_by=("topic",), ignore_count=5)
+    assert rule.meant() == Action("recover", "drop", 2 * SECOND, Ignore(("topic",), 0, 5))
+    assert rule.meant().text() == "recover else drop and ignore by topic for 5 messages"
+
+
+def test_actions_combine() -> None:
+    assert IGNORE(("source",), resync=True) == DROP.and_ignore(("source",), resync=True)
+    assert RECOVER.otherwise(IGNORE(seconds=1)).ignore == Ignore(for_ns=SECOND)
+    with pytest.raises(ConfigError, match="no alternative"):
+        DROP.otherwise(SUSPEND)
+    with pytest.raises(ConfigError, match="source, stream, topic, priority"):
+        DROP.and_ignore(("colour",))  # type: ignore[arg-type]
+
+
+FILE = """
+domain = "d"
+name = "a"
+[security]
+mode = "plain"
+[[adapter]]
+name = "lo"
+address = "127.0.0.1:7400"
+[[group]]
+name = "g"
+voters = ["a"]
+leader = "a"
+priorities = 3
+[[group.loss]]
+priority = 2
+action = "drop"
+at_once = true
+[[group.loss]]
+{line}
+"""
+
+
+def test_a_table_in_a_file_becomes_the_policy_of_the_group() -> None:
+    config = parse_config(FILE.replace("{line}", 'action = "recover else suspend"\nwithin_s = 2'))
+    rules = config.groups()[0].policy
+    assert [rule.meant() for rule in rules] == [DROP, RECOVER.otherwise(SUSPEND).within(2)]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('action = "recover els drop"', "did you mean 'recover else drop'"),
+        ('action = "drop"\nprioritty = 1', "did you mean 'priority'"),
+        ('action = "ignore"\nignore_by = ["steam"]', "steam"),
+        ('action = "drop"\nat_once = true\nattempt_min = 2', "first questions only"),
+    ],
+)
+def test_a_mistake_in_a_table_is_named_with_the_nearest_word(line: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_config(FILE.replace("{line}", line))
