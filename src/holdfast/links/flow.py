@@ -123,6 +123,7 @@ class FlowState:
             return False
         self.use = use
         self.carries = carries(use)
+        self.own_seal = not self.stream or bool(use)
         return True
 
     @property

@@ -385,8 +385,13 @@ class LinkMachine(Machine):
             out.fact(NodeFact(now, "refused", refuse.text))
             return
         flow.remote_adapter = hello.adapter[:NAME_MAX]
-        if flow.inbound and not flow.ready and flow.take_use(hello.use) and flow.use == FRAG:
-            out.effect(MayFragment(flow.flow))
+        if flow.inbound and not flow.ready and flow.take_use(hello.use):
+            if flow.use == FRAG:
+                out.effect(MayFragment(flow.flow))
+            # Without TLS only now it is known to measure: its numbers must be told from those of other flows.
+            if flow.own_seal and not flow.tag and not self._tag(flow):
+                self._close(flow, "this link has had too many flows", out)
+                return
         if not self._same_subnet(flow, hello.member):
             self._introduced(now, flow, hello, out)
             return
