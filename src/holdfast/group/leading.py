@@ -117,10 +117,12 @@ class Leading:
                 core.fact("halted", self.halted, now, out)
 
     def deadline(self, now: Nanos) -> Nanos:
+        rest = min(self.appends.deadline(), self._tally.deadline(), self.tenure.deadline(now))
+        if self.tenure.handing_over or self.halted:
+            # Nothing is ordered or decided now, so nothing of that is due.
+            return rest
         return min(
-            self.appends.deadline(),
-            self._tally.deadline(),
-            self.tenure.deadline(now),
+            rest,
             self.membership.deadline(now),
             self.decisions.deadline(),
             self.emitter.deadline(),

@@ -484,6 +484,13 @@ def test_a_message_that_a_majority_cannot_take_halts_the_group_and_is_named() ->
     world.send("n3", [b"not ordered any more"])
     world.run(SECOND)
     assert world.hosts["n3"].status["last"] == before
+    world.drop = lambda sender, target, frame: isinstance(frame, Payload) and frame.count == 1
+    world.send("n3", [b"a gap"])
+    world.send("n3", [b"after", b"it"])
+    world.run(200 * MILLISECOND)
+    turns = world.turns_run
+    world.run(SECOND)
+    assert world.turns_run - turns < 1000, "nor does it wake for questions that it does not ask"
 
 
 def test_a_suspended_replica_gives_no_state() -> None:
