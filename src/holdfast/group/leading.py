@@ -112,10 +112,7 @@ class Leading:
                 core.fact("halted", self.halted, now, out)
 
     def deadline(self, now: Nanos) -> Nanos:
-        return min(
-            self.appends.deadline(),
-            self._tally.deadline(),
-            self.tenure.deadline(now),
-            self.decisions.deadline(),
-            self.emitter.deadline(),
-        )
+        due_ns = min(self.appends.deadline(), self._tally.deadline(), self.tenure.deadline(now))
+        if self.tenure.handing_over or self.halted:
+            return due_ns  # What it would decide or send waits, and must not wake it.
+        return min(due_ns, self.decisions.deadline(), self.emitter.deadline())
