@@ -117,13 +117,7 @@ class Leading:
                 core.fact("halted", self.halted, now, out)
 
     def deadline(self, now: Nanos) -> Nanos:
-        rest = min(self.appends.deadline(), self._tally.deadline(), self.tenure.deadline(now))
+        due_ns = min(self.appends.deadline(), self._tally.deadline(), self.tenure.deadline(now))
         if self.tenure.handing_over or self.halted:
-            # Nothing is ordered or decided now, so nothing of that is due.
-            return rest
-        return min(
-            rest,
-            self.membership.deadline(now),
-            self.decisions.deadline(),
-            self.emitter.deadline(),
-        )
+            return due_ns  # What it would decide or send waits, and must not wake it.
+        return min(due_ns, self.decisions.deadline(), self.emitter.deadline())

@@ -74,11 +74,11 @@ class Emitter:
         return self._core.log.tail.rulings.watermarks.get(destination, NOTHING)
 
     def settle(self, now: Nanos, out: Outbox) -> None:
+        if self._core.delivery.suspended:
+            return
         if self._arrived and now >= self._said_ns + self._core.config.free_period_ns:
             self._said_ns = now
             self._order_arrivals(now, out)
-        if self._core.delivery.suspended:
-            return
         for destination, queue in self._kept.queues.items():
             if queue and queue[-1][0] > self._sent.get(destination, NOTHING):
                 self._send(destination, queue, now, out)
@@ -151,6 +151,8 @@ class Emitter:
 
     def deadline(self) -> Nanos:
         due_ns = NEVER
+        if self._core.delivery.suspended:
+            return due_ns
         if self._arrived:
             due_ns = self._said_ns + self._core.config.free_period_ns
         for destination, queue in self._kept.queues.items():

@@ -135,9 +135,11 @@ def test_a_state_is_written_and_what_lies_below_it_is_erased() -> None:
 
 def test_one_payload_block_and_one_batch_of_entries_make_one_row_each() -> None:
     world = durable(1, window_bytes=1_000_000, payload_bytes=60_000)
+    world.send("n1", [b"the stream begins"])
+    settle(world, 1)
     before = len(rows(world, "n2", LOG)), len(rows(world, "n2", MESSAGES))
     world.send("n1", texts("a", 500, size=100))
-    settle(world, 500)
+    settle(world, 501)
     assert len(rows(world, "n2", LOG)) - before[0] == 1
     assert len(rows(world, "n2", MESSAGES)) - before[1] == 1
 

@@ -12,7 +12,7 @@ from holdfast.group.actions import DROP, IGNORE, RECOVER, SUSPEND, Action
 from holdfast.group.loss import LossInfo
 from holdfast.group.policy import Rule
 from holdfast.types import MILLISECOND, SECOND
-from holdfast.wire.frames import Nack, Payload
+from holdfast.wire.frames import Ballot, Nack, Payload
 
 FAST = {
     "gone_ns": 100 * MILLISECOND,
@@ -704,3 +704,21 @@ def test_what_a_message_says_of_others_survives_with_it() -> None:
     delivered(world, [1, 3], 10 * SECOND)
     name = leader(world)
     assert world.hosts[name].asked[-1].priorities.known == ((2, 0),)
+
+
+def test_a_leader_that_hands_over_does_not_spin_over_an_open_question() -> None:
+    """What is due while it orders nothing must not wake it at every moment."""
+    from holdfast.group.ports import HandOver
+
+    world = lossy()
+    answer(world, RECOVER.within(0.01))
+    losing(world, range(2, 3), *ALL)
+    send(world, 3)
+    world.run(20 * MILLISECOND)
+    drop = world.drop
+    assert drop is not None
+    world.drop = lambda a, b, frame: isinstance(frame, Ballot) or drop(a, b, frame)
+    world.inject("n1", HandOver(()))
+    before = world.turns_run
+    world.run(100 * MILLISECOND)
+    assert world.turns_run - before < 1000
