@@ -120,4 +120,9 @@ class Leading:
         due_ns = min(self.appends.deadline(), self._tally.deadline(), self.tenure.deadline(now))
         if self.tenure.handing_over or self.halted:
             return due_ns  # What it would decide or send waits, and must not wake it.
-        return min(due_ns, self.decisions.deadline(), self.emitter.deadline())
+        return min(
+            due_ns,
+            self.membership.deadline(now),
+            self.decisions.deadline(),
+            self.emitter.deadline(),
+        )
