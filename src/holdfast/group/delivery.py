@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
+from xxhash import xxh3_64_intdigest
+
 from holdfast.group.config import GroupConfig, replica_unit
 from holdfast.group.entries import Decided, Ignoring, Resumed, decode_data
 from holdfast.group.keeping import Kept
@@ -16,6 +18,7 @@ from holdfast.telemetry.facts import DeliveryFact
 from holdfast.types import Nanos
 from holdfast.wire.frames import Entry, StreamId
 
+DIGEST_MAX: Final = (1 << 32) - 1
 TOLD: Final = (Kind.SKIP, Kind.IGNORE, Kind.RESUME, Kind.DECISION)
 """Kinds that applications are told about."""
 
@@ -61,7 +64,8 @@ class Delivery:
                 self._tell(entry, out)
             elif entry.stream is not None:
                 stream = self._streams.streams[entry.stream]
-                messages, size, self.digest = stream.read(entry.first, entry.last, self.digest)
+                messages, size = stream.read(entry.first, entry.last)
+                self.digest = _added(self.digest, messages, entry.position)
                 if not self.suspended:
                     batch = Batch(entry.position, stream.id, entry.first, messages)
                     effect = Apply(self._unit, entry.index, entry.log_ns, batch, size)
@@ -149,3 +153,10 @@ def _decision(entry: Entry) -> Decision:
     else:
         text = data.why
     return Decision(entry.index, Kind(entry.kind).name.lower(), stream, first, last, text)
+
+
+def _added(digest: int, messages: list[memoryview], position: int) -> int:
+    """The digest after some more messages: the sum of all their hashes, each seeded by its position. So it does not
+    matter in what batches they came, and it matters which message is where."""
+    places = range(position, position + len(messages))
+    return digest + sum(map(xxh3_64_intdigest, messages, places)) & DIGEST_MAX

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from random import Random
 from typing import Final
+from zlib import crc32
 
 import msgspec
 
@@ -44,16 +45,27 @@ class Output(msgspec.Struct, frozen=True, gc=False):
     payload: bytes
 
 
-class Context(msgspec.Struct, frozen=True):
+class Context:
     """What an application may use besides the messages: the same on every replica."""
 
-    group: str
-    log_ns: int
-    """Time as the leader stamped it; never goes back."""
-    random: Random
-    """Seeded by the position: every replica draws the same."""
-    position: int = 0
-    outputs: list[Output] | None = None
+    __slots__ = ("_random", "group", "log_ns", "outputs", "position")
+
+    def __init__(
+        self, group: str, log_ns: int, position: int = 0, outputs: list[Output] | None = None
+    ) -> None:
+        self.group = group
+        self.log_ns = log_ns
+        """Time as the leader stamped it; never goes back."""
+        self.position = position
+        self.outputs = outputs
+        self._random: Random | None = None
+
+    @property
+    def random(self) -> Random:
+        """Seeded by the position: every replica draws the same. Made when it is asked for; seeding is not cheap."""
+        if self._random is None:
+            self._random = Random(crc32(f"{self.group}/{self.position}".encode()))
+        return self._random
 
     def output(self, destination: str, payload: bytes) -> None:
         """Say something to a destination, during `apply`. Every replica says the same; one of them sends it, once.

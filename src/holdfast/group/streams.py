@@ -10,7 +10,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from struct import Struct, unpack_from
 from typing import Final
-from zlib import crc32
 
 import msgspec
 
@@ -180,8 +179,8 @@ class Stream:
             last = min(piece.last, stop - 1)
         return min(last, first + MESSAGES_MAX - 1)
 
-    def read(self, first: int, last: int, digest: int) -> tuple[list[memoryview], int, int]:
-        """Messages `first` to `last`, their size, and the digest chained over them. All of them must be held."""
+    def read(self, first: int, last: int) -> tuple[list[memoryview], int]:
+        """Messages `first` to `last`, and their size. All of them must be held."""
         messages: list[memoryview] = []
         size = 0
         for piece in self.pieces(first, last):
@@ -189,17 +188,16 @@ class Stream:
             unpacked = unpack_block(piece.block)
             assert not isinstance(unpacked, Rejected), "a block is checked before it is kept"
             if piece.is_whole(a, b):
-                body = piece.block[HEAD + 4 * piece.count :]
-                digest = crc32(body, digest)
-                size += len(body)
+                size += len(piece.block) - HEAD - 4 * piece.count
             else:
                 unpacked = unpacked[a - piece.start : b - piece.start + 1]
-                for message in unpacked:
-                    digest = crc32(message, digest)
-                    size += len(message)
-            messages = messages + unpacked if messages else unpacked
+                size += sum(map(len, unpacked))
+            if messages:
+                messages += unpacked
+            else:
+                messages = unpacked
         assert len(messages) == last - first + 1, "only what is held is delivered"
-        return messages, size, digest
+        return messages, size
 
 
 class Streams:

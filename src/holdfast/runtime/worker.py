@@ -5,9 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from random import Random
 from typing import Any
-from zlib import crc32
 
 from holdfast.group.ports import (
     AppFailed,
@@ -130,6 +128,5 @@ class AppWorker:
             application.on_decision(job.decision, self._context(job.log_ns, -job.index))
 
     def _context(self, log_ns: Nanos, place: int, said: list[Output] | None = None) -> Context:
-        """Seeded by the place in the order and nothing else: every replica draws the same."""
-        random = Random(crc32(f"{self._group}/{place}".encode()))
-        return Context(self._group, log_ns, random, place, said)
+        """It follows from the place in the order and nothing else."""
+        return Context(self._group, log_ns, place, said)

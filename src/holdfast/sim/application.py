@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from random import Random
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
 from holdfast.group.ports import (
     AppFailed,
@@ -132,7 +131,6 @@ class Worker:
                 return None
 
     def _context(self, log_ns: Nanos, place: int, said: list[Output] | None = None) -> Context:
-        """Seeded by the place in the order and nothing else: every replica draws the same."""
+        """It follows from the place in the order and nothing else."""
         group = self._unit.partition("/")[2]
-        random = Random(crc32(f"{group}/{place}".encode()))
-        return Context(group, log_ns, random, place, said)
+        return Context(group, log_ns, place, said)

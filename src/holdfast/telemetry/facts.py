@@ -105,7 +105,8 @@ class DeliveryFact(Fact, frozen=True, gc=False):
     first: int
     last: int
     digest: int
-    """crc32 of the messages, chained, so that replicas can be compared without the messages."""
+    """The sum of the hashes of all messages up to here, each seeded by its position, so that replicas can be compared
+    without the messages."""
 
 
 class GroupFact(Fact, frozen=True, gc=False):

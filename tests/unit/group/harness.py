@@ -499,7 +499,7 @@ class World:
                 if host.fails_at <= last:
                     return AppFailed(effect.index, "deliberate")
             host.app.apply(effect)
-            context = Context(GROUP, effect.log_ns, Random(1), effect.batch.position, [])
+            context = Context(GROUP, effect.log_ns, effect.batch.position, [])
             for message in effect.batch.messages:
                 for destination, payload in host.says(bytes(message)):
                     context.output(destination, payload)

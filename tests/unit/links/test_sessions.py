@@ -430,7 +430,7 @@ def test_frames_on_a_flow_that_is_not_agreed_on_are_not_handed_up() -> None:
         RawBatch(-5, memoryview(b"nonsense")),
         Key(1, b"x" * 32),
     ],
-    ids=str,
+    ids=["block", "channel", "offset", "batch", "key"],
 )
 def test_a_frame_that_makes_no_sense_never_raises(frame: Any) -> None:
     """Invariant 10; the channel that cannot be read on ends its session, and the next one works."""
