@@ -16,6 +16,7 @@ from holdfast.health.ports import HEALTH, Fresh, ResetHistory, Roster, RowsHeard
 from holdfast.health.spread import Spreader
 from holdfast.health.subscriptions import Subscribe, Subscriptions, Taken, Unsubscribe
 from holdfast.health.table import PathKey, PathTable, state_of
+from holdfast.health.throttle import Interest
 from holdfast.links.directory import DIRECTORY
 from holdfast.links.ports import MemberLeft, NeighboursChanged, PeerDown, PeerUp, Received
 from holdfast.machine import Machine, Outbox
@@ -47,6 +48,7 @@ class KeeperMachine(Machine):
         self.spreader = Spreader(table, neighbourhood.everybody, period_ns)
         self.alarms = Alarms()
         self.subscriptions = Subscriptions(roster.subnet_of)
+        self._watched: dict[str, int] = {}
         self.wall_offset_ns = wall_offset_ns
         self._compare_at: Nanos = NEVER
         """When to compare tables with a neighbour again."""
@@ -78,6 +80,7 @@ class KeeperMachine(Machine):
                 case ResetHistory():
                     wall = now + self.wall_offset_ns
                     self.history.reset(wall, item.path, item.by, item.note, out)
+                    out.up(HEALTH, item)  # traffic trusts the path again, too
                 case WallClock():
                     self.wall_offset_ns = item.offset_ns
                 case _:
@@ -121,10 +124,20 @@ class KeeperMachine(Machine):
         match item:
             case Subscribe():
                 self.subscriptions.subscribe(now, item, rows, self._last_changes, out)
+                self._tell_interest(out)
             case Unsubscribe():
                 self.subscriptions.unsubscribe(item.client)
+                self._tell_interest(out)
             case Taken():
                 self.subscriptions.taken(now, item, rows, out)
+
+    def _tell_interest(self, out: Outbox) -> None:
+        """What is watched is measured more often."""
+        watchers = self.subscriptions.watchers()
+        for subnet in dict.fromkeys((*self._watched, *watchers)):
+            if watchers.get(subnet, 0) != self._watched.get(subnet, 0):
+                out.up(HEALTH, Interest(subnet, watchers.get(subnet, 0)))
+        self._watched = watchers
 
     def _last_changes(self, count: int) -> list[Any]:
         return self.history.changes(limit=count)

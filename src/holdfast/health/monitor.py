@@ -19,7 +19,7 @@ from holdfast.health.needs import SetNeeds
 from holdfast.health.neighbourhood import Neighbourhood
 from holdfast.health.path import SPOKEN, Path, PathKey, key_of
 from holdfast.health.placement import Placement
-from holdfast.health.ports import HEALTH, KEEPER, Fresh, RowsHeard
+from holdfast.health.ports import HEALTH, KEEPER, Fresh, ResetHistory, RowsHeard
 from holdfast.health.speaker import Speaker
 from holdfast.health.table import PathTable
 from holdfast.health.throttle import BusyWindow, Interest, QueueDepth, Throttle
@@ -29,6 +29,7 @@ from holdfast.links.ports import (
     FlowLost,
     FlowReady,
     FlowUnheard,
+    LinkQueue,
     PeerDown,
     PeerUp,
     Received,
@@ -79,6 +80,8 @@ class HealthMachine(Machine):
         self._heap: list[tuple[Nanos, int, Path]] = []
         self._order = 0
         self._caster = Caster(self.throttle)
+        self._queues: dict[tuple[NodeId, str], int] = {}
+        """Bytes that wait in links, by peer and adapter, where they are many."""
         self._evidence = threshold(10, TESTS_PER_PATH, config.budget.alarms_per_1000_days)
         self._version = 0
         self._now: Nanos = 0
@@ -108,12 +111,18 @@ class HealthMachine(Machine):
                 self.names[item.peer] = self.placement.names[item.peer] = item.member.name
             elif kind is PeerDown:
                 self._peers.pop(item.peer, None)
+                for _, adapter in [key for key in self._queues if key[0] == item.peer]:
+                    self._queue(now, LinkQueue(item.peer, adapter, 0), touched)
             elif kind is RowsHeard:
                 self._rows(now, item, out)
             elif kind is Tune:
                 self._tune(now, item, touched)
             elif kind is SetNeeds:
                 self._set_needs(now, item, out)
+            elif kind is ResetHistory:
+                self._trust_again(now, item, out)
+            elif kind is LinkQueue:
+                self._queue(now, item, touched)
             elif kind in (Interest, QueueDepth, BusyWindow):
                 self._demand(now, item, touched)
         self._heed_needs(now, touched, out)
@@ -231,6 +240,24 @@ class HealthMachine(Machine):
             path.speaker.replan(now, self._plan(path.ready))
             touched[path.key] = path
             self._judge(now, path, out)
+
+    def _trust_again(self, now: Nanos, item: ResetHistory, out: Outbox) -> None:
+        """An operator vouches for a path that we send on."""
+        sender, adapter, listener, remote = item.path
+        if sender == self.me.node:
+            self.placement.reset(NodeId(listener), adapter, remote)
+            path = self._paths.get((listener, adapter, remote))
+            if path is not None:
+                self._judge(now, path, out)
+
+    def _queue(self, now: Nanos, item: LinkQueue, touched: dict[PathKey, Path]) -> None:
+        """Traffic waits at an adapter: all links that use it count together."""
+        if item.waiting:
+            self._queues[item.peer, item.adapter] = item.waiting
+        else:
+            self._queues.pop((item.peer, item.adapter), None)
+        waiting = sum(size for (_, name), size in self._queues.items() if name == item.adapter)
+        self._demand(now, QueueDepth(item.adapter, waiting), touched)
 
     def _demand(
         self, now: Nanos, item: Interest | QueueDepth | BusyWindow, touched: dict[PathKey, Path]

@@ -108,6 +108,14 @@ class Subscriptions:
     def __len__(self) -> int:
         return len(self._clients)
 
+    def watchers(self) -> dict[str, int]:
+        """How many clients watch each subnet; under the empty name those who watch all."""
+        found: dict[str, int] = {}
+        for client in self._clients.values():
+            for subnet in client.filter.subnets or ("",):
+                found[subnet] = found.get(subnet, 0) + 1
+        return found
+
     def lagging(self) -> int:
         """How many clients are behind and wait for a snapshot."""
         return sum(client.lags for client in self._clients.values())

@@ -37,6 +37,7 @@ from holdfast.links.ports import (
     FlowUnheard,
     FlowVerdict,
     Leave,
+    LinkQueue,
     MayFragment,
     MemberUpdate,
     MulticastKey,
@@ -132,6 +133,8 @@ class LinkMachine(Machine):
         self._cipher.renew(sessions.open(self.unit))
         self._outlet = Outlet(self.peer, self.flows, self._cipher, me.timing, self._moved)
         self._inlet = Inlet(self.peer, routes)
+        self._deep: dict[str, int] = {}
+        """What was last said of long queues."""
         self._touched = False
         """Something happened that may give this link something to send."""
         self._wanted = WantedFlows(me, member.node, self.unit, rng)
@@ -194,6 +197,7 @@ class LinkMachine(Machine):
         if self._touched and self.up_since is not None:
             acks, unheard = self._inlet.acks(now)
             self._outlet.flush(now, acks, unheard, out)
+            self._tell_queues(out)
         self._touched = False
         for flow in self.flows.values():
             if flow.parts or flow.apart:
@@ -222,6 +226,16 @@ class LinkMachine(Machine):
                 self._outlet.check(now, out)
         self._touched = True
         out.down(self.unit, _FLUSH)
+
+    def _tell_queues(self, out: Outbox) -> None:
+        """Who measures should leave room where traffic waits."""
+        deep = self._outlet.deep_queues()
+        if deep == self._deep:
+            return
+        for adapter in dict.fromkeys((*self._deep, *deep)):
+            if self._deep.get(adapter, 0) != deep.get(adapter, 0):
+                self._announce(out, LinkQueue(self.peer, adapter, deep.get(adapter, 0)))
+        self._deep = deep
 
     def _excuse(self, now: Nanos, late: Nanos) -> None:
         """This node was held up: what it did not hear in that time says nothing about the peer."""
@@ -511,6 +525,7 @@ class LinkMachine(Machine):
         `hang_up`: the flows are of no use either. `left`: the peer said goodbye, and will not answer. `resting`:
         both ends can do without."""
         self.up_since = None
+        self._deep = {}
         unsent = self._outlet.clear(out)
         self._inlet.clear()
         self._cipher.renew(self._sessions.open(self.unit))

@@ -31,6 +31,7 @@ from holdfast.wire.codec import Part, RoomyPart, encode, part_size, probe_part
 from holdfast.wire.frames import ChunkAck, Probe
 from holdfast.wire.packet import AnyPacket
 
+DEEP_STEP: Final = 1 << 20
 TURN_BYTES: Final = 1 << 20
 """What one turn gives to the flow of a channel at most."""
 FRAMES_MAX: Final = 1000
@@ -281,6 +282,16 @@ class Outlet:
             return "", ""
         flow = self.lanes.flow_of(lane)
         return flow.path if flow else "", lane.reason
+
+    def deep_queues(self) -> dict[str, int]:
+        """What waits by each adapter where much does, in steps, so that it does not change with every turn."""
+        deep: dict[str, int] = {}
+        for channel in self.channels.values():
+            if channel.waiting_bytes >= DEEP_STEP:
+                flow = self.lanes.flow_of(channel)
+                if flow is not None:
+                    deep[flow.adapter] = deep.get(flow.adapter, 0) + channel.waiting_bytes
+        return {adapter: waiting - waiting % DEEP_STEP for adapter, waiting in deep.items()}
 
     def status(self, received: dict[int, int]) -> list[dict[str, Any]]:
         return [

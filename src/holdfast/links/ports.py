@@ -310,6 +310,14 @@ class FlowReady(msgspec.Struct, frozen=True, gc=False):
     use: str = ""
 
 
+class LinkQueue(msgspec.Struct, frozen=True, gc=False):
+    """So many bytes of channels wait to be sent to a peer by an adapter; said when that changes much."""
+
+    peer: NodeId
+    adapter: str
+    waiting: int
+
+
 class FlowLost(msgspec.Struct, frozen=True, gc=False):
     """The flow cannot be used any more, for now or for good."""
 
