@@ -107,6 +107,8 @@ class Seen(msgspec.Struct, frozen=True):
     source: tuple[str, int]
     body: bytes
     """Everything behind the head of IP."""
+    number: int
+    """The same for all fragments of a packet."""
 
     @property
     def tcp_head(self) -> int:
@@ -149,4 +151,13 @@ def _packet(data: bytes) -> Seen:
     body = data[head:size]
     port = int.from_bytes(body[:2], "big") if not flags & 0x1FFF else 0
     source = (socket.inet_ntoa(data[12:16]), port)
-    return Seen(size, data[9], data[8], bool(flags & 0x4000), bool(flags & 0x3FFF), source, body)
+    return Seen(
+        size,
+        data[9],
+        data[8],
+        bool(flags & 0x4000),
+        bool(flags & 0x3FFF),
+        source,
+        body,
+        int.from_bytes(data[4:6], "big"),
+    )

@@ -114,7 +114,7 @@ class Pair:
     def probe(
         self, name: str, flow: FlowId | None, size: int, fragments: bool = False
     ) -> list[Seen]:
-        """Send one probe; the packets that crossed with its fill, or all that are fragments."""
+        """Send one probe; the packets that crossed with its fill, or all fragments of such."""
 
         async def send() -> None:
             node = self.nodes[name]
@@ -131,7 +131,11 @@ class Pair:
         self.tap.seen()
         self.loops[name].do(send())
         seen = self.tap.seen()
-        return [p for p in seen if (p.fragment if fragments else MARK * 8 in p.body)]
+        marked = [p for p in seen if MARK * 8 in p.body]
+        if not fragments:
+            return marked
+        ours = {(p.source[0], p.number) for p in marked}
+        return [p for p in seen if p.fragment and (p.source[0], p.number) in ours]
 
 
 async def _started(config: NodeConfig) -> Node:

@@ -7,6 +7,7 @@ keeper tells everybody; what listeners say of our own sending comes from there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any, ClassVar, Final
 
@@ -22,7 +23,7 @@ from holdfast.health.placement import Placement
 from holdfast.health.ports import HEALTH, KEEPER, Fresh, ResetHistory, RowsHeard
 from holdfast.health.speaker import Speaker
 from holdfast.health.table import PathTable
-from holdfast.health.throttle import BusyWindow, Interest, QueueDepth, Throttle
+from holdfast.health.throttle import BusyWindow, Hush, Interest, QueueDepth, Throttle
 from holdfast.health.wishes import Wishes
 from holdfast.links.config import Self
 from holdfast.links.ports import (
@@ -86,6 +87,23 @@ class HealthMachine(Machine):
         self._version = 0
         self._now: Nanos = 0
         self._excused_to: Nanos = 0
+        self._inputs: dict[type[Any], Callable[[Nanos, Any, dict[PathKey, Path], Outbox], None]] = {
+            Received: self._received,
+            FlowReady: self._ready,
+            FlowLost: self._lost,
+            FlowUnheard: self._unheard,
+            PeerUp: self._peer_up,
+            PeerDown: self._peer_down,
+            RowsHeard: self._rows,
+            Tune: self._tune,
+            SetNeeds: self._set_needs,
+            Hush: self._hush,
+            ResetHistory: self._trust_again,
+            LinkQueue: self._queue,
+            Interest: self._demand,
+            QueueDepth: self._demand,
+            BusyWindow: self._demand,
+        }
 
     # -- inputs --------------------------------------------------------------------------------------------------
 
@@ -93,38 +111,9 @@ class HealthMachine(Machine):
         self._clock(now)
         touched: dict[PathKey, Path] = {}
         for item in inputs:
-            kind = type(item)
-            if kind is Received:
-                self._received(now, item, touched, out)
-            elif kind is FlowReady:
-                self._ready(now, item, touched, out)
-            elif kind is FlowLost:
-                self._lost(now, item, touched, out)
-            elif kind is FlowUnheard:
-                path = self._paths.get((item.peer, item.adapter, item.remote_adapter))
-                if path is not None:
-                    path.listener.unheard(item.use)
-                    touched[path.key] = path
-            elif kind is PeerUp:
-                self._peers[item.peer] = True
-                self._count()
-                self.names[item.peer] = self.placement.names[item.peer] = item.member.name
-            elif kind is PeerDown:
-                self._peers.pop(item.peer, None)
-                for _, adapter in [key for key in self._queues if key[0] == item.peer]:
-                    self._queue(now, LinkQueue(item.peer, adapter, 0), touched)
-            elif kind is RowsHeard:
-                self._rows(now, item, out)
-            elif kind is Tune:
-                self._tune(now, item, touched)
-            elif kind is SetNeeds:
-                self._set_needs(now, item, out)
-            elif kind is ResetHistory:
-                self._trust_again(now, item, out)
-            elif kind is LinkQueue:
-                self._queue(now, item, touched)
-            elif kind in (Interest, QueueDepth, BusyWindow):
-                self._demand(now, item, touched)
+            take = self._inputs.get(type(item))
+            if take is not None:
+                take(now, item, touched, out)
         self._heed_needs(now, touched, out)
         for path in touched.values():
             self._after(now, path, out)
@@ -164,6 +153,26 @@ class HealthMachine(Machine):
                     touched[path.key] = path
                     if type(frame) is Settled:
                         self._judge(now, path, out)
+
+    def _unheard(
+        self, now: Nanos, item: FlowUnheard, touched: dict[PathKey, Path], out: Outbox
+    ) -> None:
+        path = self._paths.get((item.peer, item.adapter, item.remote_adapter))
+        if path is not None:
+            path.listener.unheard(item.use)
+            touched[path.key] = path
+
+    def _peer_up(self, now: Nanos, item: PeerUp, touched: dict[PathKey, Path], out: Outbox) -> None:
+        self._peers[item.peer] = True
+        self._count()
+        self.names[item.peer] = self.placement.names[item.peer] = item.member.name
+
+    def _peer_down(
+        self, now: Nanos, item: PeerDown, touched: dict[PathKey, Path], out: Outbox
+    ) -> None:
+        self._peers.pop(item.peer, None)
+        for _, adapter in [key for key in self._queues if key[0] == item.peer]:
+            self._queue(now, LinkQueue(item.peer, adapter, 0), touched, out)
 
     # -- flows ---------------------------------------------------------------------------------------------------
 
@@ -218,14 +227,16 @@ class HealthMachine(Machine):
 
     # -- what clients want ---------------------------------------------------------------------------------------
 
-    def _tune(self, now: Nanos, tune: Tune, touched: dict[PathKey, Path]) -> None:
+    def _tune(self, now: Nanos, tune: Tune, touched: dict[PathKey, Path], out: Outbox) -> None:
         self.wishes.tune(tune)
         for path in self._paths.values():
             if tune.subnet in ("", path.ready.subnet):
                 path.speaker.tune(now, self.wishes.signatures(path.ready.subnet))
                 touched[path.key] = path
 
-    def _set_needs(self, now: Nanos, item: SetNeeds, out: Outbox) -> None:
+    def _set_needs(
+        self, now: Nanos, item: SetNeeds, touched: dict[PathKey, Path], out: Outbox
+    ) -> None:
         self._needs_changed = True
         if not self.placement.set(item):
             what = f"needs of {traffic_name(item.traffic)}: this node has too many; not taken"
@@ -241,7 +252,12 @@ class HealthMachine(Machine):
             touched[path.key] = path
             self._judge(now, path, out)
 
-    def _trust_again(self, now: Nanos, item: ResetHistory, out: Outbox) -> None:
+    def _hush(self, now: Nanos, item: Hush, touched: dict[PathKey, Path], out: Outbox) -> None:
+        self.throttle.hushed_until = max(self.throttle.hushed_until, item.until_ns)
+
+    def _trust_again(
+        self, now: Nanos, item: ResetHistory, touched: dict[PathKey, Path], out: Outbox
+    ) -> None:
         """An operator vouches for a path that we send on."""
         sender, adapter, listener, remote = item.path
         if sender == self.me.node:
@@ -250,17 +266,23 @@ class HealthMachine(Machine):
             if path is not None:
                 self._judge(now, path, out)
 
-    def _queue(self, now: Nanos, item: LinkQueue, touched: dict[PathKey, Path]) -> None:
+    def _queue(
+        self, now: Nanos, item: LinkQueue, touched: dict[PathKey, Path], out: Outbox
+    ) -> None:
         """Traffic waits at an adapter: all links that use it count together."""
         if item.waiting:
             self._queues[item.peer, item.adapter] = item.waiting
         else:
             self._queues.pop((item.peer, item.adapter), None)
         waiting = sum(size for (_, name), size in self._queues.items() if name == item.adapter)
-        self._demand(now, QueueDepth(item.adapter, waiting), touched)
+        self._demand(now, QueueDepth(item.adapter, waiting), touched, out)
 
     def _demand(
-        self, now: Nanos, item: Interest | QueueDepth | BusyWindow, touched: dict[PathKey, Path]
+        self,
+        now: Nanos,
+        item: Interest | QueueDepth | BusyWindow,
+        touched: dict[PathKey, Path],
+        out: Outbox,
     ) -> None:
         self.throttle.demand(now, item)
         for path in self._paths.values():
@@ -353,7 +375,7 @@ class HealthMachine(Machine):
         if self.table.fresh:
             out.up(KEEPER, Fresh())
 
-    def _rows(self, now: Nanos, item: RowsHeard, out: Outbox) -> None:
+    def _rows(self, now: Nanos, item: RowsHeard, touched: dict[PathKey, Path], out: Outbox) -> None:
         """Listeners have said something new of what we send."""
         ours: dict[PathKey, Path] = {}
         for row in item.rows:

@@ -281,6 +281,8 @@ class Speaker:
 
     def _probes(self, now: Nanos, lanes: set[str], pair: int, sends: list[SendFrame]) -> Sent:
         """Probes of the lanes that a basic can announce now, as many as the budget and the basic have room for."""
+        if now < self._throttle.hushed_until:
+            return []
         self._turn += 1
         shared = _SHARED[self._turn % 3 :] + _SHARED[: self._turn % 3]
         room = ANNOUNCED_MAX - 4

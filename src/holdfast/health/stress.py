@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from holdfast.health.config import HealthConfig
+from holdfast.health.ports import HEALTH
 from holdfast.health.stress_job import (
     FILLS_MAX,
     LANES_MAX,
@@ -26,6 +27,7 @@ from holdfast.health.stress_job import (
     key_of,
     make_lanes,
 )
+from holdfast.health.throttle import Hush
 from holdfast.links.ports import (
     FlowLost,
     FlowReady,
@@ -57,6 +59,8 @@ RUNS_KEPT: Final = 4
 PAIRS_MAX: Final = 1000
 LISTENED_MAX: Final = 16
 FLOWS_KNOWN_MAX: Final = 256
+QUIET_NS: Final = 6 * SECOND
+"""By then a connection that was stuck has been given up, and another one is there."""
 _REPORT_NS: Final = 250 * MILLISECOND
 _SILENT_NS: Final = 30 * SECOND
 
@@ -124,6 +128,8 @@ class StressMachine(Machine):
         self._jobs: deque[Job | tuple[StressOrder, NodeId]] = deque()
         """The first may be at work; the others wait as they were ordered."""
         self._told_at = 0
+        self._quiet_at: Nanos = NEVER
+        """From when on nothing of the heartbeats is left on the connections that measure."""
         self._heard: dict[NodeId, _Counting] = {}
         self.runs: dict[int, list[Pair]] = {}
 
@@ -235,7 +241,16 @@ class StressMachine(Machine):
         self._jobs.append((order, client))
 
     def _start(self, now: Nanos) -> None:
-        """Turn the order at the head of the queue into a job."""
+        """Turn the order at the head of the queue into a job, once the heartbeats have fallen silent: one of theirs
+        that does not pass holds up everything behind it on its connection."""
+        if not self._jobs:
+            self._quiet_at = NEVER
+            return
+        if self._quiet_at == NEVER:
+            streams = any(ready.use.startswith("mss:") for ready in self._flows.values())
+            self._quiet_at = now + (QUIET_NS if streams else 0)
+        if now < self._quiet_at:
+            return
         while self._jobs and not isinstance(self._jobs[0], Job):
             order, client = self._jobs[0]
             known = self._known.get(NodeId(order.target), {})
@@ -248,6 +263,8 @@ class StressMachine(Machine):
         self._expire(now)
         self._start(now)
         job = self._job()
+        if self._jobs:
+            out.up(HEALTH, Hush(now + SECOND))
         if job is not None:
             self._send(now, job, out)
             if job.passed(now):

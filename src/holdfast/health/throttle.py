@@ -31,6 +31,12 @@ _STEADY_PERCENT: Final = 65
 """What a quiet path may use of its budget; the rest is for doubts."""
 
 
+class Hush(msgspec.Struct, frozen=True, gc=False):
+    """Input: no diagnostics until then. Somebody else measures, on the same connections."""
+
+    until_ns: Nanos
+
+
 class Interest(msgspec.Struct, frozen=True, gc=False):
     """Input: clients watch the paths of a subnet (empty: of all), or do so no longer."""
 
@@ -88,6 +94,8 @@ class Throttle:
         self._adapters: dict[str, Bucket] = {}
         self._interest: dict[str, int] = {}
         self._depth: dict[str, int] = {}
+        self.hushed_until: Nanos = 0
+        """No diagnostics before this: somebody else measures."""
         self._windows: list[BusyWindow] = []
 
     def bucket(self, now: Nanos, rate: int) -> Bucket:

@@ -29,7 +29,7 @@ def filled(*ranges: tuple[int, int]) -> Stream:
 
 
 def read(stream: Stream, first: int, last: int) -> list[bytes]:
-    return [bytes(message) for message in stream.read(first, last, 0)[0]]
+    return [bytes(message) for message in stream.read(first, last)[0]]
 
 
 @pytest.mark.parametrize(

@@ -218,8 +218,9 @@ def test_with_a_thousand_nodes_each_sends_to_few_and_all_hold_the_whole_table() 
             break
     assert differing(hamlet) == []
     degrees = [len(villager.hood.everybody()) for villager in hamlet.villagers]
-    assert max(degrees) <= 10
-    assert max(len(villager.sent_to) for villager in hamlet.villagers) <= 10
+    # Ten edges of the cube; as nobody is heard here but the first neighbour, the others' neighbours as well.
+    assert max(degrees) <= 20
+    assert max(len(villager.sent_to) for villager in hamlet.villagers) <= 20
     before = hamlet.frames
     first = hamlet.villagers[0]
     peer = first.hood.everybody()[0]

@@ -13,6 +13,8 @@ from tests.unit.links.harness import World, connected
 
 from holdfast.health.needs import NEVER, Needs, SetNeeds
 from holdfast.health.placement import NEEDS_MAX
+from holdfast.health.ports import RowsHeard
+from holdfast.health.table import key_of
 from holdfast.links.ports import (
     DATAGRAMS,
     FIT,
@@ -71,8 +73,8 @@ def tell(world: World, home: str, **values: Any) -> None:
         row = world.row("n1", "n1", "n2", home, transport)
         assert row is not None
         news = msgspec.structs.replace(row, n=row.n + 1, **values)
-        frame = Received(world.nodes["n2"].id, [PathRows((news,))], world.now)
-        world.turn("n1", [("health", frame)])
+        world.core("n1").table.rows[key_of(news)] = news
+        world.turn("n1", [("health", RowsHeard((news,)))])
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
@@ -296,7 +298,7 @@ def test_what_traffic_needs_survives_a_health_unit_that_fails() -> None:
     world = connected()
     world.strict = False
     need(world, DATAGRAMS + LARGE, Needs(size=1200))
-    world.turn("n1", [("health", Received(world.nodes["n2"].id, [PathRows((None,))], 0))])  # type: ignore[arg-type]
+    world.turn("n1", [("health", RowsHeard((None,)))])  # type: ignore[arg-type]
     assert [f.unit for f in world.nodes["n1"].failures] == ["health"]
     both(world, 2)
     home = adapter(world, DATAGRAMS + LARGE)
