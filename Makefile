@@ -4,6 +4,7 @@ SHELL := /bin/bash
 bin := .venv/bin
 ARGS ?=
 SEEDS ?= 1..500
+JOBS ?= 2
 GROUP_SEEDS ?= 1..2000
 
 .DEFAULT_GOAL := help
@@ -19,8 +20,8 @@ setup: ## make .venv with everything in it; a second run takes no time
 demo: setup ## start a domain, break its network, watch it go on
 	@$(bin)/holdfast demo $(ARGS)
 
-test: setup ## run the tests
-	@$(bin)/pytest $(ARGS)
+test: setup ## run the tests, file by file on two cores (JOBS=0: in one process)
+	@$(bin)/pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 check: setup ## lint, format, types, direction of imports
 	@failed=; for step in "ruff check" "ruff format --check" "mypy" "lint-imports --no-logo"; do \
