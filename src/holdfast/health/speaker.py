@@ -281,7 +281,7 @@ class Speaker:
 
     def _probes(self, now: Nanos, lanes: set[str], pair: int, sends: list[SendFrame]) -> Sent:
         """Probes of the lanes that a basic can announce now, as many as the budget and the basic have room for."""
-        if now < self._throttle.hushed_until:
+        if not self.lanes or now < self._throttle.hushed_until:
             return []
         self._turn += 1
         shared = _SHARED[self._turn % 3 :] + _SHARED[: self._turn % 3]
@@ -337,11 +337,13 @@ class Speaker:
     def _basic(
         self, now: Nanos, pulse: Pulse, pair: int, announced: dict[str, list[int]], echo: Echo
     ) -> SendFrame:
-        codes = [
-            self.lanes[name].plan.base + index
-            for name in announces(pulse.lane)
-            for index in announced.get(name, ())
-        ]
+        codes = []
+        if announced:
+            codes = [
+                self.lanes[name].plan.base + index
+                for name in announces(pulse.lane)
+                for index in announced.get(name, ())
+            ]
         tunables = self._tunables(pulse)
         period_ns = tunables.period_ns * pulse.every
         pulse.n += 1

@@ -80,7 +80,7 @@ def _config(number: int, nodes: int) -> NodeConfig:
     adapters = []
     for index, subnet in enumerate(SUBNETS, 1):
         host, port = address(index, number)
-        adapters.append(AdapterConfig(subnet, f"{host}:{port}", transports=("udp",)))
+        adapters.append(AdapterConfig(subnet, f"{host}:{port}", transports=("udp",), measure=()))
     return NodeConfig(
         domain="ring",
         name=node_name(number),
