@@ -342,6 +342,30 @@ def test_letting_go_of_more_than_a_state_brought_is_caught() -> None:
         book.see(sight("n1", trimmed(3, 1, 1, 1)))
 
 
+def let_in_again() -> Buffers:
+    """n2 was removed when it had one entry, and is let in again with the fourth; it still has the view of before."""
+    book, out = Buffers(), view().without("n2")
+    book.see(sight("n2", log_of(1)))
+    book.see(sight("n1", log_of(1, 1, 1, commit=3), view=out))
+    back = out.with_member(Member("n2", b"n2" * 8, 1, voter=False, promote=True))
+    book.see(sight("n1", log_of(1, 1, 1, 1, commit=4), view=back))
+    return book
+
+
+def test_one_that_is_let_in_again_may_not_ask_for_what_was_decided_without_it() -> None:
+    book = let_in_again()
+    book.see(sight("n3", trimmed(3, 1, 1, 1)))
+    book.see_source(source(freed=3))
+
+
+def test_letting_go_of_what_came_after_a_member_was_let_in_again_is_caught() -> None:
+    book = let_in_again()
+    with caught("n3 has let go of entries up to 5, n2 has come to 4"):
+        book.see(sight("n3", trimmed(5, 1, 1, 1, 1, 1)))
+    with caught("the source of n4 has let go of messages up to 5, n2 has come to 4"):
+        book.see_source(source(freed=5))
+
+
 def source(**changes: Any) -> SourceSight:
     seen = SourceSight("book", "n4", RED, last=9, freed=0, held=0, window=1000)
     return msgspec.structs.replace(seen, **changes)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from holdfast.group.entries import View
+from holdfast.group.log import Cursor
 from holdfast.group.ports import APPLY_MAX
 from holdfast.group.waiting import WAITING_MAX
 from holdfast.sim.checkers.sight import WHOLE, Sight, SourceSight, Violation
@@ -23,6 +25,8 @@ class Buffers:
         self._freed: dict[tuple[str, int, int], int] = {}
         self._sights: dict[str, Sight] = {}
         """The last sight of every replica that runs; logs and cursors in it are live."""
+        self._let_in: dict[str, Cursor] = {}
+        """Where the order was when a member was let in that had not been there from the start."""
 
     def ended(self, host: str) -> None:
         self._sights.pop(host, None)
@@ -34,16 +38,17 @@ class Buffers:
     # -- letting go ----------------------------------------------------------------------------------------------
 
     def see(self, sight: Sight) -> None:
-        self._sights[sight.host] = sight
+        self._look_who_is_new(sight)
         ground = sight.log.ground.index
         before, self._grounds[sight.life] = self._grounds.get(sight.life, 0), ground
         if ground > max(before, self._given.get(sight.life, 0)):
             for other in self._needy():
-                if other.log.last < ground and other.host != sight.host:
+                come = self._come_to(other).index
+                if come < ground and other.host != sight.host:
                     raise Violation(
                         "nothing is let go of that a member may ask for",
                         f"{sight.group}: {sight.host} has let go of entries up to {ground}, "
-                        f"{other.host} has come to {other.log.last}",
+                        f"{other.host} has come to {come}",
                     )
 
     def see_source(self, sight: SourceSight) -> None:
@@ -52,8 +57,9 @@ class Buffers:
         if sight.freed <= before:
             return
         for other in self._needy():
-            come = other.log.tail.next.get(sight.stream, 1) - 1
-            if come < sight.freed and not other.log.tail.is_over(sight.stream):
+            at = self._come_to(other)
+            come = at.next.get(sight.stream, 1) - 1
+            if come < sight.freed and not at.is_over(sight.stream):
                 raise Violation(
                     "nothing is let go of that a member may ask for",
                     f"{sight.group}: the source of {sight.host} has let go of messages up to {sight.freed}, "
@@ -62,8 +68,7 @@ class Buffers:
 
     def _needy(self) -> list[Sight]:
         """Members of the view that follow the order from where they are; others will be given a state."""
-        views = [sight.view for sight in self._sights.values() if sight.view is not None]
-        view = max(views, key=lambda view: view.number, default=None)
+        view = self._decided()
         waited = [] if view is None else [m.name for m in view.members if not m.suspended]
         return [
             sight
@@ -72,6 +77,29 @@ class Buffers:
             and sight.state in ("leading", "following")
             and sight.host in waited
         ]
+
+    def _decided(self) -> View | None:
+        """The last view that any replica knows to be decided."""
+        views = [sight.view for sight in self._sights.values() if sight.view is not None]
+        return max(views, key=lambda view: view.number, default=None)
+
+    def _look_who_is_new(self, sight: Sight) -> None:
+        before = self._decided()
+        self._sights[sight.host] = sight
+        view = sight.view
+        if before is None or view is None or view.number <= before.number:
+            return
+        known = [(member.name, member.node, member.life) for member in before.members]
+        for member in view.members:
+            if (member.name, member.node, member.life) not in known:
+                self._let_in[member.name] = sight.log.cursor_at(sight.log.commit)
+
+    def _come_to(self, sight: Sight) -> Cursor:
+        """From where on a member may ask. What was decided before it was let in was kept for the others, and may be
+        gone: one that was removed, and still has the log of that time, is given a state."""
+        let_in = self._let_in.get(sight.host)
+        tail = sight.log.tail
+        return tail if let_in is None or let_in.index <= tail.index else let_in
 
     # -- bounds --------------------------------------------------------------------------------------------------
 
