@@ -286,7 +286,7 @@ class HealthMachine(Machine):
     ) -> None:
         self.throttle.demand(now, item)
         for path in self._paths.values():
-            path.speaker.respread(now)
+            path.speaker.spread(now)
             touched[path.key] = path
 
     # -- the tick ------------------------------------------------------------------------------------------------

@@ -199,10 +199,10 @@ class Speaker:
 
     def respread(self, now: Nanos) -> None:
         """What is sent has changed: spread it over the budget, and tell the listener."""
-        self._spread(now)
+        self.spread(now)
         self.stale = True
 
-    def _spread(self, now: Nanos) -> None:
+    def spread(self, now: Nanos) -> None:
         """How often each lane is sent, as the budget and the demand of this moment have it."""
         self._spread_at = now + SPREAD_NS
         basics = basics_per_second(list(self.pulses.values()), self._period_ns)
@@ -250,7 +250,7 @@ class Speaker:
     def tick(self, now: Nanos, echoes: dict[FlowId, Echo], casts: list[int]) -> list[SendFrame]:
         """Everything that is due. `casts` went out by multicast just now, and must be announced."""
         if now >= self._spread_at:
-            self._spread(now)  # a busy hour may have begun, or ended
+            self.spread(now)  # a busy hour may have begun, or ended
         due = {pulse.lane for pulse in self.pulses.values() if now >= pulse.next_at}
         hurried = self._hurried()
         if not due and not hurried:

@@ -84,6 +84,8 @@ does not take it loses the session, and is told."""
 FLOWS_MAX: Final = 1024
 HELLOS_MAX: Final = 7
 """A stream on which so many hellos had no answer is closed, and another one is tried."""
+DEEP_NS: Final = 250 * MILLISECOND
+"""How often at most something is said of long queues."""
 LAG: Final = 100 * MILLISECOND
 """A wake-up that is later than this shows that this node was held up, so it may have heard nobody."""
 _FLUSH: Final = object()
@@ -135,6 +137,7 @@ class LinkMachine(Machine):
         self._inlet = Inlet(self.peer, routes)
         self._deep: dict[str, int] = {}
         """What was last said of long queues."""
+        self._deep_at: Nanos = 0
         self._touched = False
         """Something happened that may give this link something to send."""
         self._wanted = WantedFlows(me, member.node, self.unit, rng)
@@ -197,7 +200,8 @@ class LinkMachine(Machine):
         if self._touched and self.up_since is not None:
             acks, unheard = self._inlet.acks(now)
             self._outlet.flush(now, acks, unheard, out)
-            self._tell_queues(out)
+        if (self._touched or self._deep) and self.up_since is not None:
+            self._tell_queues(now, out)
         self._touched = False
         for flow in self.flows.values():
             if flow.parts or flow.apart:
@@ -227,11 +231,14 @@ class LinkMachine(Machine):
         self._touched = True
         out.down(self.unit, _FLUSH)
 
-    def _tell_queues(self, out: Outbox) -> None:
-        """Who measures should leave room where traffic waits."""
+    def _tell_queues(self, now: Nanos, out: Outbox) -> None:
+        """Who measures should leave room where traffic waits. Queues come and go, so it is not said often."""
+        if now < self._deep_at:
+            return
         deep = self._outlet.deep_queues()
         if deep == self._deep:
             return
+        self._deep_at = now + DEEP_NS
         for adapter in dict.fromkeys((*self._deep, *deep)):
             if self._deep.get(adapter, 0) != deep.get(adapter, 0):
                 self._announce(out, LinkQueue(self.peer, adapter, deep.get(adapter, 0)))
