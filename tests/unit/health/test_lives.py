@@ -88,7 +88,8 @@ def test_a_restart_is_no_fault_of_any_path() -> None:
 actions = st.one_of(
     st.tuples(st.just("pause"), st.sampled_from(["n1", "n2"]), st.integers(1, 40)),
     st.tuples(st.just("jump"), st.sampled_from(["n1", "n2"]), st.integers(-100, 100)),
-    st.tuples(st.just("tune"), st.sampled_from(["n1", "n2"]), st.integers(1, 40)),
+    # A node that promises to be heard every 25 ms, and then pauses for 200 ms, is rightly taken for dead.
+    st.tuples(st.just("tune"), st.sampled_from(["n1", "n2"]), st.integers(4, 40)),
     st.tuples(st.just("demand"), st.sampled_from(["n1", "n2"]), st.integers(0, 40)),
     st.tuples(st.just("lose words"), st.sampled_from(["n1", "n2"]), st.integers(0, 4)),
 )
@@ -101,6 +102,7 @@ def act(wires: Wires, action: tuple[str, str, int]) -> None:
     elif what == "jump":
         wires.units[name].clock += amount * SECOND // 10
         wires.units[name].armed_at = 0
+        wires._arm(wires.units[name])  # its timers go on, whatever its clock says
     elif what == "tune":
         wires.give(name, Tune("", "basic_active", period_ns=amount * 25 * MILLISECOND))
         wires.give(name, Tune("", "diag_active", period_ns=amount * 30 * MILLISECOND))
@@ -114,7 +116,9 @@ def act(wires: Wires, action: tuple[str, str, int]) -> None:
         wires.channel_faults = [lambda _a, b, f: b == name and isinstance(f, kind)]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=25, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 @given(
     st.lists(st.tuples(st.integers(1, 30), actions), max_size=8),
     st.integers(0, 1000),
