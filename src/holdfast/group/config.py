@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, Literal
 
 import msgspec
@@ -220,16 +221,16 @@ def units_for(frame: AnyFrame) -> tuple[str, ...]:
     A source and a replica on the same node both hold messages and both free them, so `Nack` and `Freed` go to
     both; each ignores what is not its own.
     """
-    if isinstance(frame, Nack):
-        if frame.from_log:
-            return (log_unit(frame.group),)
-        return (source_unit(frame.group), replica_unit(frame.group))
-    if isinstance(frame, Freed):
-        return (source_unit(frame.group), replica_unit(frame.group))
-    if isinstance(frame, Payload | Lost):
-        return (replica_unit(frame.group), log_unit(frame.group))
-    if isinstance(frame, Outputs):
-        return (SINK,)
-    if type(frame) in GROUP_FRAMES:
-        return (replica_unit(frame.group),)  # type: ignore[union-attr]  # all of these have one
-    return ()
+    kind = type(frame)
+    if kind is Nack and frame.from_log:  # type: ignore[union-attr]  # it is one
+        return (log_unit(frame.group),)  # type: ignore[union-attr]
+    return _units(kind, frame.group) if kind in GROUP_FRAMES else ()  # type: ignore[union-attr]  # all have one
+
+
+@lru_cache(maxsize=256)
+def _units(kind: type[AnyFrame], group: str) -> tuple[str, ...]:
+    if kind is Nack or kind is Freed:
+        return (source_unit(group), replica_unit(group))
+    if kind is Payload or kind is Lost:
+        return (replica_unit(group), log_unit(group))
+    return (SINK,) if kind is Outputs else (replica_unit(group),)

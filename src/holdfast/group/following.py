@@ -56,14 +56,17 @@ class Following:
         if leadership.leader != peer.name:
             leadership.follow(peer.name)
             self._told = (0, 0)
+            self._all_marks = True
             core.fact("follows", f"{core.name} follows {peer.name}", now, out)
         self._take(frame)
         return True
 
     def _take(self, frame: Append) -> None:
         core = self._core
-        # Also where it does not fit: a new leader wants to know what everybody holds.
-        self._all_marks = self._all_marks or not frame.entries
+        # Also where it does not fit: a new leader wants to know what everybody holds. That something is decided now
+        # is no question.
+        asks = not frame.entries and frame.commit <= core.waiting.leader_commit
+        self._all_marks = self._all_marks or asks
         if not core.waiting.take(frame):
             self._answer = False
             return
@@ -99,7 +102,7 @@ class Following:
         self._acknowledge(now, out)
 
     def _acknowledge(self, now: Nanos, out: Outbox) -> None:
-        """Tell the leader how far this replica has come. That only its application has moved can wait a little."""
+        """Tell the leader how far this replica has come. What decides nothing can wait a little."""
         core = self._core
         told = (core.waiting.match, core.delivery.applied)
         leader = core.peers.named(core.leadership.leader)
@@ -107,7 +110,8 @@ class Following:
         if leader is None or (self._answer is None and told == self._told):
             return
         due_ns = self._told_ns + core.config.free_period_ns
-        if self._answer is None and told[0] == self._told[0] and now < due_ns:
+        urgent = self._answer is False or self._all_marks or told[0] != self._told[0]
+        if not urgent and now < due_ns:
             self._due_ns = due_ns
             return
         ok = self._answer is not False

@@ -191,36 +191,37 @@ class ReplicaMachine(Machine):
                             hole.due_ns = NEVER
 
     def _settle(self, now: Nanos, out: Outbox) -> None:
-        core = self._core
+        core, leadership, recovery = self._core, self._core.leadership, self._core.recovery
         if core.waiting.diverged or core.log.cut_at:
             self._look_at_cuts(now, out)
-        if core.recovery.leading != core.leadership.leading:
-            core.recovery.leading = core.leadership.leading
-            core.recovery.forget()
+        if recovery.leading != leadership.leading:
+            recovery.leading = leadership.leading
+            recovery.forget()
         if core.is_blank and self._founding.found(now, out):
             core.follow_view()
             if self._election.campaign(now, out):
                 self._leading.begin(now, out)
-        if core.leadership.leading:
+        if leadership.leading:
             if not self._leading.settle(now, out):
                 self._election.be_shy(now)
         elif not core.is_blank:
             self._following.settle(now, out)
             self._joining.settle(now)
-        if not core.is_blank:
+        if core.streams.changed and not core.is_blank:
             # While blank they gather: what was heard of before the start is a gap afterwards.
             for stream in core.streams.changed:
-                core.recovery.look(core.streams.streams[stream], now, out)
+                recovery.look(core.streams.streams[stream], now, out)
             core.streams.changed.clear()
         self._state_out.settle(now, out)
-        self._say_stuck(now, out)
+        if self._founding.stuck != self._stuck:
+            self._say_stuck(now, out)
         if core.journal is not None:
             if core.journal.wants_state:
                 self._state_out.for_store(out)
             core.journal.settle(out)
         self.deadline = min(
-            self._leading.deadline(now) if core.leadership.leading else self._following.deadline(),
-            core.recovery.deadline(),
+            self._leading.deadline(now) if leadership.leading else self._following.deadline(),
+            recovery.deadline() if recovery.gaps else NEVER,
             self._joining.deadline(),
             self._founding.deadline(),
             self._election.deadline(),
@@ -249,11 +250,9 @@ class ReplicaMachine(Machine):
         self._joining.undone(now, delivered)
 
     def _say_stuck(self, now: Nanos, out: Outbox) -> None:
-        stuck = self._founding.stuck
-        if stuck != self._stuck:
-            self._stuck = stuck
-            if stuck:
-                self._core.fact("halted", stuck, now, out)
+        self._stuck = self._founding.stuck
+        if self._stuck:
+            self._core.fact("halted", self._stuck, now, out)
 
     # -- inputs --------------------------------------------------------------------------------------------------
 

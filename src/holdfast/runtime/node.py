@@ -516,4 +516,4 @@ class Node:
 
 
 def _answers(driver: Driver, unit: str) -> Callable[[Any], None]:
-    return lambda item: driver.offer_from_thread(unit, item)
+    return lambda item: driver.answer_from_thread(unit, item)

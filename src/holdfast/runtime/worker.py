@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from holdfast.group.ports import (
@@ -38,8 +38,7 @@ class AppWorker:
         kind = type(application)
         self._is_asked = kind.on_loss is not Replica.on_loss
         self._is_told = kind.on_decision is not Replica.on_decision
-        self._jobs: deque[Job] = deque()
-        self._changed = threading.Condition()
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._closing = False
         self._failed = False
         self._thread = threading.Thread(target=self._run, name=f"holdfast-app-{group}", daemon=True)
@@ -51,29 +50,26 @@ class AppWorker:
             return
         if isinstance(job, Tell) and not self._is_told:
             return
-        with self._changed:
-            self._jobs.append(job)
-            self._changed.notify()
+        self._jobs.put(job)
 
     def close(self, timeout_s: float = 5.0) -> bool:
         """Stop after the job that is running; False when the application does not return in time."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify()
+        self._closing = True
+        self._jobs.put(None)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                while not self._jobs and not self._closing:
-                    self._changed.wait()
-                if self._closing:
-                    return
-                jobs, self._jobs = self._jobs, deque()
-            self._work(jobs)
+        waiting = self._jobs
+        while not self._closing:
+            jobs = [waiting.get()]
+            try:
+                while True:
+                    jobs.append(waiting.get_nowait())
+            except Empty:
+                self._work([job for job in jobs if job is not None])
 
-    def _work(self, jobs: deque[Job]) -> None:
+    def _work(self, jobs: list[Job]) -> None:
         """Do a batch of jobs; what was applied is reported once for all that came before."""
         index = size = 0
         outputs: list[Output] = []

@@ -109,6 +109,10 @@ class ChunkAck(Frame, frozen=True, gc=False, array_like=True, tag=5):
     ranges: tuple[tuple[int, int], ...] = ()
 
 
+class Hurry(Frame, frozen=True, gc=False, array_like=True, tag=7):
+    """The sender waits for acknowledgements: on a stream they would take their time."""
+
+
 class Members(Frame, frozen=True, gc=False, array_like=True, tag=6):
     """Members that the sender knows of."""
 
@@ -612,6 +616,7 @@ AnyFrame = (
     | Key
     | Chunk
     | ChunkAck
+    | Hurry
     | Members
     | RawBatch
     | Bye

@@ -25,6 +25,7 @@ from holdfast.cli.bench.raw import BURST
 from holdfast.group.ports import Batch, Context, Replica
 from holdfast.node.config import parse_config
 from holdfast.runtime.collector import calm_collector
+from holdfast.runtime.loop import run as run_loop
 from holdfast.runtime.node import Node
 from holdfast.types import MILLISECOND, SECOND
 
@@ -233,6 +234,6 @@ async def run_raw(ports: list[int], place: int, packed: bool) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "raw":
-        asyncio.run(run_raw(json.loads(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "packed"))
+        run_loop(run_raw(json.loads(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "packed"))
     else:
-        asyncio.run(run(Path(sys.argv[1]).read_text()))
+        run_loop(run(Path(sys.argv[1]).read_text()))

@@ -21,6 +21,7 @@ import msgspec
 from holdfast.errors import HoldfastError, MisuseError
 from holdfast.node.config import NodeConfig
 from holdfast.runtime.collector import calm_collector
+from holdfast.runtime.loop import run as run_loop
 from holdfast.runtime.node import Node
 from holdfast.runtime.parts import load_config
 from holdfast.types import MILLISECOND, NodeId
@@ -175,4 +176,4 @@ async def main(path: Path) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    asyncio.run(main(Path(sys.argv[1])))
+    run_loop(main(Path(sys.argv[1])))
