@@ -25,7 +25,6 @@ class Following:
         self._all_marks = False
         self._told = (0, 0)
         """What the leader was last told: (match, applied)."""
-        self._told_ns = 0
         self._due_ns = NEVER
         self._stands = (0, 0)
         """Where the log stood still while entries waited for their messages, and since when."""
@@ -106,14 +105,14 @@ class Following:
         core = self._core
         told = (core.waiting.match, core.delivery.applied)
         leader = core.peers.named(core.leadership.leader)
-        self._due_ns = NEVER
         if leader is None or (self._answer is None and told == self._told):
+            self._due_ns = NEVER
             return
-        due_ns = self._told_ns + core.config.free_period_ns
         urgent = self._answer is False or self._all_marks or told[0] != self._told[0]
-        if not urgent and now < due_ns:
-            self._due_ns = due_ns
-            return
+        if not urgent:
+            self._due_ns = min(self._due_ns, now + core.config.free_period_ns)
+            if now < self._due_ns:
+                return
         ok = self._answer is not False
         hint = 0 if ok else core.waiting.hint
         every, self._all_marks = self._all_marks, False
@@ -124,7 +123,7 @@ class Following:
         post(out, [leader.node], ack)
         self._answer = None
         self._told = told
-        self._told_ns = now
+        self._due_ns = NEVER
 
     def _marks(self, every: bool) -> tuple[tuple[StreamId, int], ...]:
         """The highest numbers held: of the streams that have changed, and of all of them with each sign of life."""
