@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from holdfast.group.policy import Rule
 from holdfast.sim.cluster import Cluster, GroupPlan, node_name
 from holdfast.sim.ledger import Load
 from holdfast.sim.nemesis import Budget, plan
@@ -34,13 +35,26 @@ MOODS: Final[dict[str, tuple[str, ...]]] = {
     "slow": ("slow-application", "slow-application", "pause", "burst", "disk", "leader"),
     "full": ("full-disk", "disk", "down", "burst"),
     "sources": ("source", "source", "burst", "break", "leader"),
+    "losses": ("orphan", "orphan", "break", "burst", "source", "leader"),
     "members": ("member", "member", "hand-over", "leader", "down", "burst"),
     "everything": (
         "break", "down", "pause", "disk", "leader", "split", "slow-application", "full-disk",
-        "burst", "source", "member", "hand-over",
+        "burst", "source", "orphan", "member", "hand-over",
     ),
 }  # fmt: skip
 """What a nemesis likes to do; each run has one mood."""
+
+
+TABLES: Final[tuple[tuple[Rule, ...], ...]] = (
+    (),
+    (),
+    (Rule("drop", priority=2, at_once=True),),
+    (Rule("recover else suspend", attempt_min=1, within_s=0.3), Rule("drop", attempt_min=2)),
+    (Rule("recover else drop", within_s=0.3), Rule("ignore", ignore_s=0.2)),
+    (Rule("drop and ignore", source_gone=True, ignore_by=("source",), ignore_s=0.3),),
+    (Rule("drop", count_max=3, recoverable=False), Rule("suspend", attempt_min=2)),
+)
+"""What groups may say about lost messages in their configuration."""
 
 
 class GroupRun(msgspec.Struct, frozen=True):
@@ -56,6 +70,13 @@ class GroupRun(msgspec.Struct, frozen=True):
     answers: bool
     load: Load
     run_ns: Nanos
+    delivery: Literal["safe", "fast"] = "safe"
+    mode: Literal["majority", "availability"] = "majority"
+    outputs: bool = False
+    message_log: bool = False
+    rules: tuple[Rule, ...] = ()
+    gone_s: float = 30.0
+    never_lead: tuple[str, ...] = ()
 
     @property
     def quiet_ns(self) -> Nanos:
@@ -64,9 +85,19 @@ class GroupRun(msgspec.Struct, frozen=True):
 
     def text(self) -> str:
         """In a line, for people."""
+        more = {
+            self.delivery: self.delivery != "safe",
+            self.mode: self.mode != "majority",
+            "outputs": self.outputs,
+            "notes": self.load.priorities > 1,
+            "message log": self.message_log,
+            "answers": self.answers,
+            f"table {', '.join(rule.action for rule in self.rules)}": bool(self.rules),
+        }
         return (
             f"mood {self.mood}, {self.durability}, by {self.transport}, {self.voters} voters and "
             f"{self.learners} learners of {self.nodes} nodes"
+            + "".join(f", {text}" for text, is_so in more.items() if is_so)
         )
 
     def scenario(self) -> Scenario:
@@ -89,8 +120,15 @@ class GroupRun(msgspec.Struct, frozen=True):
             self.load,
             self.learners,
             self.durability,
-            transport=self.transport,
+            self.delivery,
+            self.mode,
+            self.transport,
             answers=self.answers,
+            rules=self.rules,
+            gone_s=self.gone_s,
+            message_log_mb=1 if self.message_log else 0,
+            outputs=self.outputs,
+            never_lead=self.never_lead,
         )
 
     def cluster(self, scenario: Scenario, trace: Trace | None = None, replay: str = "") -> Cluster:
@@ -114,7 +152,7 @@ def draw(seed: int, seconds: int = SECONDS) -> GroupRun:
     voters = random.choice((1, 3, 3, 3, 3, 5))
     learners = random.choice((0, 0, 0, 1))
     nodes = max(voters + learners, 2) + random.choice((0, 1, 1, 2))
-    if mood == "sources":
+    if mood in ("sources", "losses"):
         nodes = voters + learners + random.randint(1, 2)
     durability: Literal["memory", "durable"] = random.choice(("memory", "durable"))
     transport: Literal["channel", "datagram"] = random.choice(("channel", "channel", "datagram"))
@@ -125,8 +163,16 @@ def draw(seed: int, seconds: int = SECONDS) -> GroupRun:
         size_max=random.choice((20, 300, 1_500)),
     )
     return GroupRun(
-        seed, mood, nodes, voters, learners, durability, transport, answers, load, seconds * SECOND
-    )
+        seed, mood, nodes, voters, learners, durability, transport, answers,
+        msgspec.structs.replace(load, priorities=random.choice((1, 4))), seconds * SECOND,
+        random.choice(("safe", "safe", "safe", "fast")),
+        random.choice(("majority", "majority", "majority", "availability")),
+        outputs=bool(random.getrandbits(1)),
+        message_log=bool(random.getrandbits(1)) or mood == "losses",
+        rules=random.choice(TABLES),
+        gone_s=random.choice((30.0, 30.0, 0.5)),
+        never_lead=(node_name(voters),) if voters > 1 and random.randrange(6) == 0 else (),
+    )  # fmt: skip
 
 
 # -- what a campaign must have exercised -------------------------------------------------------------------------

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.group.config import GroupConfig
+from holdfast.group.config import SINK, GroupConfig
 from holdfast.group.entries import View
+from holdfast.group.keeping import NOTHING
 from holdfast.group.log import Cursor, Log
 from holdfast.group.replica import ReplicaMachine
 from holdfast.group.source import SourceMachine
@@ -62,6 +63,10 @@ class Sight(msgspec.Struct, frozen=True):
     """Who is in the group, as far as that is decided here."""
     streams: Streams
     config: GroupConfig
+    brought: dict[str, int] = {}
+    """Messages that were recovered, by where they came from."""
+    kept: int = 0
+    """Bytes of outputs whose destinations are not known to have them."""
 
     @property
     def life(self) -> tuple[str, int]:
@@ -107,6 +112,8 @@ def look_at_replica(host: Host, machine: ReplicaMachine) -> Sight:
         core.log.committed_view,
         core.streams,
         core.config,
+        core.recovery.brought,
+        core.delivery.kept.bytes,
     )
 
 
@@ -116,6 +123,13 @@ def look_at_source(host: Host, machine: SourceMachine) -> SourceSight:
         config.name, host.name, machine.stream, machine._last, machine._freed, machine.held,
         config.window_bytes,
     )  # fmt: skip
+
+
+def taken_outputs(host: Host, group: str) -> tuple[int, int, int]:
+    """(history, position, k) of the last output of a group that a host knows to have taken."""
+    sink = getattr(host.core, "turns").machine(SINK)  # noqa: B009  # what runs here is a real node
+    mark = sink._marks.get(group)
+    return (mark.history, mark.position, mark.k) if mark is not None else (0, *NOTHING)
 
 
 def replicas_of(host: Host) -> Iterator[ReplicaMachine]:
