@@ -214,14 +214,14 @@ def not_exercised(total: dict[str, int], runs: int) -> list[str]:
 def shrink(run: GroupRun, scenario: Scenario, attempts_max: int = 200) -> tuple[Scenario, int]:
     """Leave out steps of a scenario as long as the run still breaks the same invariant; how many runs it took.
 
-    Steps are taken out in ever smaller pieces; the last, which make everything whole again, stay.
+    Steps are taken out in ever smaller pieces; those of the quiet time, which make everything whole again, stay.
     """
     broken = failure(run, scenario)
     if broken is None:
         return scenario, 1
-    end_ns = scenario.last_ns()
+    end_ns = min(scenario.last_ns(), run.run_ns - run.quiet_ns)
     steps = [step for step in scenario.steps if step.at_ns < end_ns]
-    ending = tuple(step for step in scenario.steps if step.at_ns == end_ns)
+    ending = tuple(step for step in scenario.steps if step.at_ns >= end_ns)
     attempts, piece = 1, max(1, len(steps) // 2)
     while attempts < attempts_max:
         at, smaller = 0, False

@@ -158,6 +158,8 @@ class GroupChecks(Checker):
             books.buffers.bounds(sight)
         if books.promise.is_loose:
             books.undone.see(sight, gave_up)
+            if gave_up:
+                books.memory.gave_up(*sight.life)
         if books.promise.lone:
             if sight.leading:
                 books.agreement(sight.history).see_leader(sight)
@@ -179,6 +181,7 @@ class GroupChecks(Checker):
         if isinstance(effect, RestoreState):
             books.buffers.restored(life, effect.index)
             books.undone.restored(life)
+            books.memory.restored(*life)
         elif books.promise.is_loose:
             self._guard(host, partial(books.undone.delivers, life, effect))
         else:
@@ -208,7 +211,11 @@ class GroupChecks(Checker):
         memory = self._groups[group].memory
         if not memory.lost:
             return ""
-        sights = [s for s in self._sights(group, world) if s.history == memory.history]
+        sights = [
+            s
+            for s in self._sights(group, world)
+            if s.history == memory.history and not memory.is_stateless(*s.life)
+        ]
         best = max(sights, key=lambda s: (s.log.tail.term, s.log.last), default=None)
         return best.host if best is not None else ""
 
