@@ -257,7 +257,7 @@ class Recovery:
                 if hole.exhausted:
                     hole.due_ns = NEVER
                 continue
-            hole.asked = _place(stream, target)
+            hole.asked = self._place(stream, target)
             ranges = asked.setdefault(target, [])
             if len(ranges) < RANGES_MAX:
                 ranges.append((hole.first, hole.last))
@@ -269,6 +269,13 @@ class Recovery:
             self._fact("gap", text, now, out)
         for target, ranges in asked.items():
             self._send(stream, target, tuple(ranges), now, out)
+
+    def _place(self, stream: Stream, target: tuple[NodeId, bool]) -> str:
+        node, from_log = target
+        if from_log:
+            return "log"
+        is_source = node == stream.id.source and self.source_is_here(stream.id)
+        return "source" if is_source else "replica"
 
     def _send(
         self,
@@ -301,7 +308,10 @@ class Recovery:
         if self.leading:
             hole.exhausted = self._why_not(stream)
             return None
-        others = [(peer.node, False) for peer in self._peers.replicas if peer.node != source]
+        # The node of a source that is gone may run a replica that has it all: only a living source is left out.
+        others = [
+            (peer.node, False) for peer in self._peers.replicas if not here or peer.node != source
+        ]
         if here:
             others.append((source, False))
         if self._config.message_log_bytes:
@@ -395,10 +405,3 @@ class Recovery:
 
     def deadline(self) -> Nanos:
         return min((gap.due_ns for gap in self.gaps.values()), default=NEVER)
-
-
-def _place(stream: Stream, target: tuple[NodeId, bool]) -> str:
-    node, from_log = target
-    if from_log:
-        return "log"
-    return "source" if node == stream.id.source else "replica"
