@@ -210,15 +210,19 @@ def test_a_sink_takes_what_follows_and_says_where_to_go_on() -> None:
     assert sink.give(outputs(5, 6, floor=5)) == ([6], (6, 0))
 
 
-def test_that_outputs_were_taken_is_written_and_said_only_after_the_application_was_called() -> None:
-    """A process may end between a write and what it does next: outputs would be lost, with nobody to send them again."""
+def test_that_outputs_were_taken_is_written_and_said_only_after_the_application_was_called() -> (
+    None
+):
+    """A process may end between a write and what it does next: outputs would be lost, and nobody sends them again."""
     sink = Sink()
     sink.out.clear()
     sink.machine.up(0, [Received(node_id("me"), [outputs(0, 1, 2)], 0)], sink.out)
     assert [type(effect) for effect, _ in sink.out.effects] == [OutputsReady]
     assert (sink.out.writes, sink.out.ups) == ([], [])
     sink.machine.up(0, [Received(node_id("me"), [outputs(0, 1, 2)], 0)], sink.out)
-    assert (len(sink.out.effects), sink.out.ups) == (1, []), "once, and not confirmed when it comes again"
+    assert (len(sink.out.effects), sink.out.ups) == (1, []), (
+        "once, and not confirmed when it comes again"
+    )
     sink.machine.wake(sink.machine.deadline, sink.out)
     assert len(sink.out.writes) == len(sink.out.ups) == 1
     assert sink.machine.deadline == NEVER

@@ -38,15 +38,15 @@ class OutputsOnce(Checker):
         self._checks = checks
         self._expected: dict[tuple[str, int], dict[tuple[int, _Place], list[Output]]] = {}
         """By (group, history), then by entry and what it orders."""
-        self._taken: dict[tuple[str, str], Id] = {}
-        """By (group, host): the last output that the process was handed, or knew of when it began."""
+        self._taken: dict[tuple[str, str], tuple[int, Id]] = {}
+        """By (group, host): the last output, with its history, that the process was handed or began with."""
         self._arrived: dict[tuple[str, int, str], dict[Id, bytes]] = {}
         """By (group, history, destination), in the order of arrival."""
 
     def booted(self, host: Host) -> None:
         for group in self._groups:
             history, position, k = taken_outputs(host, group)
-            self._taken[(group, host.name)] = (position, k)
+            self._taken[(group, host.name)] = (history, (position, k))
             if history and (position, k) > max(self._at(group, history, host), default=(0, -1)):
                 text = f"{host.name} has written down ({position}, {k}) of {group}, which it was not handed"
                 host.world.fail("outputs arrive once", text)
@@ -79,14 +79,16 @@ class OutputsOnce(Checker):
         """A node takes each once, in order, however often it is sent."""
         history, _, _ = taken_outputs(host, effect.group)
         got = self._at(effect.group, history, host)
+        before, last = self._taken.get((effect.group, host.name), (0, (0, -1)))
+        last = last if before == history else (0, -1)
         for output in effect.outputs:
             id_ = (output.position, output.k)
-            last = self._taken.get((effect.group, host.name), (0, -1))
-            if id_ <= last and history == self._history(effect.group):
+            if id_ <= last:
                 text = f"{host.name} is handed {id_} of {effect.group} after {last}"
                 host.world.fail("outputs arrive once", text)
-            self._taken[(effect.group, host.name)] = id_
+            last = id_
             self._arrives(host, effect.group, got, id_, output.payload)
+        self._taken[(effect.group, host.name)] = (history, last)
 
     def _send(self, host: Host, group: str, history: int, effect: SendOutputs) -> None:
         """A destination that is no node gets each at least once, with its id."""
@@ -100,16 +102,13 @@ class OutputsOnce(Checker):
         if got.setdefault(id_, payload) != payload and not self._checks.promise(group).lone:
             host.world.fail("outputs arrive once", f"{id_} of {group} is two different outputs")
 
-    def _history(self, group: str) -> int:
-        return self._checks.current_history(group)
-
     # -- the end -------------------------------------------------------------------------------------------------
 
     def finish(self, world: World) -> None:
         for group in self._groups:
             if self._checks.promise(group).lone or self._checks.lost_memory(group):
                 continue
-            history = self._history(group)
+            history = self._checks.current_history(group)
             committed = self._checks.agreement(group).committed
             expected: dict[str, dict[Id, bytes]] = {}
             for (index, place), said in sorted(self._expected.get((group, history), {}).items()):

@@ -16,8 +16,10 @@ from holdfast.group.entries import View
 from holdfast.group.keeping import NOTHING
 from holdfast.group.log import Cursor, Log
 from holdfast.group.replica import ReplicaMachine
+from holdfast.group.sink import SinkMachine
 from holdfast.group.source import SourceMachine
 from holdfast.group.streams import Streams
+from holdfast.machine import Turns
 from holdfast.wire.frames import StreamId
 
 if TYPE_CHECKING:
@@ -127,8 +129,9 @@ def look_at_source(host: Host, machine: SourceMachine) -> SourceSight:
 
 def taken_outputs(host: Host, group: str) -> tuple[int, int, int]:
     """(history, position, k) of the last output of a group that a host knows to have taken."""
-    sink = getattr(host.core, "turns").machine(SINK)  # noqa: B009  # what runs here is a real node
-    mark = sink._marks.get(group)
+    turns = getattr(host.core, "turns", None)
+    sink = turns.machine(SINK) if isinstance(turns, Turns) else None
+    mark = sink._marks.get(group) if isinstance(sink, SinkMachine) else None
     return (mark.history, mark.position, mark.k) if mark is not None else (0, *NOTHING)
 
 

@@ -15,7 +15,7 @@ from holdfast.group.ports import Apply
 from holdfast.sim.checkers.sight import Sight, Violation
 from holdfast.wire.frames import Entry, StreamId
 
-LOOKED_AT: Final = 16
+LOOKED_AT: Final = 4
 """So many of the last entries are compared after a turn; all of them when the term has changed."""
 AWAITS_A_STATE: Final = ("suspended", "restoring")
 GIVEN_MAX: Final = 2_000
