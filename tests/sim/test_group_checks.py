@@ -227,6 +227,21 @@ def test_what_is_skipped_and_let_go_of_in_one_turn_is_counted() -> None:
     assert book.skipped() == {RED: 2}
 
 
+def test_what_one_alone_had_in_its_log_before_it_was_decided_is_known_when_it_is_gone() -> None:
+    log, book = Log(), Agreement()
+    log.tail.view = view().without("n2").without("n3")
+    add(log)
+    log.commit = 1
+    book.see(sight("n1", log, leading=True))
+    made = add(log)
+    book.see(sight("n1", log, leading=True))
+    log.commit = 2
+    log.trim(2)
+    book.see(sight("n1", log, leading=True))
+    assert book.committed[2] == made
+    assert book.skipped() == {RED: 0}
+
+
 def test_messages_that_are_let_go_of_in_the_turn_that_decides_them_are_caught() -> None:
     book, log = leaping()
     log.ground.position += 1

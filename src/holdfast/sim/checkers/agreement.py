@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.group.log import Kind
+from holdfast.group.log import Kind, Log
 from holdfast.group.ports import Apply
 from holdfast.sim.checkers.sight import Sight, Violation
 from holdfast.wire.frames import Entry, StreamId
@@ -25,6 +25,9 @@ class Agreement:
         """What the positions go on with."""
         self._unseen: dict[StreamId, int] = {}
         """Numbers that were skipped by entries that nobody saw."""
+        self._undecided: dict[int, Entry] = {}
+        """Entries of one that decides alone, before it has: a `fast` application may be done with them by then."""
+        self._noted = 0
         self._read: dict[tuple[str, int], int] = {}
         """Per process: up to where its committed entries were compared."""
         self._led: dict[tuple[str, int], int] = {}
@@ -35,6 +38,17 @@ class Agreement:
             self._leads(sight)
         if sight.log.commit > self._read.get(sight.life, 0):
             self._compare(sight)
+        view = sight.log.tail.view
+        if view is not None and len(view.voters) == 1:
+            self._note_undecided(sight.log)
+
+    def _note_undecided(self, log: Log) -> None:
+        first = max(log.commit, log.ground.index, self._noted) + 1
+        if log.last < self._noted:
+            first, self._undecided = max(log.commit, log.ground.index) + 1, {}
+        for entry in log.entries(first, log.last):
+            self._undecided[entry.index] = entry
+        self._noted = log.last
 
     # -- leaders -------------------------------------------------------------------------------------------------
 
@@ -105,10 +119,15 @@ class Agreement:
             )
 
     def _leap(self, sight: Sight) -> None:
-        """Entries without messages may be decided and let go of in one turn, where one replica decides alone: nobody
-        saw them, but the cursor behind them says what they skipped. A history that goes back to another one begins
-        with such a cursor too."""
+        """Where one replica decides alone, entries may be decided and let go of in one turn. Those that were made in
+        it are without messages: nobody saw them, but the cursor behind them says what they skipped. A history that
+        goes back to another one begins with such a cursor too."""
         ground = sight.log.ground
+        for index in range(self.top + 1, ground.index + 1):
+            if index in self._undecided:
+                self._enter(sight, self._undecided[index])
+        later = {index: e for index, e in self._undecided.items() if index > ground.index}
+        self._undecided = later
         if self.top and ground.position != self._position:
             raise Violation(
                 "replicas commit one log",
