@@ -14,7 +14,7 @@ from holdfast.group.sink import SinkMachine
 from holdfast.links.ports import Received
 from holdfast.machine import Outbox
 from holdfast.types import MILLISECOND, NEVER, SECOND
-from holdfast.wire.frames import Outputs, OutputsHere
+from holdfast.wire.frames import Appended, Outputs, OutputsHere
 
 
 def talking(destination: str, voters: int = 3, **settings: Any) -> World:
@@ -98,6 +98,36 @@ def test_outputs_survive_the_death_of_the_leader_each_once(seed: int) -> None:
     world.run(5 * SECOND)
     assert heard(world, "s2") == said(1, count)
     assert kept(world) == [{}, {}, {}]
+
+
+def test_nothing_is_said_that_is_not_decided() -> None:
+    """Rule 10: the leader sends after the commit. In a `fast` group its application is ahead of that."""
+    world = talking("node:s1", delivery="fast")
+    send(world, 1, 3)
+    settle(world, 3)
+    world.drop = lambda _s, _t, frame: isinstance(frame, Appended)
+    send(world, 4, 4)
+    assert world.hosts["n1"].messages[-1] == b"4"
+    assert heard(world) == said(1, 3)
+    world.drop = None
+    world.run_until(lambda: heard(world) == said(1, 4), 5 * SECOND)
+
+
+def test_a_node_that_has_more_than_was_sent_has_what_was_sent() -> None:
+    """Two sides of an `availability` group say different things under the same ids; a node keeps what it had first.
+    Without this the winning side would send again for ever, and its application be given no more in the end."""
+    world = talking("node:s1", mode="availability")
+    for name in ("n2", "n3"):
+        world.cut("n1", name)
+    send(world, 1, 5)
+    world.run_until(lambda: len(world.hosts["n1"].messages) == 5, 5 * SECOND)
+    world.run(SECOND)
+    world.isolate("n1")
+    world.run(SECOND)
+    world.heal_all()
+    world.run(10 * SECOND)
+    assert kept(world) == [{}, {}, {}]
+    assert heard(world)[:5] == said(1, 5)
 
 
 def test_a_destination_that_is_away_gets_everything_when_it_is_back() -> None:
