@@ -119,7 +119,7 @@ def test_one_whose_removal_nobody_else_has_heard_of_can_still_be_elected() -> No
     world.inject("n1", RemoveReplica("n1"))
     world.run_until(lambda: bool(world.events("view")), SECOND)
     world.restart("n2")
-    world.run(10 * MILLISECOND)
+    world.run_until(lambda: bool(world.events("steps down")), SECOND)
     world.drop = None
     world.run_until(lambda: list(parts(world, "n3")) == ["n2", "n3"], 5 * SECOND)
 
