@@ -578,6 +578,7 @@ def with_payload() -> Streams:
         ({"waiting": 1}, "n2 has applied 1"),
         ({"log": log_of()}, "n2 has applied 1; n1 has 1 entries"),
         ({"streams": with_payload()}, "n2 still holds 261 bytes"),
+        ({"kept": 88}, "n2 still keeps 88 bytes of outputs"),
     ],
 )
 def test_everything_that_is_not_at_rest_is_named(changes: dict[str, Any], trouble: str) -> None:
