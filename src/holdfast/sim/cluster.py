@@ -183,7 +183,7 @@ class Cluster:
     def _said(self, group: str, batch: Batch) -> list[Output]:
         return spoken(batch, self._destinations(group))
 
-    def _priorities(self, group: str, stream: StreamId) -> bytes:
+    def _priorities(self, group: str, stream: StreamId) -> bytes | bytearray:
         """The priorities of all messages of a stream; empty where senders say nothing about that."""
         life = (stream.source, stream.incarnation)
         for sender in self.senders:
@@ -363,5 +363,9 @@ class _Till:
             return
         last, boots, world = effect.outputs[-1], host.boots, host.world
         answer = OutputsSent(effect.destination, last.position, last.k)
-        when = world.now + self._random.randint(1, 30) * MILLISECOND
-        world.at(when, lambda _: host.boots == boots and host.give(effect.unit, answer))
+
+        def arrive(_: None) -> None:
+            if host.boots == boots:
+                host.give(effect.unit, answer)
+
+        world.at(world.now + self._random.randint(1, 30) * MILLISECOND, arrive)

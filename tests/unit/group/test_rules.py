@@ -13,7 +13,7 @@ from tests.unit.group.test_views import parts
 from holdfast.group.actions import DROP
 from holdfast.group.ports import AddReplica
 from holdfast.types import MILLISECOND, SECOND
-from holdfast.wire.frames import Append, Appended
+from holdfast.wire.frames import Append, Appended, Payload
 
 
 def also_dropping(world: World, drop: Any) -> None:
@@ -63,6 +63,16 @@ def test_a_new_leader_asks_nothing_before_a_majority_has_said_what_it_holds() ->
     assert world.hosts["n2"].asked == []
     world.drop = None
     world.run_until(lambda: 3 in numbers(world, "n3"), 5 * SECOND)
+
+
+def test_a_last_message_that_nobody_got_is_found_by_the_word_of_its_source() -> None:
+    """Rule 7: idle streams repeat their last number. Nothing comes after it, and no replica has it to speak of it."""
+    world = started(1, sources=1)
+    world.drop = lambda sender, _, frame: sender == "s1" and isinstance(frame, Payload)
+    world.send("s1", [b"the last one"])
+    world.run(2 * MILLISECOND)
+    world.drop = None
+    settle(world, 1, limit_ns=SECOND)
 
 
 def test_a_majority_is_one_of_the_view_in_the_log_decided_or_not() -> None:

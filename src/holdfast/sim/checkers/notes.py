@@ -33,9 +33,10 @@ class RequestsOnce(Checker):
             return  # what is undone is delivered again
         batch, life = effect.batch, self._history(host, effect.unit)
         for position, message in enumerate(batch.messages, batch.position):
-            if message[: len(REQUEST)] != REQUEST:
+            head = bytes(message[:REQUEST_SIZE])
+            if not head.startswith(REQUEST):
                 continue
-            request = bytes(message[len(REQUEST) : REQUEST_SIZE])
+            request = head[len(REQUEST) :]
             first = self._places.setdefault((effect.unit, life, request), position)
             if first != position:
                 text = f"request {request.hex()} is at positions {first} and {position} of {effect.unit}"
@@ -47,7 +48,7 @@ class LossesAreTold(Checker):
 
     effects = (AskLoss,)
 
-    def __init__(self, truth: Callable[[str, StreamId], bytes]) -> None:
+    def __init__(self, truth: Callable[[str, StreamId], bytes | bytearray]) -> None:
         """`truth`: the priorities of all messages of a group's stream, in the order of their numbers."""
         self._truth = truth
 
@@ -60,7 +61,7 @@ class LossesAreTold(Checker):
             host.world.fail("what is told of lost messages is true", text)
 
 
-def told_wrongly(info: LossInfo, true: bytes) -> str:
+def told_wrongly(info: LossInfo, true: bytes | bytearray) -> str:
     """What is not as the question says; empty when all of it is."""
     lost = [true[number - 1] for first, last in info.lost for number in range(first, last + 1)]
     for number, priority in info.priorities.known:
