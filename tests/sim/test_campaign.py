@@ -24,9 +24,9 @@ from holdfast.sim.scenario import Scenario, parse_scenario
 
 ROOT = Path(__file__).parents[2]
 CI_SEEDS = range(1, 25)
-FOUND_SEEDS = (41, 47, 52, 58)
-"""Each broke an invariant once: 41 an output after another founding, 47 and 52 entries that are decided and let go of
-in one turn, 58 a leader that is removed while those left cannot decide. What broke has a test of its own as well."""
+FOUND_SEEDS = (41, 47)
+"""Each broke an invariant once: 41 an output after another founding, 47 entries that are decided and let go of in one
+turn. What broke has a test of its own as well, as has what seeds found that draw something else now."""
 QUIET = ("--scenario", "quiet", "--seconds", "2")
 
 

@@ -35,11 +35,11 @@ MOODS: Final[dict[str, tuple[str, ...]]] = {
     "slow": ("slow-application", "slow-application", "pause", "burst", "disk", "leader"),
     "full": ("full-disk", "disk", "down", "burst"),
     "sources": ("source", "source", "burst", "break", "leader"),
-    "losses": ("orphan", "orphan", "break", "burst", "source", "leader"),
+    "losses": ("holes", "holes", "orphan", "orphan", "break", "leader"),
     "members": ("member", "member", "hand-over", "leader", "down", "burst"),
     "everything": (
         "break", "down", "pause", "disk", "leader", "split", "slow-application", "full-disk",
-        "burst", "source", "orphan", "member", "hand-over",
+        "burst", "source", "orphan", "holes", "member", "hand-over",
     ),
 }  # fmt: skip
 """What a nemesis likes to do; each run has one mood."""
@@ -156,7 +156,9 @@ def draw(seed: int, seconds: int = SECONDS) -> GroupRun:
         nodes = voters + learners + random.randint(1, 2)
     durability: Literal["memory", "durable"] = random.choice(("memory", "durable"))
     transport: Literal["channel", "datagram"] = random.choice(("channel", "channel", "datagram"))
-    answers = bool(random.getrandbits(1))
+    if mood == "losses":
+        transport = "datagram"
+    answers = bool(random.getrandbits(1)) or mood == "losses"
     load = Load(
         every_ns=random.choice((20, 40, 80)) * MILLISECOND,
         batch_max=random.choice((1, 8, 30)),

@@ -331,6 +331,22 @@ class _Plan:
             self._step(Do("crash", holder))
             self._later("down", holder, 50, 500, Do("start", holder))
 
+    def _holes(self) -> None:
+        """A source dies when it has sent much of which much is lost: some of it nobody has."""
+        random = self._random
+        free = [host for host in self._budget.sources if host not in self._open["source"]]
+        if not free or len(self._open["fault"]) >= self._budget.faults_max:
+            return
+        source, name = random.choice(free), f"f{self._count + 1}"
+        self._step(
+            Break(Fault(Where(ANY, source, ANY), Loss(random.randint(3, 8) * 100_000)), name)
+        )
+        self._later("fault", name, 100, 400, Heal(name))
+        self._step(Burst(source, random.randint(20, 300)))
+        self._now += random.randint(2, 15) * MILLISECOND
+        self._step(Do("crash", source))
+        self._later("source", source, 200, 2_000, Do("start", source))
+
     def _member(self) -> None:
         """A replica is taken out of the group, and let in again after a while, under load."""
         voters = self._budget.voters
@@ -365,6 +381,7 @@ TRICKS: Final[dict[str, Callable[[_Plan], None]]] = {
     "burst": _Plan._burst,
     "source": _Plan._source,
     "orphan": _Plan._orphan,
+    "holes": _Plan._holes,
     "member": _Plan._member,
     "hand-over": _Plan._hand_over,
 }
