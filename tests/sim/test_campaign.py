@@ -20,7 +20,7 @@ from holdfast.sim.campaign import MOODS, TABLES, add_coverage, draw, failure, no
 from holdfast.sim.coverage import decided
 from holdfast.sim.ledger import ANSWERS
 from holdfast.sim.nemesis import TRICKS
-from holdfast.sim.scenario import Scenario, parse_scenario
+from holdfast.sim.scenario import Ask, Scenario, parse_scenario
 
 ROOT = Path(__file__).parents[2]
 CI_SEEDS = range(1, 25)
@@ -98,6 +98,14 @@ def test_a_decision_is_counted_by_its_composition_not_by_its_numbers(
     assert decided(detail) == counted
 
 
+def test_nothing_happens_to_hosts_in_the_quiet_time() -> None:
+    """Tricks of several steps must end before it: a source that died then would stay dead."""
+    for run in map(draw, range(300)):
+        quiet_from_ns = run.run_ns - run.quiet_ns
+        late = [step for step in run.scenario().steps if step.at_ns > quiet_from_ns]
+        assert all(isinstance(step.action, Ask) for step in late), run.seed
+
+
 def test_every_trick_is_in_some_mood() -> None:
     assert {trick for tricks in MOODS.values() for trick in tricks} == set(TRICKS)
 
@@ -129,7 +137,8 @@ def test_what_was_exercised_too_seldom_is_named() -> None:
     add_coverage(total, {"elections": 2, "restarts": 400})
     assert total == {"elections": 5, "restarts": 400}
     texts = not_exercised(total, runs=500)
-    assert "elections: 5, at least 50 expected" in texts
+    assert "elections: 5, at least 250 expected" in texts
+    assert "decided: recover else suspend: 0, at least 7 expected" in texts
     assert not any(text.startswith("restarts") for text in texts)
     assert not_exercised({}, runs=99) == []
 

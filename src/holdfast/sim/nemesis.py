@@ -307,10 +307,16 @@ class _Plan:
             self._step(Do(self._random.choice(("crash-in-turn", "crash")), host))
             self._later("source", host, 200, 3_000, Do("start", host))
 
+    def _mortal_sources(self) -> list[str]:
+        """Sources that can die a little later; none when the quiet time would have begun by then."""
+        if self._now + 200 * MILLISECOND >= self._end_ns:
+            return []
+        return [host for host in self._budget.sources if host not in self._open["source"]]
+
     def _orphan(self) -> None:
         """A source dies when only one replica has what it sent last; that one may restart, and has it on disk then."""
         random, voters = self._random, self._budget.voters
-        free = [host for host in self._budget.sources if host not in self._open["source"]]
+        free = self._mortal_sources()
         if not free or len(voters) < 2 or len(self._open["fault"]) >= self._budget.faults_max:
             return
         source, holder = random.choice(free), random.choice(voters)
@@ -334,7 +340,7 @@ class _Plan:
     def _holes(self) -> None:
         """A source dies when it has sent much of which much is lost: some of it nobody has."""
         random = self._random
-        free = [host for host in self._budget.sources if host not in self._open["source"]]
+        free = self._mortal_sources()
         if not free or len(self._open["fault"]) >= self._budget.faults_max:
             return
         source, name = random.choice(free), f"f{self._count + 1}"
