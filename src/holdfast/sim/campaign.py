@@ -222,7 +222,7 @@ AT_LEAST: Final[dict[str, int]] = {
     "ignored for messages": 20,
     "ignored for s or until a resync": 10,
 }
-"""Events in a campaign of a thousand seeds; smaller ones are held to their share. About a fifth of what 87 seeds came to,
+"""Events in a campaign of a thousand seeds; smaller ones are held to their share. About a fifth of what 87 seeds had,
 so that chance alone makes no campaign fail. They had, for a thousand: 1800 elections, 1200 view entries, 770 state
 transfers, 240 truncations, 34 undone deliveries, 2000 questions, 57 recoveries that failed, 11 to 290 decisions of each
 composition but plain `drop` (1600), and a million, 430 000 and 210 000 messages from sources, replicas and logs."""
