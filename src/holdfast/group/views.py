@@ -100,9 +100,9 @@ class Membership:
     @property
     def may_change(self) -> bool:
         log, view = self._core.log, self._core.log.tail.view
-        alone = view is not None and len(self._core.voters_here()) + 1 < view.majority
-        if alone and self._core.config.mode == "availability":
-            return False  # Two sides of a cut go on, but they must stay one group.
+        if self._core.config.mode == "availability" and view is not None:
+            if len(self._core.voters_here()) + 1 < self._core.true_majority(view):
+                return False  # Two sides of a cut go on, but they must stay one group.
         return (
             log.commit >= self._term_index and log.view_index <= log.commit and self._appends.is_informed()
         )  # fmt: skip

@@ -157,6 +157,15 @@ def test_a_side_without_a_majority_goes_on() -> None:
     assert world.hosts["n3"].messages[-1] == b"alone"
 
 
+def test_one_of_two_that_restarts_is_let_in_again() -> None:
+    """Views need a true majority, or two sides would not stay one group. But the life that ended is on no side."""
+    world = started(1, voters=2, mode="availability")
+    settle(world, talk(world, ("n1", "n2")))
+    world.restart("n2")
+    ready(world)
+    assert leader(world) == "n1"
+
+
 def test_a_majority_group_does_not() -> None:
     world = started(1)
     settle(world, talk(world, ("n1",)))
