@@ -167,11 +167,12 @@ class Membership:
             return None
         left = view.without(name)
         here = [v for v in left.voters if v.name == self._core.name or self._core.peers.is_here(v)]
-        if member.voter and len(here) < left.majority:
+        needed = self._core.true_majority(left)
+        if member.voter and len(here) < needed:
             # It would take effect at once, for majorities, and then nobody could decide it.
             self._refused = (
                 f"{name} is not removed: {len(here)} of the voters that are left can be reached, "
-                f"{left.majority} are needed"
+                f"{needed} are needed"
             )
             return None
         return left, f"{name} is removed"
