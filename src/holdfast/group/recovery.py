@@ -36,6 +36,8 @@ TOLD_MAX: Final = 4096
 ABSENT_MAX: Final = 1024
 SOURCE_TRIES: Final = 2
 """So often the source is asked before anybody else is."""
+PLACES: Final = ("source", "replica", "log")
+"""Where what was missing can come from: its source, another replica's buffer, a message log."""
 
 
 class Hole(msgspec.Struct, gc=False):
@@ -48,16 +50,20 @@ class Hole(msgspec.Struct, gc=False):
     tries: int = 0
     exhausted: str = ""
     """Why asking has ended; empty while it has not."""
+    asked: str = ""
+    """What was last asked for them, one of `PLACES`; empty before anybody was."""
 
     def part(self, first: int, last: int) -> Hole:
-        return Hole(first, last, self.noticed_ns, self.due_ns, self.tries, self.exhausted)
+        return Hole(
+            first, last, self.noticed_ns, self.due_ns, self.tries, self.exhausted, self.asked
+        )
 
     def joins(self, other: Hole) -> bool:
         """Whether both are at the same point, so that they can be one."""
         return (
             self.last + 1 == other.first
             and self.tries == other.tries
-            and self.exhausted == other.exhausted
+            and (self.exhausted, self.asked) == (other.exhausted, other.asked)
             and other.noticed_ns - self.noticed_ns < MILLISECOND
         )
 
@@ -106,6 +112,8 @@ class Recovery:
         self.grants: dict[StreamId, Grant] = {}
         self.nacks = 0
         self.recovered = 0
+        self.brought = dict.fromkeys(PLACES, 0)
+        """Messages that came after they were asked for, by what was asked last."""
         self._absent: dict[NodeId, Nanos] = {}
         """Nodes that could be reached once, and since when they cannot; those that said goodbye since ever."""
         self.took_ns: Nanos = 2 * config.nack_delay_ns
@@ -121,6 +129,8 @@ class Recovery:
         """Something has changed in the stream: is there a gap, is there still one?"""
         first = self.next_of(stream)
         gap = self.gaps.get(stream.id)
+        if gap is not None:
+            self._count_brought(stream, gap)
         if stream.held.first_missing(first) > stream.exists or self._log.tail.is_over(stream.id):
             if gap is not None:
                 self._close(stream, gap, now, out)
@@ -129,6 +139,14 @@ class Recovery:
             gap = self.gaps[stream.id] = Gap(now, [])
         missing = islice(stream.held.missing(first, stream.exists + 1), HOLES_MAX)
         gap.holes = self._renewed(stream, gap.holes, list(missing), now)
+
+    def _count_brought(self, stream: Stream, gap: Gap) -> None:
+        """What was asked for and is here now. What is dropped is not: it was not brought."""
+        for hole in gap.holes:
+            if hole.asked:
+                stop = hole.last + 1
+                missing = sum(b - a for a, b in stream.held.missing(hole.first, stop))
+                self.brought[hole.asked] += stop - hole.first - missing
 
     def _renewed(
         self, stream: Stream, old: list[Hole], missing: list[tuple[int, int]], now: Nanos
@@ -239,6 +257,7 @@ class Recovery:
                 if hole.exhausted:
                     hole.due_ns = NEVER
                 continue
+            hole.asked = self._place(stream, target)
             ranges = asked.setdefault(target, [])
             if len(ranges) < RANGES_MAX:
                 ranges.append((hole.first, hole.last))
@@ -250,6 +269,13 @@ class Recovery:
             self._fact("gap", text, now, out)
         for target, ranges in asked.items():
             self._send(stream, target, tuple(ranges), now, out)
+
+    def _place(self, stream: Stream, target: tuple[NodeId, bool]) -> str:
+        node, from_log = target
+        if from_log:
+            return "log"
+        is_source = node == stream.id.source and self.source_is_here(stream.id)
+        return "source" if is_source else "replica"
 
     def _send(
         self,
@@ -282,7 +308,10 @@ class Recovery:
         if self.leading:
             hole.exhausted = self._why_not(stream)
             return None
-        others = [(peer.node, False) for peer in self._peers.replicas if peer.node != source]
+        # The node of a source that is gone may run a replica that has it all: only a living source is left out.
+        others = [
+            (peer.node, False) for peer in self._peers.replicas if not here or peer.node != source
+        ]
         if here:
             others.append((source, False))
         if self._config.message_log_bytes:

@@ -97,6 +97,33 @@ def test_a_leader_that_is_removed_hands_over() -> None:
     assert parts(world, "n2") == {"n2": "voter", "n3": "voter"}
 
 
+def test_nobody_is_removed_when_those_that_are_left_could_not_decide_it() -> None:
+    """n2 is away. Without n1 it would take n2 and n3 to decide anything, also that n1 is removed."""
+    world = started(1)
+    world.kill("n2")
+    world.inject("n1", RemoveReplica("n1"))
+    world.run(SECOND)
+    assert "n1 is not removed" in world.events("stays")[0][1].detail
+    world.send("n3", [b"on"])
+    world.run_until(lambda: world.hosts["n3"].messages == [b"on"], SECOND)
+    world.start("n2")
+    ready(world)
+    world.inject(leader(world), RemoveReplica("n1"))
+    world.run_until(lambda: list(parts(world, "n3")) == ["n2", "n3"], 5 * SECOND)
+
+
+def test_one_whose_removal_nobody_else_has_heard_of_can_still_be_elected() -> None:
+    """n1's log is the longest, by the entry that removes it: n3 does not get its vote, and n2 is another life."""
+    world = started(1, voters=3)
+    world.drop = lambda sender, _, frame: sender == "n1" and isinstance(frame, Append)
+    world.inject("n1", RemoveReplica("n1"))
+    world.run_until(lambda: bool(world.events("view")), SECOND)
+    world.restart("n2")
+    world.run_until(lambda: bool(world.events("steps down")), SECOND)
+    world.drop = None
+    world.run_until(lambda: list(parts(world, "n3")) == ["n2", "n3"], 5 * SECOND)
+
+
 def test_the_last_voter_is_not_removed() -> None:
     world = started(1, voters=1)
     world.inject("n1", RemoveReplica("n1"))
