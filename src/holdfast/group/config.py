@@ -10,7 +10,7 @@ from holdfast.errors import ConfigError
 from holdfast.group.entries import VOTERS_MAX
 from holdfast.group.metadata import LEVELS_MAX
 from holdfast.group.policy import Rule
-from holdfast.types import MILLISECOND, SECOND, Nanos
+from holdfast.types import MICROSECOND, MILLISECOND, SECOND, Nanos
 from holdfast.wire.frames import (
     AnyFrame,
     Append,
@@ -74,8 +74,12 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     A leader that has not heard a majority for this long does not lead any more."""
     stall_ns: Nanos = 400 * MILLISECOND
     """A leader that hears everybody but gets nothing decided for this long lets another try."""
-    nack_delay_ns: Nanos = 2 * MILLISECOND
-    """How long a gap may be a message that overtook another."""
+    reorder_ns: Nanos = 300 * MICROSECOND
+    """How long later messages of its stream may be here before a message that was sent as a datagram."""
+    nack_delay_ns: Nanos = MILLISECOND
+    """How long a message may be heard of before it comes."""
+    nack_retry_ns: Nanos = 20 * MILLISECOND
+    """How long a node may take to bring back what it was asked for, while it is not known how long it takes."""
     nack_delay_max_ns: Nanos = SECOND
     idle_first_ns: Nanos = 5 * MILLISECOND
     """How soon a source that has nothing more to send says what its last number was."""

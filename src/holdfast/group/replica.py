@@ -197,6 +197,7 @@ class ReplicaMachine(Machine):
         if core.recovery.leading != core.leadership.leading:
             core.recovery.leading = core.leadership.leading
             core.recovery.forget()
+        core.recovery.leader = core.leadership.leader
         if core.is_blank and self._founding.found(now, out):
             core.follow_view()
             if self._election.campaign(now, out):
