@@ -32,6 +32,8 @@ from holdfast.wire.frames import (
 )
 
 MAY_BE_ZERO: Final = ("message_log_bytes",)
+ENTRY_BYTES: Final = 400
+"""What an entry of the log takes in memory, about."""
 
 
 class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -186,6 +188,12 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def is_durable(self) -> bool:
         return self.durability == "durable"
+
+    def memory_bytes(self, streams: int) -> int:
+        """What one member holds of the group at most, whatever the others do, with so many streams: up to two windows
+        of each as a replica, its own as a source (sent, queued, not yet taken), the log, and its outputs."""
+        held = 2 * self.window_bytes * streams + 3 * self.window_bytes
+        return held + self.log_entries * ENTRY_BYTES + self.output_bytes
 
     @property
     def message_bytes(self) -> int:

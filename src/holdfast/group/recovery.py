@@ -179,7 +179,9 @@ class Recovery:
             late_ns = max(config.late_ns, config.nack_delay_ns)
             return late_ns, late_ns
         on_its_way_ns = self._trips.mean_ns(NodeId(stream.id.source)) // 2 if here else 0
-        return max(config.nack_delay_ns, on_its_way_ns), min(config.reorder_ns, config.nack_delay_ns)
+        return max(config.nack_delay_ns, on_its_way_ns), min(
+            config.reorder_ns, config.nack_delay_ns
+        )
 
     def source_is_here(self, stream: StreamId) -> bool:
         """Whether the very life of the source that made the stream can be reached."""
