@@ -355,8 +355,12 @@ class ReplicaMachine(Machine):
             self._leading.emitter.here(name, frame)
 
     def _end_ignoring(self, now: Nanos, item: EndIgnoring, out: Outbox) -> None:
-        if self._core.leadership.leading:
+        core = self._core
+        if core.leadership.leading:
             self._leading.decisions.end_ignoring(item.criterion, now, out)
+        else:
+            seek = Seek(core.config.name, core.history, 3, criterion=item.criterion)
+            self._ask_leader(seek, out)
 
     # -- frames: messages ----------------------------------------------------------------------------------------
 
@@ -433,7 +437,7 @@ class ReplicaMachine(Machine):
         elif self._election.voted(peer, frame, now, out):
             self._leading.begin(now, out)
 
-    def _seek(self, _now: Nanos, node: NodeId, frame: Seek, out: Outbox) -> None:
+    def _seek(self, now: Nanos, node: NodeId, frame: Seek, out: Outbox) -> None:
         core = self._core
         peer = core.peers.at(node)
         if peer is None:
@@ -441,11 +445,13 @@ class ReplicaMachine(Machine):
             return
         standing = self._founding.answer()
         if core.leadership.leading:
-            standing = msgspec.structs.replace(standing, removed=not self._sought(peer, frame))
+            standing = msgspec.structs.replace(
+                standing, removed=not self._sought(peer, frame, now, out)
+            )
         if not frame.kind:
             post(out, [node], standing)
 
-    def _sought(self, peer: Peer, frame: Seek) -> bool:
+    def _sought(self, peer: Peer, frame: Seek, now: Nanos, out: Outbox) -> bool:
         """Do what is asked of the leader; False when the one that asks was removed."""
         membership = self._leading.membership
         if not frame.kind:
@@ -454,6 +460,8 @@ class ReplicaMachine(Machine):
             membership.add(frame.name, frame.voter)
         elif frame.history == self._core.history and frame.kind == 2:
             membership.remove(frame.name)
+        elif frame.history == self._core.history and frame.kind == 3:
+            self._leading.decisions.end_ignoring(frame.criterion, now, out)
         return True
 
     def _standing(self, _now: Nanos, node: NodeId, frame: Standing, _out: Outbox) -> None:

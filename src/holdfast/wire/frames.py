@@ -542,13 +542,14 @@ class Vote(Frame, frozen=True, gc=False, array_like=True, tag=49):
 
 class Seek(Frame, frozen=True, gc=False, array_like=True, tag=50):
     """A replica without a place in the group is here, and looks for those who have one. `kind`: 0 let me in,
-    1 add the replica `name` (as a voter if `voter`), 2 remove it."""
+    1 add the replica `name` (as a voter if `voter`), 2 remove it, 3 ignore no more by the criterion of this id."""
 
     group: str
     history: int = 0
     kind: int = 0
     name: str = ""
     voter: bool = True
+    criterion: int = 0
 
 
 class Standing(Frame, frozen=True, gc=False, array_like=True, tag=51):

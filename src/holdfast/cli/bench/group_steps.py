@@ -100,6 +100,7 @@ async def paced(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """`rate` messages per second, from all sources together: what each source did, and what each replica saw."""
     each = rate / len(crew.hands)
+    await crew.all("begin")
     warm = await crew.all("send", size=SIZE, seconds=0.5, rate=each, **(options or {}))
     await crew.all("settled", expect=total_of(warm))
     await crew.all("begin", timed=True)
@@ -111,6 +112,7 @@ async def flat_out(
     crew: Crew, seconds: float, options: dict[str, Any] | None = None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
     """As fast as the group takes it: what each source did, what each replica saw, and when it began."""
+    await crew.all("begin")
     warm = await crew.all("send", size=SIZE, seconds=0.5, **(options or {}))
     await crew.all("settled", expect=total_of(warm))
     await crew.all("begin")
