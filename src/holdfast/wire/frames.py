@@ -487,14 +487,18 @@ class Appended(Frame, frozen=True, gc=False, array_like=True, tag=44):
 
 
 class StateRequest(Frame, frozen=True, gc=False, array_like=True, tag=45):
-    """A replica without a usable state asks for one."""
+    """A replica without a usable state asks for one: for these parts `[from, to]` of it, first of all for part 0. None
+    means that it has all. `least`: a state from before that entry is of no use."""
 
     group: str
     request: int
+    ranges: tuple[tuple[int, int], ...] = ()
+    least: int = 0
 
 
 class StateChunk(Frame, frozen=True, gc=False, array_like=True, tag=46):
-    """A piece of a snapshot of the application and of what the group must know with it."""
+    """A piece of a snapshot of the application and of what the group must know with it. The first `head` parts are what
+    the group must know, and the digests of all others. No parts at all: there is a state to be had, of this index."""
 
     group: str
     request: int
@@ -502,6 +506,7 @@ class StateChunk(Frame, frozen=True, gc=False, array_like=True, tag=46):
     part: int
     parts: int
     data: memoryview
+    head: int = 0
 
 
 class Freed(Frame, frozen=True, gc=False, array_like=True, tag=47):

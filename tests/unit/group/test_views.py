@@ -13,7 +13,7 @@ from tests.unit.group.test_memory import WINDOW, pour
 from holdfast.group.entries import VOTERS_MAX, Member, View, decode_view, encode_data
 from holdfast.group.ports import AddReplica, RemoveReplica
 from holdfast.types import MILLISECOND, SECOND
-from holdfast.wire.frames import Append, Appended, Payload, Seek
+from holdfast.wire.frames import Append, Appended, Payload, Seek, StateChunk
 
 
 def parts(world: World, name: str) -> dict[str, str]:
@@ -243,6 +243,35 @@ def test_a_backup_that_cannot_get_an_ordered_message_takes_a_state_instead() -> 
     settle(world, sent)
     ready(world)
     assert "n3" in [name for name, _ in world.events("restored")]
+
+
+def test_a_giver_that_dies_in_the_middle_is_replaced_and_only_the_rest_is_given() -> None:
+    world = World(voters=5)
+    world.start()
+    ready(world)
+    for _ in range(20):
+        world.send("n1", [b"." * 1000] * 100)
+    settle(world, 2000)
+    given: dict[str, list[int]] = {}
+
+    def count(sender: str, target: str, frame: Any) -> bool:
+        if isinstance(frame, StateChunk) and frame.parts:
+            given.setdefault(sender, []).append(frame.parts)
+        return False
+
+    world.drop = count
+    world.restart("n5")
+    world.run_until(lambda: sum(map(len, given.values())) >= 30, 10 * SECOND)
+    (giver,) = given
+    parts = given[giver][0]
+    assert parts > 40
+    world.kill(giver)
+    settle(world, 2000)
+    others = [numbers for sender, numbers in given.items() if sender != giver]
+    assert others, "another one has given the rest"
+    on_the_way = 16  # A window of what the first one had sent was lost with it; the head comes again.
+    assert sum(map(len, others)) <= parts - (30 - on_the_way) + 1
+    assert world.hosts["n5"].status["state"] in ("following", "leading")
 
 
 def test_a_replica_whose_application_failed_comes_back_while_messages_flow() -> None:
