@@ -51,10 +51,10 @@ class Joining:
     def is_restoring(self) -> bool:
         return self._state_in.active or self._image is not None
 
-    def peer_down(self, peer: Peer) -> None:
+    def peer_down(self, peer: Peer, now: Nanos) -> None:
         if self._state_in.peer == peer:
             self._state_in.stop()
-            self._rejoin_ns = 0
+            self._rejoin_ns = now
             self._go_on()
 
     def _go_on(self) -> None:

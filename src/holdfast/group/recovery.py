@@ -219,7 +219,7 @@ class Recovery:
             text = f"{stream.label} whole up to {stream.exists} after {took_ns // MILLISECOND} ms"
             self._fact("recovered", text, now, out)
 
-    def source_back(self, source: NodeId) -> None:
+    def source_back(self, source: NodeId, now: Nanos) -> None:
         """A source can be reached (again): it may have what nobody else has."""
         self._absent.pop(source, None)
         for stream, gap in self.gaps.items():
@@ -227,7 +227,7 @@ class Recovery:
                 for hole in gap.holes:
                     hole.tries = 0
                     hole.exhausted = ""
-                    hole.due_ns = 0
+                    hole.due_ns = now
 
     def exhausted(self, stream: StreamId) -> list[Hole]:
         """What the source could not bring back."""

@@ -269,7 +269,7 @@ class ReplicaMachine(Machine):
 
     def _peer_up(self, now: Nanos, item: PeerUp, _out: Outbox) -> None:
         peer = self._core.peers.up(item.peer, item.member)
-        self._core.recovery.source_back(item.peer)
+        self._core.recovery.source_back(item.peer, now)
         self._leading.emitter.node_up(peer.name)
         if self._core.peers.replica_at(item.peer) is not None:
             self._founding.peer_up(now)
@@ -280,7 +280,7 @@ class ReplicaMachine(Machine):
         peer = self._core.peers.down(item.peer)
         if peer is not None:
             self._state_out.peer_down(peer)
-            self._joining.peer_down(peer)
+            self._joining.peer_down(peer, now)
             self._founding.peer_down(peer)
             if peer.name == self._core.leadership.leader:
                 self._election.leader_gone(now)

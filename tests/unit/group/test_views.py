@@ -269,7 +269,9 @@ def test_a_giver_that_dies_in_the_middle_is_replaced_and_only_the_rest_is_given(
     settle(world, 2000)
     others = [numbers for sender, numbers in given.items() if sender != giver]
     assert others, "another one has given the rest"
-    on_the_way = 16  # A window of what the first one had sent was lost with it; the head comes again.
+    on_the_way = (
+        16  # A window of what the first one had sent was lost with it; the head comes again.
+    )
     assert sum(map(len, others)) <= parts - (30 - on_the_way) + 1
     assert world.hosts["n5"].status["state"] in ("following", "leading")
 
