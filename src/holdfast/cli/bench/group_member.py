@@ -56,6 +56,8 @@ class Recorder(Replica):
         self.account = Account()
         self.slow_ns_per_message = 0
         self.timed = False
+        self.restores = 0
+        """How often this replica was left behind, or began again, and was given a state."""
         self.begin()
 
     def begin(self) -> None:
@@ -106,6 +108,7 @@ class Recorder(Replica):
 
     def restore(self, state: bytes) -> None:
         self.account = msgspec.msgpack.decode(state, type=Account)
+        self.restores += 1
 
 
 class Member:
@@ -215,6 +218,8 @@ class Member:
             "doubled": account.doubled,
             "urgent": recorder.urgent,
             "nacks": group["nacks"],
+            "term": group["term"],
+            "restores": recorder.restores,
             "questions": group["questions"],
             "rss_mb_max": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
             "latency_us": _percentiles(recorder.latencies_ns),

@@ -86,6 +86,12 @@ def _report(
     for name, answer in zip(member_names(setting.members), answers, strict=True):
         role = f"{name}_slow" if name == member_names(setting.members)[-1] else name
         figures[f"slow_replica_{role}_deliveries_per_s"] = round(rate_of([answer], start_ns))
+    figures["slow_replica_states_taken"] = sum(int(answer["restores"]) for answer in answers)
+    if figures["slow_replica_states_taken"]:
+        bench.report.notes["slow_replica"] = (
+            "a replica could not be reached or stood still for too long, was left behind, and was given a state: what it "
+            "skipped counts as delivered"
+        )
     grown = [[peak - first for peak, first in zip(row, peaks[0], strict=True)] for row in peaks]
     figures["slow_replica_memory_grown_mb_max"] = round(max(grown[-1]), 1)
     later = [last - half for last, half in zip(grown[-1], grown[STEPS // 2], strict=True)]
