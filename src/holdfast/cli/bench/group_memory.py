@@ -89,8 +89,8 @@ def _report(
     figures["slow_replica_states_taken"] = sum(int(answer["restores"]) for answer in answers)
     if figures["slow_replica_states_taken"]:
         bench.report.notes["slow_replica"] = (
-            "a replica could not be reached or stood still for too long, was left behind, and was given a state: what it "
-            "skipped counts as delivered"
+            "a replica could not be reached or stood still for too long, was left behind, and was given a state: "
+            "what it skipped counts as delivered"
         )
     grown = [[peak - first for peak, first in zip(row, peaks[0], strict=True)] for row in peaks]
     figures["slow_replica_memory_grown_mb_max"] = round(max(grown[-1]), 1)
