@@ -417,6 +417,27 @@ def test_an_operator_ends_what_is_ignored() -> None:
     delivered(world, [1, 4])
 
 
+def test_a_replica_that_follows_passes_on_to_the_leader_what_is_to_be_ignored_no_more() -> None:
+    from holdfast.group.ports import EndIgnoring
+
+    world = lossy()
+    answer(world, IGNORE())
+    losing(world, range(2, 3), *ALL)
+    send(world, 3)
+    delivered(world, [1])
+    world.run(100 * MILLISECOND)
+    row = world.hosts["n2"].status["ignoring"][0]
+    world.inject("n2", EndIgnoring(row["id"] + 1000))
+    world.run(100 * MILLISECOND)
+    assert world.hosts["n2"].status["ignoring"] == [row], "no criterion has that id"
+    world.inject("n2", EndIgnoring(row["id"]))
+    world.run(100 * MILLISECOND)
+    assert [world.hosts[name].status["ignoring"] for name in ALL] == [[], [], []]
+    world.drop = None
+    send(world, 1, start=4)
+    delivered(world, [1, 4])
+
+
 def test_a_restarted_replica_learns_from_the_state_what_is_ignored() -> None:
     world = lossy()
     answer(world, IGNORE())
