@@ -99,10 +99,11 @@ class Membership:
 
     @property
     def may_change(self) -> bool:
-        log, view = self._core.log, self._core.log.tail.view
-        if self._core.config.mode == "availability" and view is not None:
-            if len(self._core.voters_here()) + 1 < self._core.true_majority(view):
-                return False  # Two sides of a cut go on, but they must stay one group.
+        core, log, view = self._core, self._core.log, self._core.log.tail.view
+        # Two sides of a cut go on in `availability` groups, but they must stay one group.
+        cut = core.config.mode == "availability" and view is not None
+        if cut and len(core.voters_here()) + 1 < core.true_majority(view):
+            return False
         return (
             log.commit >= self._term_index and log.view_index <= log.commit and self._appends.is_informed()
         )  # fmt: skip
