@@ -197,7 +197,7 @@ AT_LEAST: Final[dict[str, int]] = {
     "recovered from source": 50_000,
     "recovered from replica": 20_000,
     "recovered from log": 10_000,
-    "questions about losses": 400,
+    "questions about losses": 250,
     "second questions": 3,
     "recoveries that failed": 10,
     "leaders that suspended themselves": 10,
@@ -205,14 +205,14 @@ AT_LEAST: Final[dict[str, int]] = {
     "skip entries": 2_000,
     "resume entries": 60,
     "close entries": 300,
-    "decided: drop": 50,
+    "decided: drop": 12,
     "decided: suspend": 10,
     "decided: recover": 8,
-    "decided: recover else drop": 15,
-    "decided: recover else suspend": 15,
+    "decided: recover else drop": 12,
+    "decided: recover else suspend": 7,
     "decided: drop and ignore": 60,
     "decided: recover and ignore": 8,
-    "decided: recover else drop and ignore": 10,
+    "decided: recover else drop and ignore": 7,
     "decided: recover else suspend and ignore": 3,
     "ignored by stream": 40,
     "ignored by source": 15,
@@ -222,10 +222,11 @@ AT_LEAST: Final[dict[str, int]] = {
     "ignored for messages": 20,
     "ignored for s or until a resync": 10,
 }
-"""Events in a campaign of a thousand seeds; smaller ones are held to their share. About a fifth of what 87 seeds had,
-so that chance alone makes no campaign fail. They had, for a thousand: 1800 elections, 1200 view entries, 770 state
-transfers, 240 truncations, 34 undone deliveries, 2000 questions, 57 recoveries that failed, 11 to 290 decisions of each
-composition but plain `drop` (1600), and a million, 430 000 and 210 000 messages from sources, replicas and logs."""
+"""Events in a campaign of a thousand seeds; smaller ones are held to their share. A quarter of what 153 runs had,
+or less where few of them had most of it, so that chance alone makes no campaign fail. For a thousand they had 1700
+elections, 1500 view entries, 820 state transfers, 200 truncations, 65 undone deliveries, 1800 questions, 52
+recoveries that failed, 13 to 370 decisions of each composition (970 plain `drop`), and 700 000, 310 000 and 190 000
+messages that came back from sources, replicas and logs."""
 
 
 def add_coverage(total: dict[str, int], counts: dict[str, int]) -> None:
