@@ -219,7 +219,8 @@ class Lane:
                 found |= 1 << index
         if not found or (self.trial is not None and now - self.trial_at < TRIAL_NS):
             return 0
-        self.trial, self.trial_at = 0, now
+        # A sender that is short of budget may need longer: what it has sent already counts all the same.
+        self.trial, self.trial_at = self.trial or 0, now
         return found
 
     def begin(self, now: Nanos) -> None:
@@ -360,7 +361,9 @@ class Lane:
                 self.ignored = True
             if came >> fill & 1:
                 self.doubts.pop(index, None)
-                if not believed and fill != MIXED:
+                if believed:
+                    self.surprises &= ~(1 << index)
+                elif fill != MIXED:
                     self.surprises |= 1 << index
                 if bit is not None:
                     bit.heard += 1

@@ -65,6 +65,7 @@ class LaneSender:
     """One lane towards one listener."""
 
     __slots__ = (
+        "_retried",
         "_turn",
         "alive",
         "bad",
@@ -100,6 +101,8 @@ class LaneSender:
         self.retry_at: Nanos = NEVER
         self.period_ns: Nanos = 0
         self._turn = 0
+        self._retried = False
+        """What was chosen last is of `diag_retry`."""
 
     def event(self, event: str) -> None:
         self.state = TRANSITIONS[self.state, event]
@@ -172,6 +175,7 @@ class LaneSender:
 
     def choose(self, now: Nanos, signatures: Signatures) -> list[int]:
         """The combinations that are due, most important first."""
+        self._retried = False
         if not self.flows or now < self.next_at:
             return self._retries(now, signatures)
         if self.state == STABLE:
@@ -179,6 +183,12 @@ class LaneSender:
             return self._retries(now, signatures) or self._stable()
         self.next_at = now + self.focus_ns(signatures) - MILLISECOND
         return self._apart()
+
+    def postpone(self, now: Nanos) -> None:
+        """What was chosen could not be paid for: it stays due."""
+        self.next_at = min(self.next_at, now + MILLISECOND)
+        if self._retried:
+            self.retry_at = min(self.retry_at, now + MILLISECOND)
 
     def sent(self) -> None:
         """A round went out."""
@@ -191,6 +201,7 @@ class LaneSender:
         if not self.flows or now < self.retry_at or self.state != STABLE:
             return []
         self.retry_at = now + signatures.diag_retry.period_ns - MILLISECOND
+        self._retried = True
         self._turn += 1
         failed = self.retry()
         sizes = [index for index in failed if index % self.plan.fills == NEUTRAL]

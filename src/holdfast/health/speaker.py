@@ -72,6 +72,9 @@ class Speaker:
         self._period_ns = signatures.basic_active.period_ns
         self._spread_at = now
         self._turn = 0
+        self._owed = ""
+        """The lane that waits until the budget does for its round; those that share its turn let it go first, or small
+        rounds would for ever take what a large one needs."""
 
     # -- flows ---------------------------------------------------------------------------------------------------
 
@@ -285,6 +288,8 @@ class Speaker:
             return []
         self._turn += 1
         shared = _SHARED[self._turn % 3 :] + _SHARED[: self._turn % 3]
+        if self._owed:
+            shared = (self._owed, *(name for name in shared if name != self._owed))
         room = ANNOUNCED_MAX - 4
         sent: Sent = []
         for name in ("udp", "alt", *shared):
@@ -295,8 +300,11 @@ class Speaker:
                 continue
             if name not in ("udp", "alt") and room <= 0:
                 continue
+            if self._owed and name in _SHARED and name != self._owed:
+                continue
             chosen = lane.choose(now, self.signatures)
             if not chosen:
+                self._owed = "" if name == self._owed else self._owed
                 continue
             went = self._send_lane(now, lane, chosen[:ANNOUNCED_MAX], pair, sends)
             if went:
@@ -318,8 +326,11 @@ class Speaker:
             if flow is not None:
                 found.append((index, fill, size, flow))
                 cost += bytes_on_wire(lane.name, size, self.mtu)
-        if not found or not self._throttle.take(now, self._bucket, self.adapter, cost):
-            lane.next_at = min(lane.next_at, now + MILLISECOND)
+        paid = found and self._throttle.take(now, self._bucket, self.adapter, cost)
+        if lane.name in _SHARED:
+            self._owed = "" if paid or not found else lane.name
+        if not paid:
+            lane.postpone(now)
             return []
         for index, fill, size, flow in found:
             sends.append(SendFrame(self.probe(lane, index, fill, size, pair), SYNC, flow, size))

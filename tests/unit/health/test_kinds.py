@@ -307,3 +307,20 @@ def test_basics_are_small() -> None:
     wires.faults = [look]
     wires.run(5)
     assert max(seen) <= 14
+
+
+def test_when_a_pattern_passes_again_every_kind_finds_out_and_the_burst_ends() -> None:
+    """All kinds are in doubt at once, and the budget does not do for all: large rounds must not wait for ever behind
+    small ones, nor a doubt begin anew each time before it is settled."""
+    wires = Wires(2, uses=EVERYTHING).run(6)
+    wires.faults = [pattern("n1", "n2", b"\x55" * 4)]
+    wires.run(4)
+    kinds = ("udp", "frag", "tcp", "multicast")
+    assert [wires.row("n1", "n2", kind).bad_patterns for kind in kinds] == [("55",)] * 4
+    wires.faults = []
+    wires.run_until(lambda: not any(wires.row("n1", "n2", k).bad_patterns for k in kinds), 10)
+    wires.run(2)
+    before = dict(wires.packets)
+    wires.run(4)
+    there, back = [wires.packets[key] - before[key] for key in sorted(before)]
+    assert there < 1.3 * back

@@ -22,7 +22,7 @@ from holdfast.cli.bench.report import Report, new_report
 from holdfast.cli.lab.lab import Lab
 from holdfast.cli.lab.state import load
 from holdfast.cli.lab.tools import need_root
-from holdfast.cli.lab.trial import CLASSES, WAYS, Outcome, Trial
+from holdfast.cli.lab.trial import ANY_CHANNEL, CLASSES, FLOWS, WAYS, Outcome, Trial
 from holdfast.errors import HoldfastError, SetupError
 from holdfast.types import SECOND
 
@@ -87,7 +87,10 @@ def _trials(report: Report, say: Say, classes: tuple[str, ...], seconds: float) 
         expelled, accused = undisturbed.expelled, len(undisturbed.accused)
         for name in classes:
             say(f"in the lab: {name.replace('_', ' ')}")
-            outcome = trial.run(CLASSES[name], WAYS.get(name, "->"), seconds)
+            flow = FLOWS.get(name, ANY_CHANNEL)
+            outcome = trial.run(CLASSES[name], WAYS.get(name, "->"), seconds, flow)
+            report.env[f"lab_{name}_flow"] = flow.text
+            report.env[f"lab_{name}_errors"] = [" ".join(error) for error in outcome.errors]
             expelled += outcome.expelled
             accused += len(outcome.accused)
             _figures(report, name, outcome, undisturbed)
@@ -101,6 +104,7 @@ def _figures(report: Report, name: str, outcome: Outcome, undisturbed: Outcome) 
     report.figures[f"lab_{name}_moved_ms"] = outcome.moved_ms
     report.figures[f"lab_{name}_stall_ms"] = outcome.stall_ms
     report.figures[f"lab_{name}_missing"] = outcome.missing
+    report.figures[f"lab_{name}_flow_packets_per_s_before"] = outcome.packets_per_s
     base = max(undisturbed.stall_ms, 0.1)
     report.ratios[f"{name}_stall_vs_undisturbed_longest"] = round(outcome.stall_ms / base, 2)
     report.aim_below(f"lab_{name}_stall_ms", outcome.stall_ms, STALL_MS_AIM)
