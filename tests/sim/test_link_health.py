@@ -77,7 +77,11 @@ RED = [(kind, "red") for kind in ("udp", "tcp", "frag")]
         ("filter udp", "udp", (False, 1500, ()), 1.2),
         ("filter frag", "frag", (False, 0, ()), 6),
         ("blackout", "udp", (False, 1500, ()), 1.2),
-        ("filter tcp", "tcp", (False, 1500, ()), 6),
+        ("filter tcp", "tcp", (False, 1500, ()), 2),
+        ("blackout", "tcp", (False, 1500, ()), 1.3),
+        ("over 1400 only tcp", "tcp", (True, 1280, ()), 1.6),
+        ("over 1000 only tcp", "tcp", (True, 1000, ()), 1.6),
+        ("pattern 5555555555555555 only tcp", "tcp", (True, 1500, ("55",)), 2),
     ],
 )
 def test_each_soft_error_is_found_in_its_direction_and_nowhere_else(

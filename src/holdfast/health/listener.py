@@ -13,7 +13,7 @@ from holdfast.health.attributes import KIND_OF, MIXED, Plan, heard_plan
 from holdfast.health.lane import SETTLE_NS_MAX, Lane, Values
 from holdfast.health.liveness import PROMISE_MAX, Liveness
 from holdfast.health.metrics import Throughput
-from holdfast.health.speaker import lane_of
+from holdfast.health.speaker import lane_of, segment_size
 from holdfast.health.state import BORROWED, UNKNOWN, Heard, State, state_of
 from holdfast.links.ports import FlowReady
 from holdfast.types import MILLISECOND, NEVER, FlowId, Nanos
@@ -34,6 +34,10 @@ class PathListener:
         self.local = ready.adapter
         self.flows: dict[FlowId, Heard] = {}
         self.lanes: dict[str, Lane] = {}
+        self.segments: dict[int, FlowId] = {}
+        """The connection that measures each size of segments."""
+        self.stuck: list[FlowId] = []
+        """Connections that let nothing pass any more: others must take their place."""
         self.stated: dict[str, Values] = {}
         """What was acknowledged and confirmed of each lane, and so is published."""
         self.replies: list[AnyFrame] = []
@@ -55,6 +59,7 @@ class PathListener:
         self._signature_n = 0
         self._asked_at = now - ASK_NS
         self._announced_ns = 0
+        self._segments_known: dict[int, bool] = {}
         self._excused_to: Nanos = -1
         self._rate = Throughput()
 
@@ -70,7 +75,14 @@ class PathListener:
             self._mute = False
             self._changed("udp", worse=False)
         lane = self.lanes.get(lane_of(ready))
-        if lane is not None:
+        size = segment_size(ready)
+        known = size in self._segments_known
+        if size:
+            self._segments_known[size] = True
+            self.segments[size] = ready.flow
+            if lane is not None:
+                lane.renewed(size)
+        if lane is not None and not known:
             lane.begin(now)
 
     def unheard(self, use: str) -> None:
@@ -81,6 +93,10 @@ class PathListener:
 
     def flow_lost(self, flow: FlowId) -> str:
         """The flow is gone; the kind that has no flow left because of that, if any."""
+        for size in [size for size, known in self.segments.items() if known == flow]:
+            del self.segments[size]
+            if (lane := self.lanes.get("tcp")) is not None:
+                lane.renewed(size)
         heard = self.flows.pop(flow, None)
         if heard is None:
             return ""
@@ -130,6 +146,11 @@ class PathListener:
         for code in frame.sent:
             if code < len(plan.codes):
                 planned, index = plan.codes[code]
+                if (
+                    planned.name == "tcp"
+                    and planned.sizes[index // planned.fills] not in self.segments
+                ):
+                    continue  # it went out on a connection that is gone
                 masks[planned.name] = masks.get(planned.name, 0) | 1 << index
         for name, mask in masks.items():
             lane = self.lanes[name]
@@ -236,7 +257,8 @@ class PathListener:
         datagrams = [h for h in self.flows.values() if not h.live.stream]
         streams = [h for h in self.flows.values() if h.live.stream]
         for heard in (*datagrams, *streams):
-            alone = any(h.live.alive for h in datagrams)
+            # One that sends rarely may be as dead as the others, and not be missed yet: it must have been heard lately.
+            alone = any(h.live.alive and h.live.punctual(now) for h in datagrams)
             if heard.live.silent(now, evidence, loss_ppm if heard.live.stream else 0, alone):
                 self._forget(heard.lane)
                 self._life(heard)
@@ -252,6 +274,9 @@ class PathListener:
         loss_ppm = self._loss(name)
         if lane.judge(now, loss_ppm, evidence):
             self._tell(now, name, lane)
+        if lane.stuck:
+            sizes, lane.stuck = lane.stuck, []
+            self.stuck += [self.segments[size] for size in sizes if size in self.segments]
         if lane.waits:
             self.check_at = min(self.check_at, now + lane.settle_ns)
 

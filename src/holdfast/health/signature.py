@@ -72,6 +72,7 @@ class LaneSender:
         "doubts",
         "flows",
         "holes",
+        "known",
         "name",
         "next_at",
         "patterns",
@@ -89,6 +90,8 @@ class LaneSender:
         self.patterns = patterns[: plan.fills - FIRST_PATTERN]
         self.flows: dict[int, FlowId] = {}
         """The flow that carries it, or one for each size."""
+        self.known: dict[int, bool] = {}
+        """Sizes that have had a flow."""
         self.state = INITIAL
         self.alive = True
         self.size = 0

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.health.attributes import MIXED, NEUTRAL, Plan, bytes_on_wire, fill_of
+from holdfast.health.attributes import MIXED, NEUTRAL, Plan, bytes_on_wire, fill_of, in_order
 from holdfast.health.config import SIGNATURES, Signatures, Tunables
 from holdfast.health.signature import (
     ALT_EVERY,
@@ -27,6 +27,7 @@ from holdfast.health.signature import (
     lanes_of,
 )
 from holdfast.health.throttle import NORMAL, Throttle
+from holdfast.links.measuring import IP_TCP, mss_of
 from holdfast.links.ports import FlowReady, SendFrame
 from holdfast.types import MILLISECOND, NEVER, SECOND, SYNC, FlowId, Nanos
 from holdfast.wire.frames import Basic, Probe, Settled, Signature, TunablesInfo
@@ -88,14 +89,16 @@ class Speaker:
         sender = self.lanes.get(lane)
         if sender is None or (lane == "tcp" and not ready.use):
             return
-        size = int(ready.use[4:]) + 40 if ready.use.startswith("mss:") else 0
-        renewed = size in sender.flows
+        size = segment_size(ready)
+        renewed = size in sender.known
         sender.flows[size] = ready.flow
-        if not (
-            renewed and lane == "tcp"
-        ):  # a connection that stalled is replaced: that is no news of the path
+        sender.known[size] = True
+        if not (renewed and lane == "tcp"):
             sender.event(BEGIN)
+        # A connection that stalled is replaced: that is no news of the path, but a doubt can be settled now.
+        if sender.state != STABLE:
             sender.next_at = now
+            self.due_at = min(self.due_at, now + MILLISECOND)
         self.respread(now)
 
     def _drop_pulse(self, lane: str) -> None:
@@ -319,6 +322,9 @@ class Speaker:
         """Send these probes, all of them or none: half a round would be paid for and settle nothing."""
         found = []
         cost = 0
+        if lane.name == "tcp":
+            order = in_order(lane.plan.fills, pair)
+            chosen = sorted(chosen, key=lambda index: order.index(index % lane.plan.fills))
         for index in chosen:
             rung, fill = divmod(index, lane.plan.fills)
             size = lane.plan.sizes[rung]
@@ -395,6 +401,11 @@ def announces(lane: str) -> tuple[str, ...]:
 def pair_at(now: Nanos) -> int:
     """The number of the round that is sent now; the same for all paths, because a multicast is of all of them."""
     return now // MILLISECOND & 0xFFFF_FFFF
+
+
+def segment_size(ready: FlowReady) -> int:
+    """The size of the packets that a connection measures; 0 for a flow that is for something else."""
+    return mss + IP_TCP if (mss := mss_of(ready.use)) else 0
 
 
 def lane_of(ready: FlowReady) -> str:

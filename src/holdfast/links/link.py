@@ -47,6 +47,7 @@ from holdfast.links.ports import (
     PortRefused,
     Reannounce,
     Received,
+    RenewFlow,
     Rest,
     RestAsked,
     SendChannel,
@@ -190,7 +191,7 @@ class LinkMachine(Machine):
                 if self.up_since is not None:
                     for part in item.frames:
                         self._outlet.datagrams.frame(item.cls, part)
-            elif kind is FlowVerdict:
+            elif kind is FlowVerdict or kind is RenewFlow:
                 self._verdict(now, item, out)
             elif kind is MemberUpdate:
                 self.member = item.member
@@ -363,11 +364,15 @@ class LinkMachine(Machine):
             flow.closing = True
             out.effect(CloseFlow(flow.flow, reason))
 
-    def _verdict(self, now: Nanos, verdict: FlowVerdict, out: Outbox) -> None:
-        """Health has learnt something about sending on a flow."""
+    def _verdict(self, now: Nanos, verdict: FlowVerdict | RenewFlow, out: Outbox) -> None:
+        """Health has learnt something about a flow."""
         flow = self.flows.get(verdict.flow)
-        if flow is not None:
+        if flow is None:
+            return
+        if isinstance(verdict, FlowVerdict):
             self._outlet.judge(now, flow, verdict, out)
+        elif flow.stream and not flow.carries:
+            self._close(flow, "stuck: another takes its place", out)
 
     # -- the session ---------------------------------------------------------------------------------------------
 
