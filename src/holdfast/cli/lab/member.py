@@ -96,13 +96,14 @@ class Hearing:
     def __init__(self) -> None:
         self.count = 0
         self.last = 0
+        self.last_ns = 0
         self.reset()
 
     def reset(self) -> None:
+        """Begin anew. What was heard last stays: silence may begin with the next message."""
         self.missing = 0
         self.latency_ns_max = 0
         self.gap_ns_max = 0
-        self.last_ns = 0
 
     def hear(self, message: memoryview) -> None:
         now = monotonic_ns()

@@ -16,6 +16,7 @@ import msgspec
 from holdfast.cli.lab.lab import Lab
 from holdfast.cli.lab.member import CHANNEL, DATAGRAMS, PORT
 from holdfast.errors import HoldfastError
+from holdfast.health.config import RUNGS
 from holdfast.types import MILLISECOND, SECOND
 
 FLOW_BYTES: Final = 1200
@@ -200,23 +201,24 @@ class Trial:
 
     def _look_at(self, path: str) -> tuple[int, float]:
         """Which quarter of the flows the messages belong to: the one with the most packets of their size; and how many
-        there are in a second. Heartbeats are the same on all subnets, so what is more here are messages."""
+        there are in a second. Messages are told from probes by their length: those have exactly the sizes of rungs."""
         subnet, _, transport = path.partition("+")[0].split("/")
-        end = f"{self.sender}->{self.listener} watch {FLOW_BYTES - 200} only {transport}"
+        watch, only = f"{subnet} {self.sender}->{self.listener} watch", f"only {transport}"
         quarters = (0, 25, 50, 75)
-        others = [other for other in self.lab.plan.subnets if other != subnet]
+        probes = [size for size in (*RUNGS, self.lab.plan.mtu) if size > FLOW_BYTES]
+        edges = [FLOW_BYTES, *(size - over for size in sorted({*probes}) for over in (1, 0))]
         began = monotonic_ns()
         names = self.lab.break_(
-            *(f"{subnet} {end} share 25% from {start}%" for start in quarters),
-            *(f"{other} {end}" for other in others),
+            *(f"{watch} {FLOW_BYTES - 200} {only} share 25% from {start}%" for start in quarters),
+            *(f"{watch} {edge} {only}" for edge in edges),
         )
         time.sleep(_LOOK_S)
         counts = {fault["name"]: fault["packets"] for fault in self.lab.status()["faults"]}
         took_s = (monotonic_ns() - began) / SECOND
         self.lab.heal(*names)
-        here, elsewhere = [counts[name] for name in names[:4]], [counts[n] for n in names[4:]]
-        more = sum(here) - max(elsewhere, default=0)
-        return quarters[here.index(max(here))], round(more / took_s, 1)
+        here, longer = [counts[name] for name in names[:4]], [counts[name] for name in names[4:]]
+        messages = sum(longer[::2]) - sum(longer[1::2])
+        return quarters[here.index(max(here))], round(messages / took_s, 1)
 
     def _ended(self) -> int:
         sent = self.lab.ask(self.sender, "flows")["sent"]
