@@ -153,7 +153,8 @@ class LaneSender:
         indexes = [self.plan.index(n, NEUTRAL) for n in failed]
         passing = self.passing()
         if self.bad and passing:
-            best = passing[-1]
+            # Large datagrams are dear: the smallest that is fragmented shows as well whether the pattern passes.
+            best = passing[0] if self.name == "frag" else passing[-1]
             fills = [FIRST_PATTERN + n for n, name in enumerate(self.patterns) if name in self.bad]
             indexes += [self.plan.index(best, fill) for fill in (NEUTRAL, *fills)]
         return indexes

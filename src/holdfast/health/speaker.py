@@ -305,6 +305,9 @@ class Speaker:
                 continue
             if self._owed and name in _SHARED and name != self._owed:
                 continue
+            if name == "frag" and self._is_busy():
+                self._owed = "" if name == self._owed else self._owed
+                continue
             chosen = lane.choose(now, self.signatures)
             if not chosen:
                 self._owed = "" if name == self._owed else self._owed
@@ -315,6 +318,13 @@ class Speaker:
                 room -= 0 if name == "alt" else len(went)
                 sent.append((lane, went))
         return sent
+
+    def _is_busy(self) -> bool:
+        """Whether what is left of the budget is for doubts about what carries data: fragments are dear and can wait."""
+        if 2 * self._bucket.tokens >= self._bucket.cap:
+            return False
+        lanes = [self.lanes.get(name) for name in ("udp", "tcp")]
+        return any(lane is not None and lane.flows and lane.state != STABLE for lane in lanes)
 
     def _send_lane(
         self, now: Nanos, lane: LaneSender, chosen: list[int], pair: int, sends: list[SendFrame]
@@ -346,8 +356,19 @@ class Speaker:
         """A multicast went out on this path, too."""
         self._throttle.pay(now, self._bucket, self.adapter, size)
 
-    def probe(self, lane: LaneSender, index: int, fill: int, size: int, pair: int) -> Probe:
-        patterns = lane.good_patterns() if fill == MIXED else lane.patterns
+    def probe(
+        self,
+        lane: LaneSender,
+        index: int,
+        fill: int,
+        size: int,
+        pair: int,
+        bad: tuple[str, ...] = (),
+    ) -> Probe:
+        """`bad`: patterns that others who hear it do not get."""
+        patterns = lane.patterns
+        if fill == MIXED:
+            patterns = tuple(name for name in lane.good_patterns() if name not in bad)
         octets = fill_of(patterns, fill if patterns else NEUTRAL, lane.turn % 8)
         return Probe(lane.plan.base + index, size, pair, self.plan.id, octets)
 
