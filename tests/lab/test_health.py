@@ -20,6 +20,8 @@ from holdfast.health.classify import FLAPPING
 pytestmark = pytest.mark.root
 
 SEEN_MS = 2000
+STREAM_SEEN_MS = 3000
+"""Three connections must get stuck, each for a quarter of a second; and the machine may be busy."""
 STALL_MS = 1000
 LAST_S = 4.0
 
@@ -130,7 +132,7 @@ def test_a_size_limit_that_only_streams_have_is_seen_and_survived(
     trial: Trial, limit: int, ways: str
 ) -> None:
     outcome = trial.run(f"over {limit} only tcp", ways, LAST_S)
-    assert 0 <= outcome.alarm_ms <= SEEN_MS, outcome
+    assert 0 <= outcome.alarm_ms <= STREAM_SEEN_MS, outcome
     goes_on(outcome)
     named(outcome, ("size", "tcp"))
 

@@ -112,6 +112,21 @@ def test_each_soft_error_is_found_in_its_direction_and_nowhere_else(
     assert domain.world.run_until(domain.all_sound, 15 * SECOND)
 
 
+def test_a_limit_of_streams_is_found_also_when_a_large_message_has_stopped_the_data() -> None:
+    """The connection that carries data is silent then; those that measure small segments are not."""
+    domain = Domain()
+    domain.break_("red n1->n2 over 1000 only tcp")
+    core, host = domain.core("n1"), domain.world.hosts["n1"]
+    link = core.link(domain.core("n2").me.node)
+    assert link is not None
+    (stream,) = [f for f in link.flows.values() if f.path == "red/red/tcp"]
+    host.flows[stream.flow].send([bytes(1400)])
+    ok = domain.world.run_until(
+        lambda: row_of(domain, "n1", "n2", "tcp") == (True, 1000, ()), 2 * SECOND
+    )
+    assert ok, domain.row("n1", "n2", "tcp")
+
+
 def test_loss_is_said_as_a_rate_and_as_nothing_else() -> None:
     domain = Domain()
     domain.break_("red n1<->n2 loss 20% only udp")

@@ -120,6 +120,7 @@ class Lane:
         "_void",
         "bits",
         "doubts",
+        "heard_at",
         "ignored",
         "misses_min",
         "name",
@@ -155,6 +156,8 @@ class Lane:
         """Rounds with everything apart that were judged since the sender began, or was told of a doubt; None: no
         doubt is being settled."""
         self.trial_at: Nanos = 0
+        self.heard_at: Nanos = 0
+        """When something of it arrived last."""
         self._threshold = 1 << 30
         self._calm = False
         """Everything that is sent passes, and no evidence speaks against any of it."""
@@ -277,6 +280,7 @@ class Lane:
 
     def arrived(self, pair: int, index: int, now: Nanos) -> None:
         """A probe came; the basic that announces it may come later, or have come before."""
+        self.heard_at = now
         judged = self._judged.get(pair)
         if judged is not None:
             self._late(index, judged, now)

@@ -20,6 +20,7 @@ from holdfast.types import MILLISECOND, NEVER, FlowId, Nanos
 from holdfast.wire.frames import AnyFrame, Basic, Confirm, Heeded, Notice, Probe, Settled, Signature
 
 ASK_NS: Final = 500 * MILLISECOND
+STREAMS_SILENT_NS: Final = 1000 * MILLISECOND
 _DATAGRAMS: Final = ("udp", "alt")
 
 
@@ -265,8 +266,8 @@ class PathListener:
 
     def _judge(self, now: Nanos, name: str, lane: Lane, evidence: int) -> None:
         live = self._live(name)
-        if lane.stream and live is not None and now - live.heard_at > 3 * live.promise_ns // 2:
-            lane.forget()  # streams are silent altogether: that is no question of size
+        if lane.stream and live is not None and self._streams_silent(now, live, lane):
+            lane.forget()
             return
         if live is not None:
             patient_ns = min(4000 * live.trip.jitter_us, SETTLE_NS_MAX)
@@ -279,6 +280,13 @@ class PathListener:
             self.stuck += [self.segments[size] for size in sizes if size in self.segments]
         if lane.waits:
             self.check_at = min(self.check_at, now + lane.settle_ns)
+
+    @staticmethod
+    def _streams_silent(now: Nanos, live: Liveness, lane: Lane) -> bool:
+        """Whether nothing at all comes on streams: that is no question of size. The one that carries data says less
+        than those that measure: it may itself be stuck behind a message that is too large."""
+        silent = now - live.heard_at > 3 * live.promise_ns // 2
+        return silent and now - lane.heard_at > STREAMS_SILENT_NS
 
     def _tell(self, now: Nanos, name: str, lane: Lane) -> None:
         if lane.calm:

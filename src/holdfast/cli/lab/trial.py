@@ -30,8 +30,9 @@ _LOOK_S: Final = 1.0
 _AIMS_MAX: Final = 5
 _CROSSING: Final = 0.7
 """The share of the messages that must be seen on the path, at least: a busy machine sends some of them late."""
-_CALM_NS: Final = 2 * SECOND
-"""A stream that was stuck may be given up only after the fault that stopped it is gone."""
+_CALM_NS: Final = 4 * SECOND
+"""A stream that was stuck may be given up only after the fault that stopped it is gone; and what the last fault took of
+the heartbeats' budget must be there again."""
 
 CLASSES: Final = {
     "size": "over 1000",
