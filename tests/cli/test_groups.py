@@ -113,6 +113,7 @@ def test_another_replica_leads_when_asked(domain: dict[str, Path]) -> None:
     [
         (("show", "--group", "nope"), "no replica of a group 'nope'"),
         (("remove", "nope", "n2"), "no replica of a group 'nope'"),
+        (("end-ignoring", "book", "7"), "no criterion '7': it ignores nothing"),
     ],
 )
 def test_what_cannot_be_is_refused_with_one_line(

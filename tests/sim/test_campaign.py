@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import msgspec
@@ -13,13 +14,20 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast.cli.sim import app
+from holdfast.group.actions import BY, TEXTS
 from holdfast.sim import campaign
-from holdfast.sim.campaign import MOODS, add_coverage, draw, failure, not_exercised, shrink
+from holdfast.sim.campaign import MOODS, TABLES, add_coverage, draw, failure, not_exercised, shrink
+from holdfast.sim.coverage import decided
+from holdfast.sim.ledger import ANSWERS
 from holdfast.sim.nemesis import TRICKS
-from holdfast.sim.scenario import Scenario, parse_scenario
+from holdfast.sim.scenario import Ask, Scenario, parse_scenario
 
 ROOT = Path(__file__).parents[2]
 CI_SEEDS = range(1, 25)
+FOUND_SEEDS = (41, 47, 859)
+"""Each broke an invariant once: 41 an output after another founding, 47 entries that are decided and let go of in one
+turn, 859 one of two voters of an `availability` group that restarts. What broke has a test of its own as well, as has
+what seeds found that draw something else now."""
 QUIET = ("--scenario", "quiet", "--seconds", "2")
 
 
@@ -29,7 +37,7 @@ def invoke(*arguments: str) -> tuple[int, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", CI_SEEDS)
+@pytest.mark.parametrize("seed", [*CI_SEEDS, *FOUND_SEEDS])
 def test_groups_keep_their_promises(seed: int) -> None:
     """A share of `make soak-groups`; every invariant of groups is checked in each run."""
     run = draw(seed)
@@ -40,6 +48,63 @@ def test_the_seed_draws_the_run() -> None:
     assert draw(7) == draw(7)
     assert len({draw(seed).text() for seed in range(50)}) > 10
     assert {draw(seed).mood for seed in range(200)} == set(MOODS)
+
+
+def test_every_mode_and_everything_that_groups_can_do_is_drawn() -> None:
+    runs = [draw(seed) for seed in range(200)]
+    assert {(run.durability, run.delivery, run.mode) for run in runs} == set(
+        product(("memory", "durable"), ("safe", "fast"), ("majority", "availability"))
+    )
+    assert {run.transport for run in runs} == {"channel", "datagram"}
+    assert {run.rules for run in runs} == set(TABLES)
+    for what in ("outputs", "message_log", "answers", "learners", "never_lead"):
+        assert {bool(getattr(run, what)) for run in runs} == {True, False}, what
+    assert {run.load.priorities for run in runs} == {1, 4}
+
+
+def test_applications_answer_with_every_action_and_every_composition() -> None:
+    """L4; by stream, source, topic and priority, for ever excepted: a run would have nothing left to deliver."""
+    given = {(a.do, a.failing, a.ignore is not None) for a in ANSWERS if a is not None}
+    assert given == {(a.do, a.failing, ignores) for a, ignores in TEXTS.values()}
+    ignores = [a.ignore for a in ANSWERS if a is not None and a.ignore is not None]
+    assert {by for ignore in ignores for by in ignore.by} == set(BY)
+    assert all(
+        any(getattr(ignore, end) for ignore in ignores) for end in ("for_ns", "count", "resync")
+    )
+
+
+@pytest.mark.parametrize(
+    ("detail", "counted"),
+    [
+        ("drop (application): 3 of x from 1", ["decided: drop"]),
+        ("recover else suspend (rule 2): 1", ["decided: recover else suspend"]),
+        ("drop (after recovery failed): 2", ["after recovery failed: drop"]),
+        (
+            "drop and ignore by topic, stream for 0.3 s or until a resync (application): 3",
+            [
+                "decided: drop and ignore",
+                "ignored by topic, stream",
+                "ignored for s or until a resync",
+            ],
+        ),
+        (
+            "recover and ignore by priority for 5 messages (application): 3",
+            ["decided: recover and ignore", "ignored by priority", "ignored for messages"],
+        ),
+    ],
+)
+def test_a_decision_is_counted_by_its_composition_not_by_its_numbers(
+    detail: str, counted: list[str]
+) -> None:
+    assert decided(detail) == counted
+
+
+def test_nothing_happens_to_hosts_in_the_quiet_time() -> None:
+    """Tricks of several steps must end before it: a source that died then would stay dead."""
+    for run in map(draw, range(300)):
+        quiet_from_ns = run.run_ns - run.quiet_ns
+        late = [step for step in run.scenario().steps if step.at_ns > quiet_from_ns]
+        assert all(isinstance(step.action, Ask) for step in late), run.seed
 
 
 def test_every_trick_is_in_some_mood() -> None:
@@ -73,7 +138,8 @@ def test_what_was_exercised_too_seldom_is_named() -> None:
     add_coverage(total, {"elections": 2, "restarts": 400})
     assert total == {"elections": 5, "restarts": 400}
     texts = not_exercised(total, runs=500)
-    assert "elections: 5, at least 50 expected" in texts
+    assert "elections: 5, at least 250 expected" in texts
+    assert "decided: recover else suspend: 0, at least 7 expected" in texts
     assert not any(text.startswith("restarts") for text in texts)
     assert not_exercised({}, runs=99) == []
 

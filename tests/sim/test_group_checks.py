@@ -17,6 +17,7 @@ from holdfast.sim.checkers.buffers import Buffers
 from holdfast.sim.checkers.calm import unrest
 from holdfast.sim.checkers.memory import Memory
 from holdfast.sim.checkers.sight import Sight, SourceSight, Violation
+from holdfast.sim.checkers.undone import Undone
 from holdfast.wire.frames import Entry, Payload, StreamId
 
 CONFIG = GroupConfig("book", ("n1", "n2", "n3"))
@@ -205,6 +206,102 @@ def test_a_delivery_before_its_entry_is_committed_is_caught() -> None:
         skipping().delivers("n1", apply(4, 3, 5))
 
 
+def leaping() -> tuple[Agreement, Log]:
+    """Message 1 is seen; 2 and 3 are skipped, which is decided and let go of in one turn."""
+    log, book = Log(), Agreement()
+    add(log)
+    log.commit = 1
+    book.see(sight("n1", log, leading=True))
+    add(log, count=2, kind=Kind.SKIP)
+    log.commit = 2
+    log.trim(2)
+    log.ground.position = log.tail.position
+    return book, log
+
+
+def test_what_is_skipped_and_let_go_of_in_one_turn_is_counted() -> None:
+    book, log = leaping()
+    add(log)
+    log.commit = 3
+    book.see(sight("n1", log, leading=True))
+    assert book.skipped() == {RED: 2}
+
+
+def test_what_one_alone_had_in_its_log_before_it_was_decided_is_known_when_it_is_gone() -> None:
+    log, book = Log(), Agreement()
+    log.tail.view = view().without("n2").without("n3")
+    add(log)
+    log.commit = 1
+    book.see(sight("n1", log, leading=True))
+    made = add(log)
+    book.see(sight("n1", log, leading=True))
+    log.commit = 2
+    log.trim(2)
+    book.see(sight("n1", log, leading=True))
+    assert book.committed[2] == made
+    assert book.skipped() == {RED: 0}
+
+
+def test_messages_that_are_let_go_of_in_the_turn_that_decides_them_are_caught() -> None:
+    book, log = leaping()
+    log.ground.position += 1
+    add(log)
+    log.commit = 3
+    with caught("replicas commit one log.*in the turn that decided them"):
+        book.see(sight("n1", log, leading=True))
+
+
+# -- what is applied and turns out not to be the order (rule 11) -------------------------------------------------
+
+
+def applied_two() -> tuple[Undone, Log]:
+    """n1 has applied two entries; the second is not decided."""
+    book, log = Undone(), log_of(1, 1, commit=1)
+    book.see(sight("n1", log), False)
+    book.delivers(("n1", 1), apply(1, 1, 1))
+    book.delivers(("n1", 1), apply(2, 2, 2))
+    book.see(sight("n1", log), False)
+    return book, log
+
+
+def test_only_what_the_own_log_has_is_delivered() -> None:
+    book, _ = applied_two()
+    with caught("what is delivered is what the log says.*entry 3, which its log does not have"):
+        book.delivers(("n1", 1), apply(3, 3, 3))
+
+
+@pytest.mark.parametrize("how", ["cut", "another stream", "another term"])
+def test_one_that_goes_on_with_what_is_decided_otherwise_is_caught(how: str) -> None:
+    book, log = applied_two()
+    log.truncate(2)
+    if how != "cut":
+        add(log, RED if how == "another term" else BLUE, term=2 if how == "another term" else 1)
+    with caught("what was applied and is not in the order is given up.*n1 goes on as following"):
+        book.see(sight("n1", log, term=1 if how == "another stream" else 2), False)
+
+
+def test_one_that_gives_it_up_is_fine_and_counted() -> None:
+    book, log = applied_two()
+    log.truncate(2)
+    book.see(sight("n1", log, term=2, state="suspended"), True)
+    book.see(sight("n1", log, term=2), False)
+    assert book.reported == 1
+
+
+def test_one_that_gives_way_to_a_term_that_is_no_later_is_caught() -> None:
+    book, log = applied_two()
+    log.truncate(2)
+    with caught("the later term wins.*n1 gives up what term 1 had ordered, in term 1"):
+        book.see(sight("n1", log, term=1, state="suspended"), True)
+
+
+def test_what_the_log_has_let_go_of_was_decided() -> None:
+    book, log = applied_two()
+    log.commit = 2
+    log.trim(2)
+    book.see(sight("n1", log, term=2), False)
+
+
 # -- whether a group can remember --------------------------------------------------------------------------------
 
 
@@ -253,6 +350,22 @@ def test_only_voters_of_the_last_view_count() -> None:
     assert not book.lost, "one of two voters has it all"
     book.ended("n1", 1)
     assert book.lost
+
+
+def test_a_group_in_which_nobody_has_a_state_any_more_has_lost_its_memory() -> None:
+    for durable in (False, True):
+        book = Memory(durable)
+        for name in NAMES:
+            book.see(sight(name, Log(), view=view(n1={"life": 0}, n2={"life": 0}, n3={"life": 0}))
+                     if durable else sight(name, Log()))  # fmt: skip
+        book.gave_up("n1", 1)
+        book.gave_up("n2", 1)
+        book.restored("n1", 1)
+        book.gave_up("n3", 1)
+        assert not book.lost
+        book.gave_up("n1", 1)
+        assert book.lost
+        assert book.is_stateless("n1", 1)
 
 
 def test_a_durable_group_always_remembers() -> None:
@@ -366,6 +479,15 @@ def test_letting_go_of_what_came_after_a_member_was_let_in_again_is_caught() -> 
         book.see_source(source(freed=5))
 
 
+def test_where_a_member_was_let_in_means_nothing_once_the_group_is_founded_again() -> None:
+    book = let_in_again()
+    for name in NAMES:
+        book.see(sight(name, log_of(1, 1, commit=2), history=8))
+    book.see_source(source(freed=2))
+    with caught("the source of n4 has let go of messages up to 3, n1 has come to 2"):
+        book.see_source(source(freed=3))
+
+
 def source(**changes: Any) -> SourceSight:
     seen = SourceSight("book", "n4", RED, last=9, freed=0, held=0, window=1000)
     return msgspec.structs.replace(seen, **changes)
@@ -456,6 +578,7 @@ def with_payload() -> Streams:
         ({"waiting": 1}, "n2 has applied 1"),
         ({"log": log_of()}, "n2 has applied 1; n1 has 1 entries"),
         ({"streams": with_payload()}, "n2 still holds 261 bytes"),
+        ({"kept": 88}, "n2 still keeps 88 bytes of outputs"),
     ],
 )
 def test_everything_that_is_not_at_rest_is_named(changes: dict[str, Any], trouble: str) -> None:

@@ -118,6 +118,9 @@ def _show_losses(console: Console, group: dict[str, Any]) -> None:
     losses = group.get("losses")
     if isinstance(losses, dict):
         console.print("  losses: " + ", ".join(f"{name} {value}" for name, value in losses.items()))
+    for row in group.get("ignoring", []):
+        left = f", {row['left']} more" if row["left"] else ""
+        console.print(f"  ignores (criterion {row['id']}): {row['what']}{left}", markup=False)
     for decision in list(group.get("decisions", []))[-DECISIONS_SHOWN:]:
         text = decision if isinstance(decision, str) else json.dumps(decision)
         console.print(f"  decided: {text}", markup=False)
@@ -153,6 +156,16 @@ def hand_over(
 ) -> None:
     """Let another replica lead. WHERE is the node that leads now."""
     _ask(where, group, "hand-over", name)
+
+
+@app.command("end-ignoring")
+def end_ignoring(
+    where: Where,
+    group: Group,
+    criterion: Annotated[int, typer.Argument(help="The id, as `holdfast groups` shows it.")],
+) -> None:
+    """Ignore no more by a criterion that a decision about lost messages began."""
+    _ask(where, group, "end-ignoring", str(criterion))
 
 
 @app.command()

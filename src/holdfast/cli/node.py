@@ -33,7 +33,9 @@ def run(
         level=logging.WARNING if quiet else logging.INFO,
         format="%(asctime)s %(levelname)s %(message)s",
     )
-    asyncio.run(_run(config))
+    from holdfast.runtime.loop import run as run_loop
+
+    run_loop(_run(config))
 
 
 async def _run(path: Path) -> None:

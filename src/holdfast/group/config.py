@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, Literal
 
 import msgspec
@@ -10,7 +11,7 @@ from holdfast.errors import ConfigError
 from holdfast.group.entries import VOTERS_MAX
 from holdfast.group.metadata import LEVELS_MAX
 from holdfast.group.policy import Rule
-from holdfast.types import MILLISECOND, SECOND, Nanos
+from holdfast.types import MICROSECOND, MILLISECOND, SECOND, Nanos
 from holdfast.wire.frames import (
     AnyFrame,
     Append,
@@ -32,6 +33,8 @@ from holdfast.wire.frames import (
 )
 
 MAY_BE_ZERO: Final = ("message_log_bytes",)
+ENTRY_BYTES: Final = 400
+"""What an entry of the log takes in memory, about."""
 
 
 class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,8 +77,12 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     A leader that has not heard a majority for this long does not lead any more."""
     stall_ns: Nanos = 400 * MILLISECOND
     """A leader that hears everybody but gets nothing decided for this long lets another try."""
-    nack_delay_ns: Nanos = 2 * MILLISECOND
-    """How long a gap may be a message that overtook another."""
+    reorder_ns: Nanos = 300 * MICROSECOND
+    """How long later messages of its stream may be here before a message that was sent as a datagram."""
+    nack_delay_ns: Nanos = MILLISECOND
+    """How long a message may be heard of before it comes."""
+    nack_retry_ns: Nanos = 20 * MILLISECOND
+    """How long a node may take to bring back what it was asked for, while it is not known how long it takes."""
     nack_delay_max_ns: Nanos = SECOND
     idle_first_ns: Nanos = 5 * MILLISECOND
     """How soon a source that has nothing more to send says what its last number was."""
@@ -183,6 +190,12 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def is_durable(self) -> bool:
         return self.durability == "durable"
 
+    def memory_bytes(self, streams: int) -> int:
+        """What one member holds of the group at most, whatever the others do, with so many streams: up to two windows
+        of each as a replica, its own as a source (sent, queued, not yet taken), the log, and its outputs."""
+        held = 2 * self.window_bytes * streams + 3 * self.window_bytes
+        return held + self.log_entries * ENTRY_BYTES + self.output_bytes
+
     @property
     def message_bytes(self) -> int:
         """The largest message that a source takes."""
@@ -220,16 +233,16 @@ def units_for(frame: AnyFrame) -> tuple[str, ...]:
     A source and a replica on the same node both hold messages and both free them, so `Nack` and `Freed` go to
     both; each ignores what is not its own.
     """
-    if isinstance(frame, Nack):
-        if frame.from_log:
-            return (log_unit(frame.group),)
-        return (source_unit(frame.group), replica_unit(frame.group))
-    if isinstance(frame, Freed):
-        return (source_unit(frame.group), replica_unit(frame.group))
-    if isinstance(frame, Payload | Lost):
-        return (replica_unit(frame.group), log_unit(frame.group))
-    if isinstance(frame, Outputs):
-        return (SINK,)
-    if type(frame) in GROUP_FRAMES:
-        return (replica_unit(frame.group),)  # type: ignore[union-attr]  # all of these have one
-    return ()
+    kind = type(frame)
+    if kind is Nack and frame.from_log:  # type: ignore[union-attr]  # it is one
+        return (log_unit(frame.group),)  # type: ignore[union-attr]
+    return _units(kind, frame.group) if kind in GROUP_FRAMES else ()  # type: ignore[union-attr]  # all have one
+
+
+@lru_cache(maxsize=256)
+def _units(kind: type[AnyFrame], group: str) -> tuple[str, ...]:
+    if kind is Nack or kind is Freed:
+        return (source_unit(group), replica_unit(group))
+    if kind is Payload or kind is Lost:
+        return (replica_unit(group), log_unit(group))
+    return (SINK,) if kind is Outputs else (replica_unit(group),)

@@ -91,9 +91,13 @@ class Core:
         return quorum
 
     def _count_quorum(self, view: View) -> int:
-        majority = view.majority
         if self.config.mode == "availability":
-            return min(majority, len(self.voters_here()) + 1)
+            return min(view.majority, len(self.voters_here()) + 1)
+        return self.true_majority(view)
+
+    def true_majority(self, view: View) -> int:
+        """How many voters decide in every mode but `availability`, where views need so many."""
+        majority = view.majority
         ended = sum(1 for voter in view.voters if self.peers.has_ended(voter))
         return min(majority, len(view.voters) - ended) if ended < majority else majority
 

@@ -55,7 +55,7 @@ class Delivery:
     def hand_out(self, now: Nanos, out: Outbox) -> None:
         """Hand over what is committed (in `fast` groups what is in the log), as much as may be outstanding."""
         log = self._log
-        limit = log.last if self._fast else log.commit
+        limit = log.last if self._fast and self._may_run_ahead() else log.commit
         while self.at.index < limit and self.outstanding < APPLY_MAX:
             if self.paused or self.kept.full:
                 break
@@ -81,6 +81,12 @@ class Delivery:
                     )  # fmt: skip
             self.at.advance(entry)
         self._settle()
+
+    def _may_run_ahead(self) -> bool:
+        """Not while a member awaits a state. Only decided states are given away: if the application were always ahead
+        of what is decided there would be none, and where that member is needed to decide, no end to it."""
+        view = self._log.tail.view
+        return view is None or not any(m.suspended or m.promote for m in view.members)
 
     def _tell(self, entry: Entry, out: Outbox) -> None:
         """What was decided about messages that nobody delivers."""

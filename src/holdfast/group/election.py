@@ -14,7 +14,7 @@ from random import Random
 from typing import Final
 
 from holdfast.group.core import Core
-from holdfast.group.entries import View, decode_view, encode_data
+from holdfast.group.entries import Member, View, decode_view, encode_data
 from holdfast.group.leadership import Role
 from holdfast.group.log import NUMBER_MAX
 from holdfast.group.peers import Peer, post
@@ -84,9 +84,19 @@ class Election:
     def may_lead(self) -> bool:
         core = self._core
         me = core.me
+        if me is None or not me.voter:
+            me = self._was_voter()
         return (
             me is not None and me.voter and me.may_lead and not me.suspended and not core.delivery.suspended
         )  # fmt: skip
+
+    def _was_voter(self) -> Member | None:
+        """This replica before a change that takes its vote away, while nobody has decided that (Raft, thesis 4.2.2). If
+        its log is the longest nobody else can be elected. In `availability` groups terms are for voters only."""
+        log = self._core.log
+        if log.view_index <= log.commit or self._core.config.mode != "majority":
+            return None
+        return self._core.member_in(log.view_before)
 
     def deadline(self) -> Nanos:
         return NEVER if self._core.is_blank or self._core.leadership.leading else self._due_ns

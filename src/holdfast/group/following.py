@@ -25,7 +25,6 @@ class Following:
         self._all_marks = False
         self._told = (0, 0)
         """What the leader was last told: (match, applied)."""
-        self._told_ns = 0
         self._due_ns = NEVER
         self._stands = (0, 0)
         """Where the log stood still while entries waited for their messages, and since when."""
@@ -56,14 +55,17 @@ class Following:
         if leadership.leader != peer.name:
             leadership.follow(peer.name)
             self._told = (0, 0)
+            self._all_marks = True
             core.fact("follows", f"{core.name} follows {peer.name}", now, out)
         self._take(frame)
         return True
 
     def _take(self, frame: Append) -> None:
         core = self._core
-        # Also where it does not fit: a new leader wants to know what everybody holds.
-        self._all_marks = self._all_marks or not frame.entries
+        # Also where it does not fit: a new leader wants to know what everybody holds. That something is decided now
+        # is no question.
+        asks = not frame.entries and frame.commit <= core.waiting.leader_commit
+        self._all_marks = self._all_marks or asks
         if not core.waiting.take(frame):
             self._answer = False
             return
@@ -99,17 +101,18 @@ class Following:
         self._acknowledge(now, out)
 
     def _acknowledge(self, now: Nanos, out: Outbox) -> None:
-        """Tell the leader how far this replica has come. That only its application has moved can wait a little."""
+        """Tell the leader how far this replica has come. What decides nothing can wait a little."""
         core = self._core
         told = (core.waiting.match, core.delivery.applied)
         leader = core.peers.named(core.leadership.leader)
-        self._due_ns = NEVER
         if leader is None or (self._answer is None and told == self._told):
+            self._due_ns = NEVER
             return
-        due_ns = self._told_ns + core.config.free_period_ns
-        if self._answer is None and told[0] == self._told[0] and now < due_ns:
-            self._due_ns = due_ns
-            return
+        urgent = self._answer is False or self._all_marks or told[0] != self._told[0]
+        if not urgent:
+            self._due_ns = min(self._due_ns, now + core.config.free_period_ns)
+            if now < self._due_ns:
+                return
         ok = self._answer is not False
         hint = 0 if ok else core.waiting.hint
         every, self._all_marks = self._all_marks, False
@@ -120,7 +123,7 @@ class Following:
         post(out, [leader.node], ack)
         self._answer = None
         self._told = told
-        self._told_ns = now
+        self._due_ns = NEVER
 
     def _marks(self, every: bool) -> tuple[tuple[StreamId, int], ...]:
         """The highest numbers held: of the streams that have changed, and of all of them with each sign of life."""

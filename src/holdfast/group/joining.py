@@ -1,7 +1,8 @@
 """A replica that needs a state: it fell too far behind, its application failed, or it has nothing yet.
 
-It pulls a state from the leader, or from another replica when that gives none, puts it into the application, and goes
-on from there. What its log has above the state stays: it was acknowledged.
+It pulls a state from the leader, or from another replica when that gives none or is lost in the middle; then only what
+is still lacking is asked for. It puts the state into the application, and goes on from there. What its log has above
+the state stays: it was acknowledged.
 """
 
 from __future__ import annotations
@@ -50,9 +51,10 @@ class Joining:
     def is_restoring(self) -> bool:
         return self._state_in.active or self._image is not None
 
-    def peer_down(self, peer: Peer) -> None:
+    def peer_down(self, peer: Peer, now: Nanos) -> None:
         if self._state_in.peer == peer:
             self._state_in.stop()
+            self._rejoin_ns = now
             self._go_on()
 
     def _go_on(self) -> None:
@@ -64,7 +66,8 @@ class Joining:
         if self._own is not None:
             image, self._own = self._own, None
             self._put_in(image, out)
-        self._state_in.wake(now, out)
+        if not self._state_in.wake(now, out):
+            self._rejoin_ns = now
         self._go_on()
         if now >= self._rejoin_ns:
             self._rejoin_ns = now + self._core.config.rejoin_ns
@@ -73,8 +76,10 @@ class Joining:
     def settle(self, now: Nanos) -> None:
         """One that cannot get a message of the order takes a state that covers it, and asks to be suspended meanwhile.
         It cannot know whether it is: that entry lies behind the one that it lacks."""
-        if self._rejoin_ns == NEVER and not self.is_restoring and self._following.lacks(now):
-            self._rejoin_ns = now
+        if self._rejoin_ns == NEVER and not self.is_restoring:
+            self._state_in.forget()
+            if self._following.lacks(now):
+                self._rejoin_ns = now
 
     def failed(self, now: Nanos) -> None:
         """The application raised: it needs a state from one that did not, after a while."""
@@ -117,7 +122,8 @@ class Joining:
         givers = [leader, *others] if leader is not None else others
         # What comes after the state must not be gone when it arrives.
         core.delivery.paused = bool(core.delivery.suspended)
-        self._state_in.begin(givers[self._givers_tried % len(givers)], now, out)
+        giver = givers[self._givers_tried % len(givers)]
+        self._state_in.begin(giver, now, out, core.delivery.at.index)
         self._givers_tried += 1
 
     def offered(self, peer: Peer, frame: StateChunk, now: Nanos, out: Outbox) -> None:
@@ -137,6 +143,7 @@ class Joining:
             core.ignore("old state")
             self._go_on()
             self._rejoin_ns = self._rejoin_ns if needed else NEVER
+            self._state_in.forget()
             return
         self._image = image
         core.delivery.paused = True

@@ -229,6 +229,11 @@ class Log:
         return self._views[-1][0] if self._views else 0
 
     @property
+    def view_before(self) -> View | None:
+        """Who was in the group before the last entry that changed the view."""
+        return self._views[-2][1] if len(self._views) > 1 else self.ground.view
+
+    @property
     def committed_view(self) -> View | None:
         """Who is in the group, as far as that is decided."""
         for index, view in reversed(self._views):

@@ -61,8 +61,9 @@ class Emitter:
 
     def arrived(self, destination: str, upto: Id) -> None:
         queue = self._kept.queues.get(destination)
-        last = self._sent.get(destination, NOTHING)
-        if queue is None or upto > last:
+        # It may have more than was sent from here: of an earlier leader, or of a side of a cut that has lost.
+        upto = min(upto, self._sent.get(destination, NOTHING))
+        if queue is None or upto == NOTHING:
             return
         if upto < self._watermark(destination) or upto == self._arrived.get(destination):
             # It says again what it said before: what came after that did not arrive.

@@ -281,7 +281,7 @@ class OutputsSent(msgspec.Struct, frozen=True, gc=False):
 
 
 class EndIgnoring(msgspec.Struct, frozen=True, gc=False):
-    """An operator ends a criterion, by its id; only the leader acts on it."""
+    """An operator ends a criterion, by its id; a replica that follows asks its leader."""
 
     criterion: int
 

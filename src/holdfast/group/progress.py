@@ -161,7 +161,40 @@ class Appends:
         if self._is_voter:
             matches.append(self._core.stable)
         matches.sort(reverse=True)
-        return matches[self._quorum() - 1]
+        agreed = matches[self._quorum() - 1]
+        if self._log.view_index > self._log.commit:
+            agreed = self._agreed_before(agreed)
+        return agreed
+
+    def _agreed_before(self, agreed: int) -> int:
+        """While a voter more is not decided, the voters before it must have everything, too.
+
+        They may go on without those of them whose lives have ended. A majority that is made of the new voter and of one
+        whose memory is lost then would have nobody in common with them, and what it decided would be lost.
+        """
+        before, view = self._log.committed_view, self._log.tail.view
+        assert view is not None, "a leader has a view"
+        if before is None or self._config.mode == "availability":
+            return agreed
+        known = {(voter.node, voter.life) for voter in before.voters}
+        if all((voter.node, voter.life) in known for voter in view.voters):
+            return agreed
+        living = [voter for voter in before.voters if not self._core.peers.has_ended(voter)]
+        matches = sorted((self._match(voter) for voter in living), reverse=True)
+        quorum = self._core.quorum(before)
+        agreed_before = matches[quorum - 1] if quorum <= len(matches) else self._log.commit
+        return agreed if agreed_before >= self._log.view_index else min(agreed, agreed_before)
+
+    def _match(self, member: Member) -> int:
+        """Up to where this very life of a replica has the log."""
+        if member.name == self._core.name:
+            return self._core.stable
+        progress = self.progress.get(member.name)
+        same = progress is not None and (progress.member.node, progress.member.life) == (
+            member.node,
+            member.life,
+        )
+        return progress.match if progress is not None and same else 0
 
     def contact_ns(self, now: Nanos) -> Nanos:
         """How long ago a majority was last heard."""

@@ -1,10 +1,12 @@
 """Gaps: numbers that exist somewhere and are not here. Noticed, waited out for a moment, asked for again.
 
-A gap consists of *holes*, ranges that were noticed at about the same time and are asked for together. The source is
-asked first, which has everything that some replica may lack. A follower goes on to the other replicas, one after the
-other, for as long as it takes. A leader does not: after the source has not helped, the hole is *exhausted*, and what
-happens next is decided (`decisions`). If that is to recover it, the leader is *granted* places to ask and a time.
-Each request that brings nothing doubles the time to the next one.
+A gap consists of *holes*, ranges that were noticed at about the same time and are asked for together. Where later
+messages of the stream are here, what is missing was overtaken or is lost, and is asked for almost at once; what is only
+heard of may be on its way, and is given longer. The source is asked first, which has everything that some replica may
+lack. A follower goes on to the leader, which has what it ordered, and then to the other replicas, one after the other,
+for as long as it takes. A leader does not: after the source has not helped, the hole is *exhausted*, and what happens
+next is decided (`decisions`). If that is to recover it, the leader is *granted* places to ask and a time. When the same
+is asked for again follows from how long that node took lately (`roundtrip`), and doubles each time.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from holdfast.group.config import GroupConfig, log_unit, source_unit
 from holdfast.group.log import Log
 from holdfast.group.metadata import priority_at
 from holdfast.group.peers import Peers, post
+from holdfast.group.roundtrip import RoundTrips
 from holdfast.group.streams import Stream, Streams
 from holdfast.links.ports import Received
 from holdfast.machine import Outbox, RangeSet
@@ -36,6 +39,8 @@ TOLD_MAX: Final = 4096
 ABSENT_MAX: Final = 1024
 SOURCE_TRIES: Final = 2
 """So often the source is asked before anybody else is."""
+PLACES: Final = ("source", "replica", "log")
+"""Where what was missing can come from: its source, another replica's buffer, a message log."""
 
 
 class Hole(msgspec.Struct, gc=False):
@@ -48,16 +53,20 @@ class Hole(msgspec.Struct, gc=False):
     tries: int = 0
     exhausted: str = ""
     """Why asking has ended; empty while it has not."""
+    asked: str = ""
+    """What was last asked for them, one of `PLACES`; empty before anybody was."""
 
     def part(self, first: int, last: int) -> Hole:
-        return Hole(first, last, self.noticed_ns, self.due_ns, self.tries, self.exhausted)
+        return Hole(
+            first, last, self.noticed_ns, self.due_ns, self.tries, self.exhausted, self.asked
+        )
 
     def joins(self, other: Hole) -> bool:
         """Whether both are at the same point, so that they can be one."""
         return (
             self.last + 1 == other.first
             and self.tries == other.tries
-            and self.exhausted == other.exhausted
+            and (self.exhausted, self.asked) == (other.exhausted, other.asked)
             and other.noticed_ns - self.noticed_ns < MILLISECOND
         )
 
@@ -76,6 +85,8 @@ class Gap(msgspec.Struct, gc=False):
     since_ns: Nanos
     holes: list[Hole]
     asked: bool = False
+    timed: tuple[NodeId, int, Nanos] | None = None
+    """A request whose answer is timed: who was asked, for which number, when."""
 
     @property
     def due_ns(self) -> Nanos:
@@ -102,10 +113,15 @@ class Recovery:
         self._peers = peers
         self.leading = False
         """Whether somebody decides here about what cannot be had from its source."""
+        self.leader = ""
+        """Who leads: it has whatever the order names."""
+        self._trips = RoundTrips(config.nack_retry_ns, config.nack_delay_max_ns)
         self.gaps: dict[StreamId, Gap] = {}
         self.grants: dict[StreamId, Grant] = {}
         self.nacks = 0
         self.recovered = 0
+        self.brought = dict.fromkeys(PLACES, 0)
+        """Messages that came after they were asked for, by what was asked last."""
         self._absent: dict[NodeId, Nanos] = {}
         """Nodes that could be reached once, and since when they cannot; those that said goodbye since ever."""
         self.took_ns: Nanos = 2 * config.nack_delay_ns
@@ -121,6 +137,13 @@ class Recovery:
         """Something has changed in the stream: is there a gap, is there still one?"""
         first = self.next_of(stream)
         gap = self.gaps.get(stream.id)
+        if gap is not None:
+            self._count_brought(stream, gap)
+            if gap.timed is not None:
+                node, number, asked_ns = gap.timed
+                if number in stream.held or number < stream.floor:
+                    gap.timed = None
+                    self._trips.took(node, now - asked_ns)
         if stream.held.first_missing(first) > stream.exists or self._log.tail.is_over(stream.id):
             if gap is not None:
                 self._close(stream, gap, now, out)
@@ -130,11 +153,20 @@ class Recovery:
         missing = islice(stream.held.missing(first, stream.exists + 1), HOLES_MAX)
         gap.holes = self._renewed(stream, gap.holes, list(missing), now)
 
+    def _count_brought(self, stream: Stream, gap: Gap) -> None:
+        """What was asked for and is here now. What is dropped is not: it was not brought."""
+        for hole in gap.holes:
+            if hole.asked:
+                stop = hole.last + 1
+                missing = sum(b - a for a, b in stream.held.missing(hole.first, stop))
+                self.brought[hole.asked] += stop - hole.first - missing
+
     def _renewed(
         self, stream: Stream, old: list[Hole], missing: list[tuple[int, int]], now: Nanos
     ) -> list[Hole]:
         """The holes there are now; what was missing before keeps its history."""
-        due_ns = now + self._patience(stream)
+        heard_of_ns, overtaken_ns = self._patience(stream)
+        top = stream.top
         holes: list[Hole] = []
         at = 0
         for start, stop in missing:
@@ -145,7 +177,9 @@ class Recovery:
                     hole = old[at].part(start, min(old[at].last, stop - 1))
                 else:
                     end = min(stop, old[at].first) if at < len(old) else stop
-                    hole = Hole(start, end - 1, now, due_ns)
+                    hole = Hole(start, end - 1, now, now + heard_of_ns)
+                if not hole.tries and hole.last < top:
+                    hole.due_ns = min(hole.due_ns, now + overtaken_ns)
                 start = hole.last + 1
                 if holes and holes[-1].joins(hole):
                     holes[-1].last = hole.last
@@ -153,12 +187,19 @@ class Recovery:
                     holes.append(hole)
         return holes[:HOLES_MAX]
 
-    def _patience(self, stream: Stream) -> Nanos:
-        """How long a message may be heard of before it comes. A reliable channel loses none while its session lasts:
-        what is missing has been overtaken by news of it."""
-        if self._config.transport == "channel" and self.source_is_here(stream.id):
-            return max(self._config.late_ns, self._config.nack_delay_ns)
-        return self._config.nack_delay_ns
+    def _patience(self, stream: Stream) -> tuple[Nanos, Nanos]:
+        """How long a message may be heard of before it comes, and how long it may be overtaken by later ones. A
+        reliable channel loses none while its session lasts: what is missing there was overtaken by news of it. News of
+        a datagram may be early by about as long as a frame takes."""
+        config = self._config
+        here = self.source_is_here(stream.id)
+        if config.transport == "channel" and here:
+            late_ns = max(config.late_ns, config.nack_delay_ns)
+            return late_ns, late_ns
+        on_its_way_ns = self._trips.mean_ns(NodeId(stream.id.source)) // 2 if here else 0
+        return max(config.nack_delay_ns, on_its_way_ns), min(
+            config.reorder_ns, config.nack_delay_ns
+        )
 
     def source_is_here(self, stream: StreamId) -> bool:
         """Whether the very life of the source that made the stream can be reached."""
@@ -196,7 +237,7 @@ class Recovery:
             text = f"{stream.label} whole up to {stream.exists} after {took_ns // MILLISECOND} ms"
             self._fact("recovered", text, now, out)
 
-    def source_back(self, source: NodeId) -> None:
+    def source_back(self, source: NodeId, now: Nanos) -> None:
         """A source can be reached (again): it may have what nobody else has."""
         self._absent.pop(source, None)
         for stream, gap in self.gaps.items():
@@ -204,7 +245,7 @@ class Recovery:
                 for hole in gap.holes:
                     hole.tries = 0
                     hole.exhausted = ""
-                    hole.due_ns = 0
+                    hole.due_ns = now
 
     def exhausted(self, stream: StreamId) -> list[Hole]:
         """What the source could not bring back."""
@@ -232,16 +273,18 @@ class Recovery:
             if hole.due_ns > now:
                 continue
             target = self._target(stream, hole)
-            delay_ns = self._config.nack_delay_ns << min(hole.tries, 20)
-            hole.due_ns = now + min(delay_ns, self._config.nack_delay_max_ns)
+            ranges = asked.setdefault(target, []) if target is not None else []
+            if len(ranges) >= RANGES_MAX:
+                continue  # Still due: it goes with the next request, a moment later.
             hole.tries += 1
             if target is None:
-                if hole.exhausted:
-                    hole.due_ns = NEVER
+                hole.due_ns = NEVER if hole.exhausted else now + self._config.nack_retry_ns
                 continue
-            ranges = asked.setdefault(target, [])
-            if len(ranges) < RANGES_MAX:
-                ranges.append((hole.first, hole.last))
+            hole.asked = self._place(stream, target)
+            hole.due_ns = now + self._trips.wait_ns(target[0], hole.tries)
+            if gap.timed is None and hole.tries == 1:
+                gap.timed = (target[0], hole.first, now)
+            ranges.append((hole.first, hole.last))
         if asked and not gap.asked:
             gap.asked = True
             missing = sum(hole.last - hole.first + 1 for hole in gap.holes)
@@ -250,6 +293,13 @@ class Recovery:
             self._fact("gap", text, now, out)
         for target, ranges in asked.items():
             self._send(stream, target, tuple(ranges), now, out)
+
+    def _place(self, stream: Stream, target: tuple[NodeId, bool]) -> str:
+        node, from_log = target
+        if from_log:
+            return "log"
+        is_source = node == stream.id.source and self.source_is_here(stream.id)
+        return "source" if is_source else "replica"
 
     def _send(
         self,
@@ -282,14 +332,22 @@ class Recovery:
         if self.leading:
             hole.exhausted = self._why_not(stream)
             return None
-        others = [(peer.node, False) for peer in self._peers.replicas if peer.node != source]
+        # The node of a source that is gone may run a replica that has it all: only a living source is left out.
+        others = [
+            (peer.node, False) for peer in self._peers.replicas if not here or peer.node != source
+        ]
+        leader = self._peers.named(self.leader)
+        if leader is not None and (leader.node, False) in others:
+            others.remove((leader.node, False))
+            others.insert(0, (leader.node, False))
         if here:
             others.append((source, False))
         if self._config.message_log_bytes:
             others += [
                 (node, True) for node in (self._node, *(p.node for p in self._peers.replicas))
             ]
-        return others[hole.tries % len(others)] if others else None
+        turn = hole.tries - SOURCE_TRIES if here else hole.tries
+        return others[turn % len(others)] if others else None
 
     def _why_not(self, stream: Stream) -> str:
         if not self.source_is_here(stream.id):

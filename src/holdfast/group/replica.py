@@ -191,36 +191,38 @@ class ReplicaMachine(Machine):
                             hole.due_ns = NEVER
 
     def _settle(self, now: Nanos, out: Outbox) -> None:
-        core = self._core
+        core, leadership, recovery = self._core, self._core.leadership, self._core.recovery
         if core.waiting.diverged or core.log.cut_at:
             self._look_at_cuts(now, out)
-        if core.recovery.leading != core.leadership.leading:
-            core.recovery.leading = core.leadership.leading
-            core.recovery.forget()
+        if recovery.leading != leadership.leading:
+            recovery.leading = leadership.leading
+            recovery.forget()
+        recovery.leader = leadership.leader
         if core.is_blank and self._founding.found(now, out):
             core.follow_view()
             if self._election.campaign(now, out):
                 self._leading.begin(now, out)
-        if core.leadership.leading:
+        if leadership.leading:
             if not self._leading.settle(now, out):
                 self._election.be_shy(now)
         elif not core.is_blank:
             self._following.settle(now, out)
             self._joining.settle(now)
-        if not core.is_blank:
+        if core.streams.changed and not core.is_blank:
             # While blank they gather: what was heard of before the start is a gap afterwards.
             for stream in core.streams.changed:
-                core.recovery.look(core.streams.streams[stream], now, out)
+                recovery.look(core.streams.streams[stream], now, out)
             core.streams.changed.clear()
         self._state_out.settle(now, out)
-        self._say_stuck(now, out)
+        if self._founding.stuck != self._stuck:
+            self._say_stuck(now, out)
         if core.journal is not None:
             if core.journal.wants_state:
                 self._state_out.for_store(out)
             core.journal.settle(out)
         self.deadline = min(
-            self._leading.deadline(now) if core.leadership.leading else self._following.deadline(),
-            core.recovery.deadline(),
+            self._leading.deadline(now) if leadership.leading else self._following.deadline(),
+            recovery.deadline() if recovery.gaps else NEVER,
             self._joining.deadline(),
             self._founding.deadline(),
             self._election.deadline(),
@@ -249,11 +251,9 @@ class ReplicaMachine(Machine):
         self._joining.undone(now, delivered)
 
     def _say_stuck(self, now: Nanos, out: Outbox) -> None:
-        stuck = self._founding.stuck
-        if stuck != self._stuck:
-            self._stuck = stuck
-            if stuck:
-                self._core.fact("halted", stuck, now, out)
+        self._stuck = self._founding.stuck
+        if self._stuck:
+            self._core.fact("halted", self._stuck, now, out)
 
     # -- inputs --------------------------------------------------------------------------------------------------
 
@@ -268,7 +268,7 @@ class ReplicaMachine(Machine):
 
     def _peer_up(self, now: Nanos, item: PeerUp, _out: Outbox) -> None:
         peer = self._core.peers.up(item.peer, item.member)
-        self._core.recovery.source_back(item.peer)
+        self._core.recovery.source_back(item.peer, now)
         self._leading.emitter.node_up(peer.name)
         if self._core.peers.replica_at(item.peer) is not None:
             self._founding.peer_up(now)
@@ -279,7 +279,7 @@ class ReplicaMachine(Machine):
         peer = self._core.peers.down(item.peer)
         if peer is not None:
             self._state_out.peer_down(peer)
-            self._joining.peer_down(peer)
+            self._joining.peer_down(peer, now)
             self._founding.peer_down(peer)
             if peer.name == self._core.leadership.leader:
                 self._election.leader_gone(now)
@@ -354,8 +354,12 @@ class ReplicaMachine(Machine):
             self._leading.emitter.here(name, frame)
 
     def _end_ignoring(self, now: Nanos, item: EndIgnoring, out: Outbox) -> None:
-        if self._core.leadership.leading:
+        core = self._core
+        if core.leadership.leading:
             self._leading.decisions.end_ignoring(item.criterion, now, out)
+        else:
+            seek = Seek(core.config.name, core.history, 3, criterion=item.criterion)
+            self._ask_leader(seek, out)
 
     # -- frames: messages ----------------------------------------------------------------------------------------
 
@@ -432,7 +436,7 @@ class ReplicaMachine(Machine):
         elif self._election.voted(peer, frame, now, out):
             self._leading.begin(now, out)
 
-    def _seek(self, _now: Nanos, node: NodeId, frame: Seek, out: Outbox) -> None:
+    def _seek(self, now: Nanos, node: NodeId, frame: Seek, out: Outbox) -> None:
         core = self._core
         peer = core.peers.at(node)
         if peer is None:
@@ -440,11 +444,13 @@ class ReplicaMachine(Machine):
             return
         standing = self._founding.answer()
         if core.leadership.leading:
-            standing = msgspec.structs.replace(standing, removed=not self._sought(peer, frame))
+            standing = msgspec.structs.replace(
+                standing, removed=not self._sought(peer, frame, now, out)
+            )
         if not frame.kind:
             post(out, [node], standing)
 
-    def _sought(self, peer: Peer, frame: Seek) -> bool:
+    def _sought(self, peer: Peer, frame: Seek, now: Nanos, out: Outbox) -> bool:
         """Do what is asked of the leader; False when the one that asks was removed."""
         membership = self._leading.membership
         if not frame.kind:
@@ -453,6 +459,8 @@ class ReplicaMachine(Machine):
             membership.add(frame.name, frame.voter)
         elif frame.history == self._core.history and frame.kind == 2:
             membership.remove(frame.name)
+        elif frame.history == self._core.history and frame.kind == 3:
+            self._leading.decisions.end_ignoring(frame.criterion, now, out)
         return True
 
     def _standing(self, _now: Nanos, node: NodeId, frame: Standing, _out: Outbox) -> None:

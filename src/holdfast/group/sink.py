@@ -2,6 +2,9 @@
 
 Remembers per group the id of the last output that it took. An output that does not follow from that waits at its
 sender: it is told where to go on.
+
+That outputs were taken is written down in the turn after the one that hands them over. In the same turn the write
+might be done and the process end before the application is called: they would be lost.
 """
 
 from __future__ import annotations
@@ -16,12 +19,14 @@ from holdfast.group.peers import post
 from holdfast.group.ports import Output, OutputsReady
 from holdfast.links.ports import Received
 from holdfast.machine import Machine, Outbox, Put
-from holdfast.types import Nanos, NodeId
+from holdfast.types import NEVER, Nanos, NodeId
 from holdfast.wire.frames import Outputs, OutputsHere
 
 TABLE: Final = "outputs"
 GROUPS_MAX: Final = 4096
 NUMBER_MAX: Final = 1 << 60
+OVER_MAX: Final = 16
+"""So many earlier foundings of a group are remembered."""
 
 
 class Watermark(msgspec.Struct, frozen=True, array_like=True):
@@ -30,6 +35,8 @@ class Watermark(msgspec.Struct, frozen=True, array_like=True):
     history: int
     position: int
     k: int
+    over: tuple[int, ...] = ()
+    """Foundings before that: whoever still leads one of them is not listened to."""
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -44,6 +51,8 @@ class SinkMachine(Machine):
     def __init__(self, node: NodeId, stored: list[tuple[bytes, bytes]]) -> None:
         self._node = node
         self._marks: dict[str, Watermark] = {}
+        self._handed: dict[str, dict[NodeId, None]] = {}
+        """Groups whose outputs were handed over and not written down yet, and who waits for an answer."""
         self.ignored = 0
         for key, value in stored:
             self._marks[key.decode()] = _decoder.decode(value)
@@ -71,10 +80,15 @@ class SinkMachine(Machine):
 
     def _take(self, now: Nanos, peer: NodeId, frame: Outputs, out: Outbox) -> None:
         known = self._marks.get(frame.group)
-        have = (known.position, known.k) if known and known.history == frame.history else (0, -1)
-        if known is not None and frame.history < known.history:
+        over = known.over if known is not None else ()
+        if frame.history in over:
             self.ignored += 1
             return
+        have = (0, -1)
+        if known is not None and known.history == frame.history:
+            have = (known.position, known.k)
+        elif known is not None:
+            over = (*over, known.history)[-OVER_MAX:]
         # What everybody has agreed to have arrived did, if at an earlier life of this node that kept no memory.
         have = max(have, frame.floor)
         if frame.after <= have:
@@ -85,15 +99,31 @@ class SinkMachine(Machine):
             )
             if new:
                 have = (new[-1].position, new[-1].k)
-                # Before it is written down: what is doubled by a crash has an id, what is lost has none.
+                # What is doubled by a crash has an id, what is lost has none.
                 out.effect(OutputsReady(frame.group, new), immediate=True)
-        mark = Watermark(frame.history, have[0], have[1])
+        mark = Watermark(frame.history, have[0], have[1], over)
         if mark != known:
             self._marks[frame.group] = mark
-            out.write(Put(TABLE, frame.group.encode(), _encode(mark)))
-        answer = OutputsHere(frame.group, frame.history, have[0], have[1])
+            self._handed.setdefault(frame.group, {})
+        if frame.group in self._handed:
+            self._handed[frame.group][peer] = None
+            self.deadline = now + 1
+        else:
+            self._answer(peer, frame.group, mark, now, out)
+
+    def wake(self, now: Nanos, out: Outbox) -> None:
+        """The application was called with what was handed over before this turn."""
+        handed, self._handed = self._handed, {}
+        self.deadline = NEVER
+        for group, peers in handed.items():
+            out.write(Put(TABLE, group.encode(), _encode(self._marks[group])))
+            for peer in peers:
+                self._answer(peer, group, self._marks[group], now, out)
+
+    def _answer(self, peer: NodeId, group: str, mark: Watermark, now: Nanos, out: Outbox) -> None:
+        answer = OutputsHere(group, mark.history, mark.position, mark.k)
         if peer == self._node:
-            out.up(replica_unit(frame.group), Received(self._node, [answer], now))
+            out.up(replica_unit(group), Received(self._node, [answer], now))
         else:
             post(out, [peer], answer)
 

@@ -1,8 +1,16 @@
 """A state from one replica to another, in chunks. The receiver pulls, so that nothing has to be remembered for it.
 
-A request names the transfer and the first part that is lacking; it is answered with a few parts from there on. So a
-request is also the acknowledgement, repeating it is harmless, and a lost part is asked for again by the receiver's
-timer alone. The number on the wire is `transfer * PARTS_MAX + part`.
+    head: where in the order, and the digest of every part        state: parts of equal size
+    ├──────────────────────────────────────────────────────┤├────┬────┬────┬────┬────┬────┤
+
+A request names the transfer and the parts that are lacking; it is answered with just these. So repeating it is
+harmless, and a lost part is asked for again by the receiver's timer alone. When the giver is lost in the middle, the
+receiver keeps what it has: of the next giver's state it asks only for the parts whose digests it does not have.
+Applications are deterministic, so at the same place in the order that is all that was lacking; at a later place it is
+what has changed, as far as the bytes before it have kept their places.
+
+The application hands its state out, and is given it, in one piece. So a giver holds one state, whoever asks for it
+meanwhile, and a receiver up to two for the moment in which it puts the parts together: at most `state_bytes` each.
 """
 
 from __future__ import annotations
@@ -11,6 +19,7 @@ from random import Random
 from typing import Final
 
 import msgspec
+from xxhash import xxh3_128_digest
 
 from holdfast.group.config import GroupConfig, replica_unit
 from holdfast.group.core import Core
@@ -25,12 +34,13 @@ from holdfast.types import NEVER, Nanos
 from holdfast.wire.frames import StateChunk, StateRequest, StreamId
 
 CHUNK: Final = 48_000
-PARTS_MAX: Final = 1 << 20
 WINDOW: Final = 16
 """Parts that may be on the way."""
 TRIES_MAX: Final = 5
 """Requests without any answer, before somebody else is asked."""
 IMAGE_VERSION: Final = 1
+DIGEST: Final = 16
+"""Bytes of the digest of a part."""
 
 
 class Image(msgspec.Struct, frozen=True, array_like=True):
@@ -107,20 +117,64 @@ def decode_image(data: bytes) -> Image | None:
     return image if image.is_sound() else None
 
 
+class Head(msgspec.Struct, frozen=True, array_like=True):
+    """What comes before the parts of a state."""
+
+    image: Image
+    """Without the application's state."""
+    size: int
+    digests: bytes
+    """Of each part of the state, one after the other."""
+
+    def is_sound(self, parts: int) -> bool:
+        return (
+            not self.image.state
+            and self.image.is_sound()
+            and parts == -(-self.size // CHUNK)
+            and len(self.digests) == parts * DIGEST
+        )
+
+    def digest(self, part: int) -> bytes:
+        return self.digests[part * DIGEST : (part + 1) * DIGEST]
+
+
+_head_decoder: Final = msgspec.msgpack.Decoder(Head)
+
+
+class Snapshot:
+    """A state as it is given away; its bytes are those that the application has handed out."""
+
+    __slots__ = ("_head", "_state", "head_parts", "index", "parts")
+
+    def __init__(self, image: Image) -> None:
+        self.index = image.index
+        self._state = memoryview(image.state)
+        size = len(self._state)
+        digests = b"".join(
+            xxh3_128_digest(self._state[at : at + CHUNK]) for at in range(0, size, CHUNK)
+        )
+        bare = msgspec.structs.replace(image, state=b"")
+        self._head = memoryview(_encode(Head(bare, size, digests)))
+        self.head_parts = -(-len(self._head) // CHUNK)
+        self.parts = self.head_parts + -(-size // CHUNK)
+
+    @property
+    def size(self) -> int:
+        return len(self._head) + len(self._state)
+
+    def part(self, number: int) -> memoryview:
+        if number < self.head_parts:
+            return self._head[number * CHUNK : (number + 1) * CHUNK]
+        at = (number - self.head_parts) * CHUNK
+        return self._state[at : at + CHUNK]
+
+
 class _Giving(msgspec.Struct):
     """A transfer to one replica."""
 
     transfer: int
     peer: Peer
-    index: int = 0
-    image: memoryview | None = None
-    acked: int = 0
-    """Parts that the receiver has, all up to here."""
-    sent: int = 0
-
-    @property
-    def parts(self) -> int:
-        return -(-len(self.image) // CHUNK) if self.image is not None else 0
+    snapshot: Snapshot | None = None
 
 
 class StateOut:
@@ -140,24 +194,27 @@ class StateOut:
         """A state that was taken at a place that is not decided yet."""
 
     def asked(self, peer: Peer, frame: StateRequest, out: Outbox) -> None:
-        transfer, part = divmod(frame.request, PARTS_MAX)
         giving = self._giving.get(peer.name)
-        if giving is None or giving.transfer != transfer or giving.peer != peer:
-            if part:
-                return
-            self._giving[peer.name] = _Giving(transfer, peer)
-            if self._taking is None and self._unsure is None:
-                self._take(out)
-            return
-        if giving.image is None or not giving.acked <= part <= giving.parts:
-            return
-        if part == giving.acked:
-            giving.sent = part
-        giving.acked = part
-        if part == giving.parts:
+        if giving is None or giving.transfer != frame.request or giving.peer != peer:
+            if frame.ranges and frame.ranges[0][0] == 0:
+                self._begin(peer, frame, out)
+        elif not frame.ranges:
             del self._giving[peer.name]
-            return
-        self._send(giving, out)
+        elif giving.snapshot is not None:
+            self._send(giving, giving.snapshot, frame.ranges, out)
+
+    def _begin(self, peer: Peer, frame: StateRequest, out: Outbox) -> None:
+        """Somebody new asks. A state that is being given to another does as well, while the order goes on from it."""
+        giving = _Giving(frame.request, peer)
+        least = max(frame.least, self._log.ground.index)
+        for other in self._giving.values():
+            if other.snapshot is not None and other.snapshot.index >= least:
+                giving.snapshot = other.snapshot
+        self._giving[peer.name] = giving
+        if giving.snapshot is not None:
+            self._send(giving, giving.snapshot, frame.ranges, out)
+        elif self._taking is None and self._unsure is None:
+            self._take(out)
 
     def _take(self, out: Outbox) -> None:
         self._request += 1
@@ -188,35 +245,42 @@ class StateOut:
         if self._unsure is None or self._unsure[0].index > self._log.commit:
             return
         (at, digest, data), self._unsure = self._unsure, None
-        waiting = [giving for giving in self._giving.values() if giving.image is None]
+        waiting = [giving for giving in self._giving.values() if giving.snapshot is None]
         if not (waiting or self._for_store):
             return
         outputs = self._delivery.kept.before(at.position)
-        image = encode_image(make_image(self._core.history, at, digest, data, outputs))
+        image = make_image(self._core.history, at, digest, data, outputs)
         if self._for_store and self._core.journal is not None:
             self._for_store = False
-            self._core.journal.keep_state(at, image)
+            self._core.journal.keep_state(at, encode_image(image))
         if waiting and at.index < self._log.ground.index:
             # Entries after the snapshot are gone meanwhile; a newer one is needed.
             self._take(out)
             return
+        snapshot = Snapshot(image) if waiting else None
         for giving in waiting:
-            giving.image = image
-            giving.index = at.index
-            detail = f"{len(image)} bytes to {giving.peer.name}"
+            assert snapshot is not None
+            giving.snapshot = snapshot
+            detail = f"{snapshot.size} bytes to {giving.peer.name}"
             out.fact(GroupFact(now, self._config.name, "state_sent", at.term, at.index, detail))
-            self._send(giving, out)
+            self._send(giving, snapshot, ((0, 0),), out)
 
-    def _send(self, giving: _Giving, out: Outbox) -> None:
-        image, parts = giving.image, giving.parts
-        assert image is not None
-        stop = min(parts, giving.acked + WINDOW)
-        for part in range(max(giving.sent, giving.acked), stop):
-            data = image[part * CHUNK : (part + 1) * CHUNK]
-            number = giving.transfer * PARTS_MAX
-            chunk = StateChunk(self._config.name, number, giving.index, part, parts, data)
-            post(out, [giving.peer.node], chunk)
-        giving.sent = stop
+    def _send(
+        self,
+        giving: _Giving,
+        snapshot: Snapshot,
+        ranges: tuple[tuple[int, int], ...],
+        out: Outbox,
+    ) -> None:
+        room = WINDOW
+        for first, last in ranges[:WINDOW]:
+            for part in range(max(first, 0), min(last + 1, snapshot.parts, max(first, 0) + room)):
+                chunk = StateChunk(
+                    self._config.name, giving.transfer, snapshot.index, part, snapshot.parts,
+                    snapshot.part(part), snapshot.head_parts,
+                )  # fmt: skip
+                post(out, [giving.peer.node], chunk)
+                room -= 1
 
     def peer_down(self, peer: Peer) -> None:
         self._giving.pop(peer.name, None)
@@ -233,14 +297,23 @@ class StateIn:
 
     def __init__(self, config: GroupConfig, rng: Random) -> None:
         self._config = config
-        self._parts_max = min(PARTS_MAX - 1, config.state_bytes // CHUNK + 1)
+        self._parts_max = config.state_bytes // CHUNK + 1
         # A replica that is built again in the same incarnation must not be given the rest of an earlier transfer.
         self._transfer = rng.getrandbits(31)
         self.peer: Peer | None = None
+        self._least = 0
         self._index = 0
         self._parts = 0
-        self._whole: list[bytes] = []
-        self._early: dict[int, bytes] = {}
+        """Of head and state together; 0 before the first one has come."""
+        self._head_parts = 0
+        self._head: Head | None = None
+        self._have: dict[int, bytes] = {}
+        self._asked: dict[int, None] = {}
+        """Parts that were asked for and are not here."""
+        self._next = 0
+        """The first part that was neither asked for nor had."""
+        self._kept: dict[bytes, bytes] = {}
+        """Parts of a state that was begun elsewhere, by their digests."""
         self._tries = 0
         self._due_ns = NEVER
 
@@ -248,64 +321,127 @@ class StateIn:
     def active(self) -> bool:
         return self.peer is not None
 
-    def begin(self, peer: Peer, now: Nanos, out: Outbox) -> None:
+    @property
+    def kept(self) -> int:
+        """Parts of an earlier transfer that may be of use for the next one."""
+        return len(self._kept)
+
+    def begin(self, peer: Peer, now: Nanos, out: Outbox, least: int = 0) -> None:
+        """Ask a replica for a state, not from before entry `least`."""
         self.stop()
         self._transfer += 1
+        self._least = least
         self.peer = peer
-        self._ask(now, out)
+        self._asked[0] = None
+        self._next = 1
+        self._ask(list(self._asked), now, out)
 
     def stop(self) -> None:
+        """The transfer is off. What is here of the state is kept for the next one."""
+        if self._head is not None:
+            for part, data in self._have.items():
+                if part >= self._head_parts:
+                    self._kept[self._head.digest(part - self._head_parts)] = data
         self.peer = None
-        self._parts = self._tries = 0
-        self._whole = []
-        self._early = {}
+        self._head = None
+        self._parts = self._head_parts = self._next = self._tries = 0
+        self._have = {}
+        self._asked = {}
         self._due_ns = NEVER
 
-    def _ask(self, now: Nanos, out: Outbox) -> None:
+    def forget(self) -> None:
+        """No state is needed (any more)."""
+        self._kept = {}
+
+    def _ask(self, parts: list[int], now: Nanos, out: Outbox) -> None:
+        """Ask for parts; for none when all are here."""
         assert self.peer is not None
-        number = self._transfer * PARTS_MAX + len(self._whole)
-        post(out, [self.peer.node], StateRequest(self._config.name, number))
+        ranges: list[tuple[int, int]] = []
+        for part in parts:
+            if ranges and ranges[-1][1] + 1 == part:
+                ranges[-1] = (ranges[-1][0], part)
+            else:
+                ranges.append((part, part))
+        request = StateRequest(self._config.name, self._transfer, tuple(ranges), self._least)
+        post(out, [self.peer.node], request)
         self._due_ns = now + self._config.transfer_retry_ns
 
-    def wake(self, now: Nanos, out: Outbox) -> None:
-        """Ask again for what did not come; after some tries the transfer is off."""
+    def wake(self, now: Nanos, out: Outbox) -> bool:
+        """Ask again for what did not come; False when the transfer is off, after some tries."""
         if self._due_ns > now:
-            return
+            return True
         self._tries += 1
         if self._tries > TRIES_MAX:
             self.stop()
-        else:
-            self._ask(now, out)
+            return False
+        self._ask(list(self._asked), now, out)
+        return True
 
     def chunk(self, peer: Peer, frame: StateChunk, now: Nanos, out: Outbox) -> Image | None:
         """A part has come; the image when it was the last one that lacked."""
-        if peer != self.peer or frame.request != self._transfer * PARTS_MAX:
+        if peer != self.peer or frame.request != self._transfer or frame.part not in self._asked:
             return None
-        if not self._parts and 1 <= frame.parts <= self._parts_max:
-            self._parts, self._index = frame.parts, frame.index
-        if frame.parts != self._parts or frame.index != self._index or len(frame.data) > CHUNK:
+        sound = 1 <= frame.head <= frame.parts <= self._parts_max and frame.index >= self._least
+        if not self._parts and sound:
+            self._parts, self._head_parts, self._index = frame.parts, frame.head, frame.index
+        this = (frame.parts, frame.head, frame.index)
+        if this != (self._parts, self._head_parts, self._index) or len(frame.data) > CHUNK:
             return None
-        next_part = len(self._whole)
-        if not next_part <= frame.part < min(self._parts, next_part + 2 * WINDOW):
-            return None
-        self._early[frame.part] = bytes(frame.data)
-        while (data := self._early.pop(len(self._whole), None)) is not None:
-            self._whole.append(data)
-        if len(self._whole) == next_part:
-            return None
+        data = bytes(frame.data)
+        if frame.part >= self._head_parts:
+            assert self._head is not None, "parts of the state are asked for when the head is known"
+            if xxh3_128_digest(data) != self._head.digest(frame.part - self._head_parts):
+                return None
+        del self._asked[frame.part]
+        self._have[frame.part] = data
         self._tries = 0
         self._due_ns = now + self._config.transfer_retry_ns
-        if len(self._whole) == self._parts:
-            self._ask(now, out)
+        if self._head is None and len(self._have) == self._head_parts and not self._open():
+            self.stop()
+            return None
+        if len(self._have) == self._parts:
+            self._ask([], now, out)
             return self._finish()
-        if len(self._whole) // (WINDOW // 2) > next_part // (WINDOW // 2):
-            self._ask(now, out)
+        self._ask_more(now, out)
         return None
 
+    def _open(self) -> bool:
+        """The head is here: take what is known of the state already; False when the head makes no sense."""
+        try:
+            head = _head_decoder.decode(b"".join(self._have[k] for k in range(self._head_parts)))
+        except (msgspec.DecodeError, ValueError):
+            return False
+        if not head.is_sound(self._parts - self._head_parts) or head.image.index != self._index:
+            return False
+        self._head = head
+        for part in range(self._parts - self._head_parts):
+            data = self._kept.get(head.digest(part))
+            if data is not None:
+                self._have[self._head_parts + part] = data
+        self._kept = {}
+        return True
+
+    def _ask_more(self, now: Nanos, out: Outbox) -> None:
+        """Keep up to a window of parts on the way; the state's only when the head is known."""
+        if len(self._asked) > WINDOW // 2:
+            return
+        end = self._parts if self._head is not None else self._head_parts
+        more: list[int] = []
+        while self._next < end and len(self._asked) < WINDOW:
+            if self._next not in self._have:
+                self._asked[self._next] = None
+                more.append(self._next)
+            self._next += 1
+        if more:
+            self._ask(more, now, out)
+
     def _finish(self) -> Image | None:
-        data = b"".join(self._whole)
+        head = self._head
+        assert head is not None, "a state is whole only with its head"
+        state = b"".join(self._have[part] for part in range(self._head_parts, self._parts))
+        self._have = {}
         self.stop()
-        return decode_image(data)
+        return msgspec.structs.replace(head.image, state=state) if len(state) == head.size else None
 
     def deadline(self) -> Nanos:
         return self._due_ns

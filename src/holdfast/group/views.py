@@ -49,6 +49,8 @@ class Membership:
         self._term_index = 0
         self._look_ns: Nanos = 0
         """Not every turn is worth a look."""
+        self._refused = ""
+        """Why somebody is not removed."""
 
     def begin(self) -> None:
         self._requests.clear()
@@ -98,9 +100,9 @@ class Membership:
     @property
     def may_change(self) -> bool:
         log, view = self._core.log, self._core.log.tail.view
-        alone = view is not None and len(self._core.voters_here()) + 1 < view.majority
-        if alone and self._core.config.mode == "availability":
-            return False  # Two sides of a cut go on, but they must stay one group.
+        if self._core.config.mode == "availability" and view is not None:
+            if len(self._core.voters_here()) + 1 < self._core.true_majority(view):
+                return False  # Two sides of a cut go on, but they must stay one group.
         return (
             log.commit >= self._term_index and log.view_index <= log.commit and self._appends.is_informed()
         )  # fmt: skip
@@ -113,6 +115,9 @@ class Membership:
         view = self._core.log.tail.view
         assert view is not None, "a leader has a view"
         found = self._next(view, now)
+        if self._refused:
+            self._core.fact("stays", self._refused, now, out)
+            self._refused = ""
         if found is not None and found[0].is_sound():
             append(found[0])
             self._core.fact("view", found[1], now, out)
@@ -160,7 +165,17 @@ class Membership:
         member = view.named(name)
         if member is None or (member.voter and len(view.voters) == 1):
             return None
-        return view.without(name), f"{name} is removed"
+        left = view.without(name)
+        here = [v for v in left.voters if v.name == self._core.name or self._core.peers.is_here(v)]
+        needed = self._core.true_majority(left)
+        if member.voter and len(here) < needed:
+            # It would take effect at once, for majorities, and then nobody could decide it.
+            self._refused = (
+                f"{name} is not removed: {len(here)} of the voters that are left can be reached, "
+                f"{needed} are needed"
+            )
+            return None
+        return left, f"{name} is removed"
 
     def _step(
         self, view: View, name: str, progress: Progress, now: Nanos

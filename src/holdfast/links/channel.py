@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import deque
+from collections.abc import Callable
 from itertools import accumulate
 from typing import Final
 
@@ -92,6 +93,8 @@ class ChannelOut:
         """Why it uses the flow that it uses."""
         self.home = ""
         self.waiting_bytes = 0
+        self.told_waiting = -1
+        """What the application was last told of the bytes that wait."""
         self.messages = 0
         self.acked = 0
         """Everything below this offset has arrived."""
@@ -135,6 +138,12 @@ class ChannelOut:
     def unacked(self) -> int:
         return self._packed - self.acked
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything waits or is on its way, or did when the application was last told."""
+        on_its_way = self._packed > self.acked
+        return on_its_way or self._taken < len(self._waiting) or self.told_waiting > 0
+
     def wants(self) -> bool:
         """Whether there is anything that could be sent now."""
         if self._lost:
@@ -168,8 +177,10 @@ class ChannelOut:
                 start += size
                 budget -= size
         while budget > 0 and self._sent < self.limit:
-            if self._sent == self._packed and not self._pack(min(piece_max, BLOCK_MAX)):
-                break
+            if self._sent == self._packed:
+                if self._taken == len(self._waiting):
+                    break
+                self._pack(min(piece_max, BLOCK_MAX))
             stop = min(self._packed, self.limit)
             if not datagrams and self._emit_whole(stop, piece_max, now, flow, frames):
                 size = self._packed - self._sent
@@ -179,12 +190,10 @@ class ChannelOut:
             budget -= size
         return frames
 
-    def _pack(self, block_max: int) -> bool:
-        """Make the next block out of waiting messages; False when none wait."""
+    def _pack(self, block_max: int) -> None:
+        """Make the next block out of messages that wait."""
         waiting, first = self._waiting, self._taken
         count = len(waiting) - first
-        if not count:
-            return False
         if self.waiting_bytes + 4 * count + HEAD > block_max:
             # As many as fit if all are as large as the average; it does not matter if one more would have fitted.
             count = max(1, (block_max - HEAD) // (self.waiting_bytes // count + 4))
@@ -205,7 +214,6 @@ class ChannelOut:
         self._blocks.append(_Block(taken, lengths, size))
         self._starts.append(self._packed)
         self._packed += size
-        return True
 
     def _take(self, count: int, size: int) -> None:
         """So many messages have gone from the waiting ones."""
@@ -262,22 +270,27 @@ class ChannelOut:
 
     # -- acknowledgement and loss --------------------------------------------------------------------------------
 
-    def ack(self, now: Nanos, frame: ChunkAck, datagram_flows: dict[FlowId, bool]) -> bool:
-        """Take an acknowledgement; False when it speaks of bytes that were never sent."""
+    def ack(
+        self, now: Nanos, frame: ChunkAck, datagram_flows: Callable[[], dict[FlowId, bool]]
+    ) -> bool:
+        """Take an acknowledgement; False when it speaks of bytes that were never sent. `datagram_flows` says which
+        flows may lose a piece and go on."""
         if frame.upto > self._sent or len(frame.ranges) > RANGES_MAX:
             return False
         self.limit = max(self.limit, min(frame.limit, frame.upto + 4 * WINDOW))
         if frame.upto > self.acked:
             self.acked = frame.upto
             self.backoff = 0
-            self._lost.remove(0, frame.upto)
+            if self._lost:
+                self._lost.remove(0, frame.upto)
             self._free(frame.upto)
         if frame.ranges:
             for start, stop in frame.ranges:
                 if self.acked < start < stop <= self._sent:
                     self._sacked.add(start, stop)
                     self._lost.remove(start, stop)
-        self._sacked.remove(0, self.acked)
+        if self._sacked:
+            self._sacked.remove(0, self.acked)
         self._settle(now, datagram_flows)
         return True
 
@@ -292,7 +305,7 @@ class ChannelOut:
             first = 0
         self._first = first
 
-    def _settle(self, now: Nanos, datagram_flows: dict[FlowId, bool]) -> None:
+    def _settle(self, now: Nanos, datagram_flows: Callable[[], dict[FlowId, bool]]) -> None:
         """Take what arrived out of the flight, and find what must have been lost on the way."""
         flight, acked, sacked = self._flight, self.acked, self._sacked
         if not sacked:
@@ -309,11 +322,9 @@ class ChannelOut:
             else:
                 still.append(piece)
         self._flight = deque()
+        lossy = datagram_flows() if still else {}
         for piece in still:
-            if (
-                datagram_flows.get(piece.flow)
-                and newest.get(piece.flow, 0) >= piece.order + REORDER
-            ):
+            if lossy.get(piece.flow) and newest.get(piece.flow, 0) >= piece.order + REORDER:
                 self._give_up(piece)
             else:
                 self._flight.append(piece)
@@ -420,8 +431,10 @@ class ChannelIn:
             self._early_bytes -= end - begin
             if end > self.upto:
                 problem = self._feed(early[self.upto - begin :], messages)
-        del self._early[:used]
-        self._have.remove(0, self.upto)
+        if used:
+            del self._early[:used]
+        if self._have:
+            self._have.remove(0, self.upto)
         return problem
 
     def _keep_early(self, start: int, stop: int, data: memoryview) -> None:

@@ -17,7 +17,7 @@ from holdfast.wire.packet import (
     HEAD,
     SEALED,
     AnyPacket,
-    read_datagram,
+    read_at_once,
     read_head,
     read_plain,
     read_sealed,
@@ -87,10 +87,11 @@ class Cipher:
 
     def read(self, flow: FlowState, data: memoryview) -> list[AnyFrame] | Rejected:
         """The frames of a packet that may be read on this flow."""
-        if not flow.stream and not self.sealed:
-            plain = read_datagram(data, self.session)
+        if not self.sealed:
+            plain = read_at_once(data, self.session)
             if plain is not None:
-                return plain[1] if self._accept(plain[0]) else Rejected("replay")
+                # A plain stream repeats nothing.
+                return plain[1] if flow.stream or self._accept(plain[0]) else Rejected("replay")
         packet = read_head(data)
         if isinstance(packet, Rejected):
             return packet

@@ -14,12 +14,13 @@ from holdfast.wire.codec import Rejected, decode_frame
 from holdfast.wire.frames import AnyFrame, Chunk, ChunkAck, RawBatch
 
 CHANNELS_MAX: Final = 64
-BULK_BYTES: Final = 16 << 10
-"""A piece that is at least this large can only have come on a stream, and seldom comes alone..."""
 ACK_BYTES: Final = 512 << 10
-"""...so the acknowledgement waits for this much..."""
-ACK_DELAY: Final = 10 * MILLISECOND
-"""...or for this long, whichever comes first."""
+"""A stream loses nothing by itself, so what came on one is acknowledged when it is this much..."""
+ACK_SOON: Final = 5 * MILLISECOND
+"""...or after this time, if something goes to the peer anyway..."""
+ACK_DELAY: Final = 40 * MILLISECOND
+"""...or after this time in any case."""
+_NOTHING: Final[tuple[list[ChunkAck], bool]] = ([], False)
 
 Route = Callable[[Any], tuple[str, ...]]
 """The units that a frame is for."""
@@ -41,8 +42,8 @@ class Inlet:
         self._unheard = False
         self._owed = 0
         """Bytes that came in since the last acknowledgement."""
-        self._bulk = False
-        """A large piece came since the last look: more is likely to follow at once."""
+        self._hurry = False
+        """Somebody waits for the acknowledgement."""
         self.deadline: Nanos = NEVER
         """When what was held back must be acknowledged."""
 
@@ -53,13 +54,13 @@ class Inlet:
         self._raw.clear()
         self._acks.clear()
         self.received.clear()
-        self._unheard = self._bulk = False
+        self._unheard = self._hurry = False
         self._owed = 0
         self.deadline = NEVER
 
-    def take(self, frame: Chunk) -> Rejected | None:
-        """Add a piece of a channel. What is rejected with reason `channel` or `window` does no harm; anything else
-        means that the channel cannot be read on."""
+    def take(self, frame: Chunk, stream: bool) -> Rejected | None:
+        """Add a piece of a channel, which came on a stream or in a datagram. What is rejected with reason `channel` or
+        `window` does no harm; anything else means that the channel cannot be read on."""
         number = frame.channel
         channel = self._channels.get(number)
         if channel is None:
@@ -67,24 +68,46 @@ class Inlet:
                 return Rejected("channel", "too many channels")
             channel = self._channels[number] = ChannelIn(number)
         before = channel.duplicates
-        size = len(frame.data)
-        self._owed += size
-        self._bulk = self._bulk or size >= BULK_BYTES
-        problem = channel.take(frame, self._complete.setdefault(number, []))
-        self._unheard = self._unheard or channel.duplicates > before
+        self._owed += len(frame.data)
+        messages = self._complete.get(number)
+        if messages is None:
+            messages = self._complete[number] = []
+        problem = channel.take(frame, messages)
+        if channel.duplicates > before:
+            self._unheard = self._hurry = True
+        elif not stream:
+            self._hurry = True
         self._acks[number] = channel
         return problem
 
-    def acks(self, now: Nanos) -> tuple[list[ChunkAck], bool]:
-        """What to acknowledge now, and whether an earlier acknowledgement was not heard: a piece came twice."""
-        if self._owed < ACK_BYTES and self._bulk and not self._unheard:
-            self.deadline = min(self.deadline, now + ACK_DELAY)
-            if now < self.deadline:
-                self._bulk = False
-                return [], False
+    def hurry(self) -> None:
+        """The peer sends no more before it knows what came."""
+        self._hurry = True
+
+    @property
+    def owes(self) -> bool:
+        """Whether anything came that was not acknowledged."""
+        return bool(self._acks)
+
+    @property
+    def in_hurry(self) -> bool:
+        return self._hurry or self._owed >= ACK_BYTES
+
+    def owe(self, now: Nanos) -> Nanos:
+        """When at the latest what came must be acknowledged."""
+        if self.deadline == NEVER:
+            self.deadline = now + ACK_DELAY
+        return self.deadline
+
+    def acks(self, now: Nanos, leaving: bool) -> tuple[list[ChunkAck], bool]:
+        """What to acknowledge now, and whether an earlier acknowledgement was not heard: a piece came twice.
+        `leaving` says that something goes to the peer anyway."""
+        patience = ACK_DELAY - ACK_SOON if leaving else 0
+        if not self.in_hurry and now < self.owe(now) - patience:
+            return _NOTHING
         self.deadline = NEVER
         self._owed = 0
-        self._bulk = False
+        self._hurry = False
         acks = [channel.ack() for channel in self._acks.values()]
         self._acks.clear()
         unheard, self._unheard = self._unheard, False
@@ -127,6 +150,9 @@ class Inlet:
                 self.unreadable += 1
                 continue
             for unit in route(frame):
-                by_unit.setdefault(unit, []).append(frame)
+                if unit in by_unit:
+                    by_unit[unit].append(frame)
+                else:
+                    by_unit[unit] = [frame]
         for unit, frames in by_unit.items():
             out.up(unit, Received(self._peer, frames, at))

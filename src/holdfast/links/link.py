@@ -71,6 +71,7 @@ from holdfast.wire.frames import (
     Chunk,
     ChunkAck,
     Hello,
+    Hurry,
     Key,
     MemberInfo,
     Probe,
@@ -141,6 +142,21 @@ class LinkMachine(Machine):
         self._deep_at: Nanos = 0
         self._touched = False
         """Something happened that may give this link something to send."""
+        self._takes: dict[type, Callable[[Nanos, Any, Outbox], None]] = {
+            SendChannel: self._send_channel,
+            SendRaw: self._send_raw,
+            SendDatagrams: self._send_datagrams,
+            FlowOpened: self._opened,
+            FlowClosed: self._closed,
+            FlowVerdict: self._verdict,
+            RenewFlow: self._verdict,
+            Credit: self._credit,
+            OpenFailed: self._open_failed,
+            MemberUpdate: self._member_update,
+            Reannounce: self._reannounce,
+            Leave: self._say_goodbye,
+            Rest: self._rest,
+        }
         self._wanted = WantedFlows(me, member.node, self.unit, rng)
         self._wanted.update(member, now)
         self.deadline = self._wanted.deadline
@@ -154,26 +170,8 @@ class LinkMachine(Machine):
                 self._arrived(now, item, out)
                 continue
             self._touched = True
-            if kind is SendChannel or kind is SendRaw:
-                self._send(now, item, out)
-            elif kind is FlowOpened:
-                self._opened(now, item, out)
-            elif kind is FlowClosed:
-                self._closed(now, item, out)
-            elif kind is Credit:
-                flow = self.flows.get(item.flow)
-                if flow is not None:
-                    flow.credit = item.open
-            elif kind is OpenFailed:
-                if not item.use:
-                    self.last_refusal = item.reason
-                self._wanted.failed(item, now)
-            elif kind is Reannounce:
-                self._reannounce(item.unit, out)
-            elif kind is Leave:
-                for flow in self.flows.values():
-                    if flow.ready:
-                        flow.parts.append(encode(Bye()))
+            if (take := self._takes.get(kind)) is not None:
+                take(now, item, out)
         if self._touched:
             # One call of `down` packs what this brought about together with what the layers above add.
             out.down(self.unit, _FLUSH)
@@ -185,31 +183,21 @@ class LinkMachine(Machine):
                 self._send_frame(item, out)
                 continue
             self._touched = True
-            if kind is SendChannel or kind is SendRaw:
-                self._send(now, item, out)
-            elif kind is SendDatagrams:
-                if self.up_since is not None:
-                    for part in item.frames:
-                        self._outlet.datagrams.frame(item.cls, part)
-            elif kind is FlowVerdict or kind is RenewFlow:
-                self._verdict(now, item, out)
-            elif kind is MemberUpdate:
-                self.member = item.member
-                self._wanted.update(item.member, now)
-            elif kind is Rest:
-                self._rest(now, item, out)
-        if self._touched and self.up_since is not None:
-            acks, unheard = self._inlet.acks(now)
-            self._outlet.flush(now, acks, unheard, out)
-        if (self._touched or self._deep) and self.up_since is not None:
-            self._tell_queues(now, out)
+            if (take := self._takes.get(kind)) is not None:
+                take(now, item, out)
+        outlet, inlet = self._outlet, self._inlet
+        if self.up_since is not None:
+            if self._touched or self._deep:
+                outlet.flush(now, out)
+                if now >= self._deep_at:
+                    self._tell_queues(now, out)
+            if inlet.owes:
+                self._acknowledge(now)
         self._touched = False
         for flow in self.flows.values():
             if flow.parts or flow.apart:
-                self._outlet.transmit(flow, out)
-        self._wake_at(self._outlet.deadline)
-        self._wake_at(self._wanted.deadline)
-        self._wake_at(self._inlet.deadline)
+                outlet.transmit(flow, out)
+        self.deadline = min(self.deadline, outlet.deadline, self._wanted.deadline, inlet.deadline)
 
     def wake(self, now: Nanos, out: Outbox) -> None:
         late, self.deadline = now - self.deadline, NEVER
@@ -232,14 +220,20 @@ class LinkMachine(Machine):
         self._touched = True
         out.down(self.unit, _FLUSH)
 
+    def _acknowledge(self, now: Nanos) -> None:
+        leaving = False
+        for flow in self.flows.values():
+            if flow.parts:
+                leaving = True
+                break
+        acks, unheard = self._inlet.acks(now, leaving)
+        if acks:
+            self._outlet.acknowledge(now, acks, unheard)
+
     def _tell_queues(self, now: Nanos, out: Outbox) -> None:
         """Who measures should leave room where traffic waits. Queues come and go, so it is not said often."""
-        if now < self._deep_at:
-            return
-        deep = self._outlet.deep_queues()
-        if deep == self._deep:
-            return
         self._deep_at = now + DEEP_NS
+        deep = self._outlet.deep_queues()
         for adapter in dict.fromkeys((*self._deep, *deep)):
             if self._deep.get(adapter, 0) != deep.get(adapter, 0):
                 self._announce(out, LinkQueue(self.peer, adapter, deep.get(adapter, 0)))
@@ -289,20 +283,25 @@ class LinkMachine(Machine):
         if deadline < self.deadline:
             self.deadline = deadline
 
-    def _send(self, now: Nanos, item: SendChannel | SendRaw, out: Outbox) -> None:
+    def _send_channel(self, now: Nanos, item: SendChannel, out: Outbox) -> None:
         if self.up_since is None:
-            # Whoever holds a channel has been told that the peer is down.
-            if isinstance(item, SendRaw):
-                reason = f"there is no session with {self.member.name}"
-                out.effect(PortRefused(self.peer, item.port, len(item.messages), reason))
-            return
-        if isinstance(item, SendChannel):
-            channel = self._outlet.channel(item.channel)
-            channel.write(item.messages)
-            if channel.waiting_bytes > QUEUE_MAX:
-                self._end_session(now, f"channel {item.channel} is full", out)
+            return  # whoever holds a channel has been told that the peer is down
+        channel = self._outlet.channel(item.channel)
+        channel.write(item.messages)
+        if channel.waiting_bytes > QUEUE_MAX:
+            self._end_session(now, f"channel {item.channel} is full", out)
+
+    def _send_raw(self, _now: Nanos, item: SendRaw, out: Outbox) -> None:
+        if self.up_since is None:
+            reason = f"there is no session with {self.member.name}"
+            out.effect(PortRefused(self.peer, item.port, len(item.messages), reason))
         else:
             self._outlet.raw(item, out)
+
+    def _send_datagrams(self, _now: Nanos, item: SendDatagrams, _out: Outbox) -> None:
+        if self.up_since is not None:
+            for part in item.frames:
+                self._outlet.datagrams.frame(item.cls, part)
 
     def _send_frame(self, item: SendFrame, out: Outbox) -> None:
         if item.flow is None:
@@ -335,6 +334,16 @@ class LinkMachine(Machine):
         flow.proven = not (flow.own_seal and self.me.sealed) or not info.inbound
         if flow.proven:
             self._hello(now, flow)
+
+    def _open_failed(self, now: Nanos, item: OpenFailed, _out: Outbox) -> None:
+        if not item.use:
+            self.last_refusal = item.reason
+        self._wanted.failed(item, now)
+
+    def _credit(self, _now: Nanos, item: Credit, _out: Outbox) -> None:
+        flow = self.flows.get(item.flow)
+        if flow is not None:
+            flow.credit = item.open
 
     def _tag(self, flow: FlowState) -> bool:
         """Give a flow the tag of its packet numbers; False when there is none left."""
@@ -537,6 +546,7 @@ class LinkMachine(Machine):
         `hang_up`: the flows are of no use either. `left`: the peer said goodbye, and will not answer. `resting`:
         both ends can do without."""
         self.up_since = None
+        self._touched = True
         self._deep = {}
         unsent = self._outlet.clear(out)
         self._inlet.clear()
@@ -584,8 +594,18 @@ class LinkMachine(Machine):
         for unit in self._listeners:
             out.up(unit, item)
 
-    def _reannounce(self, unit: str, out: Outbox) -> None:
+    def _member_update(self, now: Nanos, item: MemberUpdate, _out: Outbox) -> None:
+        self.member = item.member
+        self._wanted.update(item.member, now)
+
+    def _say_goodbye(self, _now: Nanos, _item: Leave, _out: Outbox) -> None:
+        for flow in self.flows.values():
+            if flow.ready:
+                flow.parts.append(encode(Bye()))
+
+    def _reannounce(self, _now: Nanos, item: Reannounce, out: Outbox) -> None:
         """A unit above was rebuilt and knows nothing: tell it what there is."""
+        unit = item.unit
         if self.up_since is None:
             return
         out.up(unit, PeerUp(self.peer, self.member))
@@ -604,7 +624,7 @@ class LinkMachine(Machine):
             out.effect(CloseFlow(item.flow, "not known here"))
             return
         by_unit: dict[str, list[AnyFrame]] = {}
-        routes, read = self._routes, self._cipher.read
+        read = self._cipher.read
         for data in item.packets:
             if flow.closing:
                 break
@@ -618,24 +638,37 @@ class LinkMachine(Machine):
             if not flow.proven:
                 flow.proven = self._touched = True
                 self._hello(now, flow)
-            for frame in frames:
-                route = routes.get(type(frame))
-                if route is not None:
-                    if flow.ready:
-                        for unit in route(frame):
-                            if unit in by_unit:
-                                by_unit[unit].append(frame)
-                            else:
-                                by_unit[unit] = [frame]
-                elif type(frame) is RawBatch:
-                    if flow.ready:
-                        self._inlet.raw(frame)
-                else:
-                    self._touched = True
-                    self._own(now, flow, frame, out)
+            self._take_frames(now, flow, frames, by_unit, out)
         self._inlet.hand_on(item.at, out)
         for unit, group in by_unit.items():
             out.up(unit, Received(self.peer, group, item.at, item.flow))
+
+    def _take_frames(
+        self,
+        now: Nanos,
+        flow: FlowState,
+        frames: list[AnyFrame],
+        by_unit: dict[str, list[AnyFrame]],
+        out: Outbox,
+    ) -> None:
+        """What a packet holds: pieces of channels, what is for units above, and what is for the link itself."""
+        routes = self._routes
+        for frame in frames:
+            kind = type(frame)
+            if kind is Chunk:
+                if flow.ready:
+                    self._chunk(now, flow, frame, out)  # type: ignore[arg-type]  # it is one
+            elif (route := routes.get(kind)) is not None:
+                for unit in route(frame) if flow.ready else ():
+                    if unit in by_unit:
+                        by_unit[unit].append(frame)
+                    else:
+                        by_unit[unit] = [frame]
+            elif kind is RawBatch:
+                if flow.ready:
+                    self._inlet.raw(frame)  # type: ignore[arg-type]  # it is one
+            else:
+                self._own(now, flow, frame, out)
 
     def _reject(self, now: Nanos, flow: FlowState, rejected: Rejected, out: Outbox) -> None:
         count = self.rejected.get(rejected.reason, 0) + 1
@@ -655,6 +688,7 @@ class LinkMachine(Machine):
         """A frame that is for the link itself."""
         match frame:
             case Hello():
+                self._touched = True
                 self._on_hello(now, flow, frame, out)
             case Refuse():
                 self.last_refusal = frame.text[:200]
@@ -662,10 +696,11 @@ class LinkMachine(Machine):
                 self._close(flow, f"refused: {self.last_refusal}", out)
             case _ if not flow.ready:
                 return
-            case Chunk():
-                self._chunk(now, flow, frame, out)
             case ChunkAck():
                 self._ack(now, frame)
+            case Hurry():
+                self._inlet.hurry()
+                self._touched = True
             case Key() if not flow.own_seal and self.me.sealed:
                 if self._cipher.take_key(frame):
                     self._key_came(now)
@@ -693,7 +728,11 @@ class LinkMachine(Machine):
                     out.up(unit, MulticastKey(self.peer, key.multicast))
 
     def _chunk(self, now: Nanos, flow: FlowState, frame: Chunk, out: Outbox) -> None:
-        problem = self._inlet.take(frame)
+        problem = self._inlet.take(frame, flow.stream)
+        if self._inlet.in_hurry:
+            self._touched = True
+        else:
+            self._wake_at(self._inlet.owe(now))
         if problem is None or problem.reason == "window":
             return
         if problem.reason == "channel":
@@ -706,9 +745,12 @@ class LinkMachine(Machine):
         channel = self._outlet.channels.get(frame.channel)
         if channel is None:
             return
-        datagrams = {f.flow: not f.stream for f in self.flows.values()}
-        if not channel.ack(now, frame, datagrams):
+        if not channel.ack(now, frame, self._datagram_flows):
             self.rejected["ack"] = self.rejected.get("ack", 0) + 1
+        self._touched = self._touched or channel.wants()
+
+    def _datagram_flows(self) -> dict[FlowId, bool]:
+        return {flow.flow: not flow.stream for flow in self.flows.values()}
 
     # -- for people ----------------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from holdfast.links.ports import (
 from holdfast.machine import Outbox
 from holdfast.types import MILLISECOND, NEVER, SYNC, FlowId, Nanos, NodeId
 from holdfast.wire.codec import Part, RoomyPart, encode, part_size, probe_part
-from holdfast.wire.frames import ChunkAck, Probe
+from holdfast.wire.frames import ChunkAck, Hurry, Probe
 from holdfast.wire.packet import AnyPacket
 
 DEEP_STEP: Final = 1 << 20
@@ -38,6 +38,7 @@ FRAMES_MAX: Final = 1000
 """Frames in one packet."""
 WAITS: Final = "waits: "
 _EMPTY: Final = memoryview(b"")
+_HURRY: Final = encode(Hurry())
 
 _ACK: Final = 40
 _RANGE: Final = 19
@@ -188,15 +189,16 @@ class Outlet:
 
     # -- out they go ---------------------------------------------------------------------------------------------
 
-    def flush(self, now: Nanos, acks: list[ChunkAck], shout: bool, out: Outbox) -> None:
-        """Give everything that can go to its flow: acknowledgements, datagrams, then channels by class."""
-        if acks:
-            self._flush_acks(now, acks, shout)
-        self.datagrams.flush(now, out)
+    def flush(self, now: Nanos, out: Outbox) -> None:
+        """Give everything that can go to its flow: datagrams, then channels by class."""
+        if self.datagrams.lanes:
+            self.datagrams.flush(now, out)
         for channel in self._order:
-            self._pump(now, channel, out)
+            if channel.is_busy:
+                self._pump(now, channel, out)
 
-    def _flush_acks(self, now: Nanos, acks: list[ChunkAck], shout: bool) -> None:
+    def acknowledge(self, now: Nanos, acks: list[ChunkAck], shout: bool) -> None:
+        """Say what came in. `shout`: the peer did not hear it the first time."""
         best = self.lanes.place(now, self._acks)
         parts = [encode(ack) for ack in acks]
         largest = max(map(len, parts))
@@ -208,7 +210,7 @@ class Outlet:
                 flow.parts.extend(fitting)
 
     def _pump(self, now: Nanos, channel: ChannelOut, out: Outbox) -> None:
-        flow = self.lanes.flow_of(channel)
+        flow = self._flows.get(channel.flow) if channel.flow is not None else None
         if channel.wants():
             if flow is None or not flow.ready or flow.closing:
                 why = f"{flow.path} closes" if flow is not None else channel.reason
@@ -220,12 +222,16 @@ class Outlet:
                 budget = TURN_BYTES if not flow.choked else self._narrow(flow)
                 frames = channel.pump(now, flow.flow, budget, flow.piece_max, not flow.stream)
                 flow.parts.extend(frames)
-                if channel.wants() and frames and flow.stream and not flow.choked:
+                if flow.choked:
+                    if frames and flow.stream:
+                        flow.parts.append(_HURRY)
+                elif frames and flow.stream and channel.wants():
                     self._wake_at(now + 1)
         if channel.unacked:
             stream = flow is None or flow.stream
             self._wake_at(now + (self._timing.stall_ns if stream else channel.rto()))
-        if channel.channel >= PORT_MIN:
+        if channel.channel >= PORT_MIN and channel.waiting_bytes != channel.told_waiting:
+            channel.told_waiting = channel.waiting_bytes
             out.effect(PortRoom(self._peer, channel.channel, channel.waiting_bytes))
 
     def _narrow(self, flow: FlowState) -> int:

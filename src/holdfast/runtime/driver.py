@@ -7,6 +7,7 @@ asks for. It knows no protocol.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from time import monotonic_ns
@@ -14,6 +15,7 @@ from typing import Any, Final
 
 from holdfast.errors import NodeStopped, StoreError
 from holdfast.group.ports import (
+    Applied,
     Apply,
     AskLoss,
     LogRead,
@@ -46,12 +48,16 @@ from holdfast.node.core import NodeCore
 from holdfast.runtime.worker import AppWorker, Job
 from holdfast.stores.writer import StoreWriter
 from holdfast.transports.port import Transport
-from holdfast.types import DATA, NEVER, SYNC, FlowId, Nanos
+from holdfast.types import DATA, MILLISECOND, NEVER, SYNC, FlowId, Nanos
 
 BATCH_BYTES: Final = 1 << 20
 """What one turn takes from the network at most."""
 AT_ONCE_BYTES: Final = 64 << 10
 """What comes in one piece of at least this size is not kept waiting for more."""
+ANSWER_NS: Final = 5 * MILLISECOND
+"""That an application has come further may wait this long for a turn that takes place anyway..."""
+ANSWER_BYTES: Final = 256 << 10
+"""...if it is not by this much."""
 ITEM_BYTES: Final = 64
 """What an input counts for that carries no payload."""
 
@@ -93,6 +99,10 @@ class Driver:
         self._stopped = False
         self._held_back = False
         self._in_turn = False
+        self._answers: deque[tuple[str, Any]] = deque()
+        """What applications have answered since the last turn; their threads put it there."""
+        self._answers_due: Nanos = 0
+        """When a turn takes place that looks for answers; 0: who answers must ask for one."""
         self.before_turn: Callable[[], None] | None = None
         """Called before each turn: the API hands over what applications have sent since the last one."""
         self._effects: dict[type, Callable[[Any], None]] = {
@@ -176,6 +186,15 @@ class Driver:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(take)
 
+    def answer_from_thread(self, unit: str, item: Any) -> None:
+        """An application's thread says how far it has come. What cannot hold anybody up waits for the next turn: to
+        wake the event loop costs more than most batches do."""
+        self._answers.append((unit, item))
+        patient = type(item) is Applied and item.size < ANSWER_BYTES and not item.outputs
+        # Only after it is in the queue: whoever looks there says first that he will not look again.
+        if (not patient or monotonic_ns() >= self._answers_due) and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.wake)
+
     def written(self, turn: int) -> None:
         """From the writer's thread: writes up to `turn` are durable."""
 
@@ -234,6 +253,11 @@ class Driver:
             return
         if self.before_turn is not None:
             self.before_turn()
+        now = monotonic_ns()
+        if self._answers_due <= now:
+            self._answers_due = 0
+        if self._answers:
+            self._take_answers()
         batch = self.intake.take(BATCH_BYTES)
         if self._paused and not self.intake.waiting:
             for flow, transport in self._paused.items():
@@ -241,7 +265,7 @@ class Driver:
             self._paused.clear()
         self._in_turn = True
         try:
-            result = self.core.turn(monotonic_ns(), batch)
+            result = self.core.turn(now, batch)
             self._do(result)
         finally:
             self._in_turn = False
@@ -249,6 +273,12 @@ class Driver:
             self.wake()
         else:
             self._arm()
+
+    def _take_answers(self) -> None:
+        answers, force = self._answers, self.intake.force
+        while answers:
+            unit, item = answers.popleft()
+            force(SYNC, unit, item, ITEM_BYTES)
 
     def _do(self, result: Result) -> None:
         self.turns += 1
@@ -265,6 +295,8 @@ class Driver:
 
     def _arm(self) -> None:
         deadline = self.core.next_deadline()
+        if self._answers_due:
+            deadline = min(deadline, self._answers_due)
         if deadline == self._timer_at and self._timer is not None:
             return
         if self._timer is not None:
@@ -331,4 +363,6 @@ class Driver:
     def _apply(self, effect: Job) -> None:
         worker = self.workers.get(effect.unit)
         if worker is not None:
+            if not self._answers_due:
+                self._answers_due = monotonic_ns() + ANSWER_NS
             worker.submit(effect)

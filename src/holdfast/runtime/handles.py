@@ -7,11 +7,12 @@ has left the queue.
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from holdfast.errors import HoldfastError, MisuseError
+from holdfast.group.config import source_unit
 from holdfast.group.metadata import NAME_MAX, REQUEST_MAX, Note
 from holdfast.group.ports import Multicast
 from holdfast.health.monitor import HEALTH
@@ -20,6 +21,7 @@ from holdfast.links.channel import MESSAGE_MAX
 from holdfast.links.datagrams import BOUNDS
 from holdfast.links.ports import DATAGRAMS, SendChannel, SendRaw, link_unit
 from holdfast.runtime.driver import ITEM_BYTES, Driver
+from holdfast.runtime.operating import ask_group, ignoring
 from holdfast.types import DATA, SYNC, NodeId
 
 QUEUE_BYTES: Final = 8 << 20
@@ -194,8 +196,9 @@ class Datagrams(_PeerHandle):
 class Group(_Handle):
     """Messages to all replicas of a group, in one order for all. The bound is the group's window."""
 
-    def __init__(self, driver: Driver, unit: str, bound: int, priorities: int = 1) -> None:
-        super().__init__(driver, unit, bound)
+    def __init__(self, driver: Driver, name: str, bound: int, priorities: int = 1) -> None:
+        super().__init__(driver, source_unit(name), bound)
+        self.name = name
         self._priorities = priorities
         self._notes: list[tuple[int, Note]] = []
 
@@ -235,6 +238,18 @@ class Group(_Handle):
             message, priority=priority, topic=topic, request=request, resync=resync
         ):
             await self.writable()
+
+    @property
+    def ignoring(self) -> list[dict[str, Any]]:
+        """What the group ignores now, as far as the replica on this node knows: `id`, `what`, and how many are `left`
+        (0: not counted)."""
+        return ignoring(self._driver, self.name)
+
+    def end_ignoring(self, criterion: int) -> None:
+        """Ignore no more by the criterion of this id (see `ignoring`), on all replicas from one place in the order on.
+        The replica on this node asks the leader; the status shows what came of it."""
+        request = {"group": self.name, "verb": "end-ignoring", "name": str(criterion)}
+        ask_group(self._driver, request)
 
     def _note(self, priority: int | None, topic: str, request: bytes, resync: bool) -> Note:
         lowest = self._priorities - 1

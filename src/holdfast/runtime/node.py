@@ -22,6 +22,7 @@ from holdfast.errors import (
     NotAccepted,
     PeerUnknown,
 )
+from holdfast.group.config import source_unit
 from holdfast.group.ports import Output, OutputsSent, Replica, SourceRoom
 from holdfast.health.needs import Needs
 from holdfast.links.directory import DIRECTORY
@@ -421,12 +422,12 @@ class Node:
         """A source of messages to the group `name`."""
         if name not in self._running().groups:
             raise MisuseError(f"this node's configuration has no group {name!r}")
-        unit = f"source/{name}"
+        unit = source_unit(name)
         if unit not in self._groups:
             # Half: what waits to be numbered may fill the other half before the source refuses anything.
             config = self._running().groups[name]
             bound = config.window_bytes // 2
-            group = self._groups[unit] = Group(self._drive(), unit, bound, config.priorities)
+            group = self._groups[unit] = Group(self._drive(), name, bound, config.priorities)
             self._handles.append(group)
         return self._groups[unit]
 
@@ -516,4 +517,4 @@ class Node:
 
 
 def _answers(driver: Driver, unit: str) -> Callable[[Any], None]:
-    return lambda item: driver.offer_from_thread(unit, item)
+    return lambda item: driver.answer_from_thread(unit, item)

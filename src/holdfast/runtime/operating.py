@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from holdfast.errors import MisuseError, NotAccepted
 from holdfast.group.config import replica_unit
-from holdfast.group.ports import AddReplica, HandOver, Refound, RemoveReplica
+from holdfast.group.ports import AddReplica, EndIgnoring, HandOver, Refound, RemoveReplica
 from holdfast.runtime.driver import Driver
 
 VERBS: Final[dict[str, Callable[[str, bool], object]]] = {
@@ -15,6 +15,7 @@ VERBS: Final[dict[str, Callable[[str, bool], object]]] = {
     "remove": lambda name, _: RemoveReplica(name),
     "hand-over": lambda name, _: HandOver((name,) if name else ()),
     "recover": lambda _name, _: Refound(),
+    "end-ignoring": lambda name, _: EndIgnoring(int(name)),
 }
 _NAMED: Final = ("add", "remove")
 
@@ -31,6 +32,23 @@ def ask_group(driver: Driver, request: dict[str, Any]) -> dict[str, Any]:
         raise MisuseError(
             f"this node has no replica of a group {group!r}; ask a node that has one; nothing was done"
         )
+    if verb == "end-ignoring":
+        _check_criterion(driver, group, name)
     if not driver.offer(unit, VERBS[verb](name, bool(request.get("voter", True)))):
         raise NotAccepted("the node is too busy to take it; nothing was done; try again")
     return {"asked": f"{verb} {name}".rstrip(), "group": group}
+
+
+def ignoring(driver: Driver, group: str) -> list[dict[str, Any]]:
+    """What the group ignores now, as far as the replica on this node knows: id, what, and how many more."""
+    machine = driver.core.turns.machine(replica_unit(group))
+    return list(machine.status()["ignoring"]) if machine is not None else []  # type: ignore[attr-defined]  # replicas have one
+
+
+def _check_criterion(driver: Driver, group: str, name: str) -> None:
+    ids = [str(row["id"]) for row in ignoring(driver, group)]
+    if name not in ids:
+        known = f"it ignores by {', '.join(ids)}" if ids else "it ignores nothing"
+        raise MisuseError(
+            f"group {group!r} has no criterion {name!r}: {known}, as far as this replica knows; nothing was done"
+        )

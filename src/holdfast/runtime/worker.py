@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable
-from typing import Any
+from queue import Empty, SimpleQueue
+from time import monotonic_ns
+from typing import Any, Final
 
 from holdfast.group.ports import (
     AppFailed,
@@ -22,9 +23,12 @@ from holdfast.group.ports import (
     TakeSnapshot,
     Tell,
 )
-from holdfast.types import Nanos
+from holdfast.types import MILLISECOND, Nanos
 
 Job = Apply | TakeSnapshot | RestoreState | AskLoss | Tell
+
+REPORT_NS: Final = 5 * MILLISECOND
+"""What was applied is reported at least this often while the application works."""
 
 
 class AppWorker:
@@ -38,10 +42,13 @@ class AppWorker:
         kind = type(application)
         self._is_asked = kind.on_loss is not Replica.on_loss
         self._is_told = kind.on_decision is not Replica.on_decision
-        self._jobs: deque[Job] = deque()
-        self._changed = threading.Condition()
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._closing = False
         self._failed = False
+        self._index = self._size = 0
+        """How far the application has come, and how many bytes that was, since it was last reported."""
+        self._outputs: list[Output] = []
+        self._reported_ns = 0
         self._thread = threading.Thread(target=self._run, name=f"holdfast-app-{group}", daemon=True)
         self._thread.start()
 
@@ -51,32 +58,28 @@ class AppWorker:
             return
         if isinstance(job, Tell) and not self._is_told:
             return
-        with self._changed:
-            self._jobs.append(job)
-            self._changed.notify()
+        self._jobs.put(job)
 
     def close(self, timeout_s: float = 5.0) -> bool:
         """Stop after the job that is running; False when the application does not return in time."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify()
+        self._closing = True
+        self._jobs.put(None)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                while not self._jobs and not self._closing:
-                    self._changed.wait()
-                if self._closing:
-                    return
-                jobs, self._jobs = self._jobs, deque()
-            self._work(jobs)
+        waiting = self._jobs
+        while not self._closing:
+            jobs = [waiting.get()]
+            try:
+                while True:
+                    jobs.append(waiting.get_nowait())
+            except Empty:
+                self._work([job for job in jobs if job is not None])
 
-    def _work(self, jobs: deque[Job]) -> None:
-        """Do a batch of jobs; what was applied is reported once for all that came before."""
-        index = size = 0
-        outputs: list[Output] = []
+    def _work(self, jobs: list[Job]) -> None:
+        """Do a batch of jobs; what was applied is reported for all that came before, but never held back for long."""
+        self._reported_ns = monotonic_ns()
         for job in jobs:
             if self._closing:
                 return
@@ -87,26 +90,34 @@ class AppWorker:
                 continue
             try:
                 if isinstance(job, Apply):
-                    said: list[Output] = []
-                    context = self._context(job.log_ns, job.batch.position, said)
-                    self._application.apply(job.batch, context)
-                    outputs += said
-                    index, size = job.index, size + job.size
-                    continue
-                if index:
-                    self._answer(Applied(index, size, tuple(outputs)))
-                    index = size = 0
-                    outputs = []
-                self._do(job)
+                    self._apply(job)
+                else:
+                    self._report()
+                    self._do(job)
             except Exception as error:  # noqa: BLE001 the application's own; it suspends this replica only
                 self._failed = True
-                if index:
-                    self._answer(Applied(index, size, tuple(outputs)))
-                    index = size = 0
-                    outputs = []
+                self._report()
                 self._answer(AppFailed(job.index, f"{type(error).__name__}: {error}"))
-        if index:
-            self._answer(Applied(index, size, tuple(outputs)))
+        self._report()
+
+    def _apply(self, job: Apply) -> None:
+        said: list[Output] = []
+        context = self._context(job.log_ns, job.batch.position, said)
+        self._application.apply(job.batch, context)
+        self._outputs += said
+        self._index = job.index
+        self._size += job.size
+        # One that is slow must be seen to move: the others wait for it, but not for one that stands still.
+        if monotonic_ns() - self._reported_ns >= REPORT_NS:
+            self._report()
+
+    def _report(self) -> None:
+        """Tell the replica how far the application has come, if that is news."""
+        self._reported_ns = monotonic_ns()
+        if self._index:
+            self._answer(Applied(self._index, self._size, tuple(self._outputs)))
+            self._index = self._size = 0
+            self._outputs = []
 
     def _ask(self, job: AskLoss) -> None:
         """What the application raises here leaves the answer to the table: nothing depends on its state."""

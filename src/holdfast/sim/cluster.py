@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from functools import partial
+from random import Random
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from holdfast.group.ports import AddReplica, HandOver, Refound, RemoveReplica, SourceRoom
+from holdfast.group.policy import Rule
+from holdfast.group.ports import (
+    AddReplica,
+    Batch,
+    HandOver,
+    Output,
+    OutputsSent,
+    Refound,
+    RemoveReplica,
+    SendOutputs,
+    SourceRoom,
+)
 from holdfast.sim.checkers import (
     Bounds,
     Checker,
@@ -17,11 +29,13 @@ from holdfast.sim.checkers import (
     NoFailures,
 )
 from holdfast.sim.checkers.groups import GroupPromise
+from holdfast.sim.checkers.notes import LossesAreTold, RequestsOnce
+from holdfast.sim.checkers.outputs import OutputsOnce
 from holdfast.sim.checkers.sight import look_at_replica, replicas_of
 from holdfast.sim.coverage import Coverage
 from holdfast.sim.facts import FactBook
 from holdfast.sim.host import Host
-from holdfast.sim.ledger import Chooser, Converged, Ledger, Load, Sender
+from holdfast.sim.ledger import Chooser, Converged, Ledger, Load, Sender, spoken
 from holdfast.sim.port import Core, HostContext
 from holdfast.sim.profile import HostProfile
 from holdfast.sim.scenario import Scenario
@@ -29,6 +43,7 @@ from holdfast.sim.seeds import chance
 from holdfast.sim.trace import Trace
 from holdfast.sim.world import World
 from holdfast.types import MILLISECOND, NEVER, SECOND, Nanos
+from holdfast.wire.frames import StreamId
 
 if TYPE_CHECKING:
     from holdfast.node.config import NodeConfig
@@ -51,6 +66,13 @@ class GroupPlan(msgspec.Struct, frozen=True):
     transport: Literal["channel", "datagram"] = "channel"
     answers: bool = False
     """Applications answer questions about lost messages, by chance; else the group's table does."""
+    rules: tuple[Rule, ...] = ()
+    """The group's table."""
+    gone_s: float = 30.0
+    message_log_mb: int = 0
+    outputs: bool = False
+    """Applications say something to nodes, and to somebody who is none."""
+    never_lead: tuple[str, ...] = ()
 
     @property
     def voter_names(self) -> tuple[str, ...]:
@@ -123,7 +145,7 @@ class Cluster:
         loose = tuple(f"replica/{name}" for name, promise in promises.items() if promise.is_loose)
         self.order = DeliveryOrder(self.groups.history, loose)
         # In a turn the books of groups look first, at the end the states: either explains what the others find.
-        always = (
+        always: tuple[Checker, ...] = (
             Converged(self.senders, self.groups),
             self.coverage,
             self.groups,
@@ -131,7 +153,12 @@ class Cluster:
             NoFailures(),
             Bounds(),
             DeadlinesMove(),
+            RequestsOnce(self.groups.history, loose),
+            LossesAreTold(self._priorities),
         )
+        speaking = tuple(group.name for group in groups if group.outputs)
+        if speaking:
+            always += (OutputsOnce(speaking, self._said, self.groups),)
         for checker in (*always, *checkers):
             self.world.check(checker)
         self.world.aliases["@leader"] = self.leader
@@ -140,10 +167,29 @@ class Cluster:
         self.scenario = scenario
 
     def _application(self, host: str, unit: str) -> Ledger:
-        if any(group.answers and unit == f"replica/{group.name}" for group in self._groups):
-            boots = self.world.hosts[host].boots
-            return Chooser(chance(self.world.seed, "answers", host, unit, boots))
-        return Ledger()
+        for group in self._groups:
+            if unit == f"replica/{group.name}" and group.answers:
+                boots = self.world.hosts[host].boots
+                random = chance(self.world.seed, "answers", host, unit, boots)
+                return Chooser(random, self._destinations(group.name))
+        return Ledger(self._destinations(unit.partition("/")[2]))
+
+    def _destinations(self, name: str) -> tuple[str, ...]:
+        """Whom the applications of a group say something: a replica, the last node, and somebody who is no node."""
+        if any(group.name == name and group.outputs for group in self._groups):
+            return (f"node:{node_name(1)}", f"node:{node_name(self._nodes)}", "till")
+        return ()
+
+    def _said(self, group: str, batch: Batch) -> list[Output]:
+        return spoken(batch, self._destinations(group))
+
+    def _priorities(self, group: str, stream: StreamId) -> bytes | bytearray:
+        """The priorities of all messages of a stream; empty where senders say nothing about that."""
+        life = (stream.source, stream.incarnation)
+        for sender in self.senders:
+            if sender.group == group and life in sender.priorities:
+                return sender.priorities[life]
+        return b""
 
     def _promise(self, group: GroupPlan) -> GroupPromise:
         return GroupPromise(
@@ -211,6 +257,7 @@ class Cluster:
             for group in self._groups
         ]
         self.senders += senders
+        host.on(SendOutputs, _Till(chance(self.world.seed, "till", name)).take)
         host.on(SourceRoom, lambda host, effect: _tell_room(senders, host, effect))
 
     def config(self, number: int) -> NodeConfig:
@@ -234,6 +281,11 @@ class Cluster:
                     delivery=group.delivery,
                     mode=group.mode,
                     transport=group.transport,
+                    never_lead=group.never_lead,
+                    priorities=group.load.priorities,
+                    loss=group.rules,
+                    gone_s=group.gone_s,
+                    message_log_mb=group.message_log_mb,
                 )
             )
         return NodeConfig(
@@ -298,3 +350,22 @@ class Cluster:
 def _tell_room(senders: list[Sender], host: Host, effect: SourceRoom) -> None:
     for sender in senders:
         sender.room(host, effect)
+
+
+class _Till:
+    """Takes outputs of groups that no node takes, and says so after a while, or not: then they come again."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+
+    def take(self, host: Host, effect: SendOutputs) -> None:
+        if self._random.randrange(8) == 0:
+            return
+        last, boots, world = effect.outputs[-1], host.boots, host.world
+        answer = OutputsSent(effect.destination, last.position, last.k)
+
+        def arrive(_: None) -> None:
+            if host.boots == boots:
+                host.give(effect.unit, answer)
+
+        world.at(world.now + self._random.randint(1, 30) * MILLISECOND, arrive)

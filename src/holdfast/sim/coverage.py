@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from holdfast.group.log import Kind
-from holdfast.group.ports import RestoreState, TakeSnapshot
+from holdfast.group.ports import AskLoss, OutputsReady, RestoreState, SendOutputs, TakeSnapshot
 from holdfast.sim.checkers.base import Checker
 from holdfast.sim.checkers.sight import Sight
 from holdfast.telemetry.facts import GroupFact, OrderFact
@@ -26,8 +27,14 @@ FACTS: Final[dict[str, str]] = {
     "steps down": "step-downs for a reason",
     "stalls": "stalls",
     "refounded": "foundings by an operator",
+    "undone": "undone deliveries",
+    "lost": "losses reported",
+    "suspends itself": "leaders that suspended themselves",
+    "stays": "suspensions refused",
 }
 """Events of `GroupFact` that are counted, and as what."""
+
+Watched = RestoreState | TakeSnapshot | OutputsReady | SendOutputs | AskLoss
 
 ENTRIES: Final[dict[str, str]] = {
     kind.name.lower(): f"{kind.name.lower()} entries"
@@ -36,16 +43,36 @@ ENTRIES: Final[dict[str, str]] = {
 }
 
 
+IGNORES: Final = re.compile(r"ignore by ([a-z, ]+?) (for .*|until .*)$")
+
+
+def decided(detail: str) -> list[str]:
+    """What a decision counts as: its composition, and what is ignored by what and for how long."""
+    action, _, by = detail.partition(" (")
+    if by.startswith("after recovery failed"):
+        return [f"after recovery failed: {action}"]
+    found = IGNORES.search(action)
+    if found is None:
+        return [f"decided: {action}"]
+    ends = re.sub(r"[0-9.e+-]+ ", "", found[2])
+    return [
+        f"decided: {action[: found.start()]}ignore",
+        f"ignored by {found[1]}",
+        f"ignored {ends}",
+    ]
+
+
 class Coverage(Checker):
     """Counts interesting events by name."""
 
-    effects = (RestoreState, TakeSnapshot)
+    effects = (RestoreState, TakeSnapshot, OutputsReady, SendOutputs, AskLoss)
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
         self._led: dict[tuple[str, int, str], bool] = {}
         self._lasts: dict[tuple[str, int, str], int] = {}
         self._terms_led: dict[str, int] = {}
+        self._brought: dict[tuple[str, int, str], dict[str, int]] = {}
 
     def count(self, event: str, by: int = 1) -> None:
         self.counts[event] = self.counts.get(event, 0) + by
@@ -54,19 +81,26 @@ class Coverage(Checker):
         if host.boots > 1:
             self.count("restarts")
 
-    def effect(self, host: Host, effect: RestoreState | TakeSnapshot) -> None:
+    def effect(self, host: Host, effect: Watched) -> None:
         if isinstance(effect, RestoreState):
             self.count("state transfers")
             self._lasts.pop((host.name, host.boots, effect.unit.partition("/")[2]), None)
-        else:
+        elif isinstance(effect, TakeSnapshot):
             self.count("snapshots")
+        elif isinstance(effect, OutputsReady):
+            self.count("outputs to nodes", len(effect.outputs))
+        elif isinstance(effect, SendOutputs):
+            self.count("outputs to others", len(effect.outputs))
+        elif effect.info.attempt > 1:
+            self.count("second questions")
 
     def turn(self, host: Host, result: Result) -> None:
         for fact in result.facts:
             if isinstance(fact, GroupFact) and fact.event in FACTS:
                 self.count(FACTS[fact.event])
             elif isinstance(fact, GroupFact) and fact.event == "decides":
-                self.count(f"decided: {fact.detail.partition(' (')[0]}")
+                for what in decided(fact.detail):
+                    self.count(what)
             elif isinstance(fact, OrderFact) and fact.entry in ENTRIES:
                 self.count(ENTRIES[fact.entry])
 
@@ -85,3 +119,10 @@ class Coverage(Checker):
         if sight.log.last < last:
             self.count("truncations")
         self._lasts[key] = sight.log.last
+        before = self._brought.get(key)
+        if sight.brought != before:
+            for place, count in sight.brought.items():
+                more = count - (before or {}).get(place, 0)
+                if more:
+                    self.count(f"recovered from {place}", more)
+            self._brought[key] = dict(sight.brought)

@@ -5,20 +5,30 @@ from __future__ import annotations
 from hashlib import blake2b
 from random import Random
 from typing import TYPE_CHECKING, Final
+from zlib import crc32
 
 import msgspec
 
 from holdfast.group.actions import DROP, IGNORE, RECOVER, SUSPEND, Action
 from holdfast.group.loss import LossInfo
-from holdfast.group.ports import Batch, Context, Multicast, Replica, SourceRoom
+from holdfast.group.metadata import Note
+from holdfast.group.ports import Batch, Context, Multicast, Output, Replica, SourceRoom
 from holdfast.sim.checkers import Checker, GroupChecks
+from holdfast.sim.checkers.notes import REQUEST
 from holdfast.sim.seeds import chance
 from holdfast.types import MILLISECOND, Nanos
-from holdfast.wire.frames import StreamId
 
 if TYPE_CHECKING:
     from holdfast.sim.host import Host
     from holdfast.sim.world import World
+
+
+SAID_BYTES: Final = 24
+NOTED: Final = 4
+"""Of so many messages one carries more than its bytes, where senders say more."""
+REQUESTS_KEPT: Final = 200
+"""Of a sender, that it may send again: fewer than what a group remembers."""
+TOPICS: Final = ("", "prices", "orders")
 
 
 class LedgerState(msgspec.Struct):
@@ -29,11 +39,23 @@ class LedgerState(msgspec.Struct):
     streams: dict[str, int] = {}
 
 
+def spoken(batch: Batch, destinations: tuple[str, ...]) -> list[Output]:
+    """What a ledger says to the outside about a batch: something about one message in sixteen."""
+    said: list[Output] = []
+    for message in batch.messages if destinations else ():
+        mark = crc32(message)
+        if mark & 15 == 0:
+            destination = destinations[(mark >> 4) % len(destinations)]
+            said.append(Output(batch.position, len(said), destination, bytes(message[:SAID_BYTES])))
+    return said
+
+
 class Ledger(Replica):
     """Two replicas with the same state have applied the same messages in the same order."""
 
-    def __init__(self) -> None:
+    def __init__(self, destinations: tuple[str, ...] = ()) -> None:
         self.state = LedgerState()
+        self._destinations = destinations
 
     def apply(self, batch: Batch, context: Context) -> None:
         state = self.state
@@ -46,6 +68,8 @@ class Ledger(Replica):
         stream = batch.stream
         key = f"{stream.source.hex()}/{stream.incarnation}/{stream.stream}"
         state.streams[key] = state.streams.get(key, 0) + len(batch.messages)
+        for output in spoken(batch, self._destinations):
+            context.output(output.destination, output.payload)
 
     def snapshot(self) -> bytes:
         return msgspec.msgpack.encode(self.state)
@@ -57,8 +81,8 @@ class Ledger(Replica):
 class Chooser(Ledger):
     """A ledger that answers questions about lost messages, each time as chance has it."""
 
-    def __init__(self, random: Random) -> None:
-        super().__init__()
+    def __init__(self, random: Random, destinations: tuple[str, ...] = ()) -> None:
+        super().__init__(destinations)
         self._random = random
 
     def on_loss(self, info: LossInfo) -> Action | None:
@@ -74,9 +98,14 @@ ANSWERS: Final[tuple[Action | None, ...]] = (
     SUSPEND,
     IGNORE(("stream",), seconds=0.3),
     IGNORE(("source",), count=50),
+    IGNORE(("topic",), seconds=0.3, count=20),
+    IGNORE(("priority",), count=20),
+    IGNORE(("stream",), seconds=0.6, resync=True),
+    RECOVER.within(0.3).and_ignore(("topic",), seconds=0.2),
     RECOVER.within(0.3).otherwise(DROP).and_ignore(("stream",), seconds=0.2),
+    RECOVER.within(0.3).otherwise(SUSPEND).and_ignore(("priority",), count=5),
 )
-"""None: as the group's table says."""
+"""Every action and every composition; None: as the group's table says."""
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -88,6 +117,8 @@ class Load(msgspec.Struct, frozen=True):
     size_max: int = 1_000
     room_bytes: int = 1 << 20
     """A sender waits while its source holds more than this."""
+    priorities: int = 1
+    """With more than one, some messages carry a priority, a topic, a request id, or that they are a resync."""
 
 
 class Sender:
@@ -105,6 +136,10 @@ class Sender:
         self._boots = 0
         self.sent = 0
         """Messages that the process that runs now was given; those of a crashed one may be lost."""
+        self._talk = chance(host.world.seed, "notes", host.name, group)
+        self._requests: list[bytes] = []
+        self.priorities: dict[tuple[bytes, int], bytearray] = {}
+        """By (node, incarnation): the priorities of all messages that it was given, in order."""
 
     def begin(self) -> None:
         self._later()
@@ -140,21 +175,54 @@ class Sender:
     def _give(self, count: int) -> None:
         random, size_max = self._random, self._load.size_max
         messages = [random.randbytes(random.randint(1, size_max)) for _ in range(count)]
-        if self._host.give(self._unit, Multicast(messages)):
+        notes = self._notes(messages) if self._load.priorities > 1 else ()
+        if self._host.give(self._unit, Multicast(messages, notes)):
             self.sent += count
+            if self._load.priorities > 1:
+                self._remember(count, notes)
 
-    def missing(self, state: LedgerState, skipped: dict[StreamId, int]) -> int:
+    def _notes(self, messages: list[bytes]) -> tuple[tuple[int, Note], ...]:
+        """Say more of some messages; those that carry a request id begin with it."""
+        talk, notes = self._talk, []
+        for place in range(len(messages)):
+            if talk.randrange(NOTED):
+                continue
+            request = self._request() if talk.randrange(4) == 0 else b""
+            if request:
+                messages[place] = REQUEST + request + messages[place]
+            priority = talk.randrange(self._load.priorities)
+            notes.append(
+                (place, Note(priority, talk.choice(TOPICS), request, not talk.randrange(20)))
+            )
+        return tuple(notes)
+
+    def _request(self) -> bytes:
+        """A new request id, or one that was sent before, by this process or an earlier one."""
+        if self._requests and self._talk.randrange(3) == 0:
+            return self._talk.choice(self._requests)
+        request = self._talk.randbytes(8)
+        self._requests.append(request)
+        del self._requests[:-REQUESTS_KEPT]
+        return request
+
+    def _remember(self, count: int, notes: tuple[tuple[int, Note], ...]) -> None:
+        me = getattr(self._host.core, "me", None)
+        if me is None:
+            return
+        known = self.priorities.setdefault((me.node, me.incarnation), bytearray())
+        start = len(known)
+        known.extend([self._load.priorities - 1] * count)
+        for place, note in notes:
+            known[start + place] = note.priority
+
+    def missing(self, state: LedgerState, checks: GroupChecks) -> int:
         """How many of the messages that the running process was given to send are neither in `state` nor skipped."""
         me = getattr(self._host.core, "me", None)
         if me is None or self._host.boots != self._boots:
             return 0
         prefix = f"{me.node.hex()}/{me.incarnation}/"
         applied = sum(n for key, n in state.streams.items() if key.startswith(prefix))
-        dropped = sum(
-            count
-            for stream, count in skipped.items()
-            if (stream.source, stream.incarnation) == (me.node, me.incarnation)
-        )
+        dropped = checks.skipped(self.group, me.node, me.incarnation)
         return self.sent - applied - dropped
 
 
@@ -184,8 +252,11 @@ class Converged(Checker):
             if self._checks.lost_memory(sender.group):
                 continue
             _, state = states.get(f"replica/{sender.group}", ("", LedgerState()))
-            skipped = self._checks.skipped(sender.group)
-            missing = sender.missing(state, skipped)
+            missing = sender.missing(state, self._checks)
+            if self._checks.promise(sender.group).lone:
+                # A side that lost takes along what its sources have let go of, and says so; what one side skipped the
+                # other may have delivered.
+                missing = 0 if self._checks.gave_up(sender.group) else max(0, missing)
             if missing:
                 text = (
                     f"{missing} of {sender.sent} messages of {sender.host_name} to {sender.group}"

@@ -307,6 +307,52 @@ class _Plan:
             self._step(Do(self._random.choice(("crash-in-turn", "crash")), host))
             self._later("source", host, 200, 3_000, Do("start", host))
 
+    def _mortal_sources(self) -> list[str]:
+        """Sources that can die a little later; none when the quiet time would have begun by then."""
+        if self._now + 200 * MILLISECOND >= self._end_ns:
+            return []
+        return [host for host in self._budget.sources if host not in self._open["source"]]
+
+    def _orphan(self) -> None:
+        """A source dies when only one replica has what it sent last; that one may restart, and has it on disk then."""
+        random, voters = self._random, self._budget.voters
+        free = self._mortal_sources()
+        if not free or len(voters) < 2 or len(self._open["fault"]) >= self._budget.faults_max:
+            return
+        source, holder = random.choice(free), random.choice(voters)
+        others = ",".join(host for host in self._hosts if host not in (source, holder))
+        name = f"f{self._count + 1}"
+        self._step(Break(Fault(Where(ANY, source, others), Blackout()), name))
+        self._step(Burst(source, random.randint(1, 200)))
+        healed_ns = self._now + random.randint(200, 1_500) * MILLISECOND
+        self._at(healed_ns, "fault", name, Heal(name))
+        restarts = (
+            random.getrandbits(1) and self._may_go_down() and holder == self._free_host([holder])
+        )
+        self._now += random.randint(20, 60) * MILLISECOND
+        self._step(Do("crash", source))
+        self._later("source", source, 300, 3_000, Do("start", source))
+        if restarts:
+            self._now += random.randint(20, 100) * MILLISECOND
+            self._step(Do("crash", holder))
+            self._later("down", holder, 50, 500, Do("start", holder))
+
+    def _holes(self) -> None:
+        """A source dies when it has sent much of which much is lost: some of it nobody has."""
+        random = self._random
+        free = self._mortal_sources()
+        if not free or len(self._open["fault"]) >= self._budget.faults_max:
+            return
+        source, name = random.choice(free), f"f{self._count + 1}"
+        self._step(
+            Break(Fault(Where(ANY, source, ANY), Loss(random.randint(3, 8) * 100_000)), name)
+        )
+        self._later("fault", name, 100, 400, Heal(name))
+        self._step(Burst(source, random.randint(20, 300)))
+        self._now += random.randint(2, 15) * MILLISECOND
+        self._step(Do("crash", source))
+        self._later("source", source, 200, 2_000, Do("start", source))
+
     def _member(self) -> None:
         """A replica is taken out of the group, and let in again after a while, under load."""
         voters = self._budget.voters
@@ -340,6 +386,8 @@ TRICKS: Final[dict[str, Callable[[_Plan], None]]] = {
     "full-disk": _Plan._full_disk,
     "burst": _Plan._burst,
     "source": _Plan._source,
+    "orphan": _Plan._orphan,
+    "holes": _Plan._holes,
     "member": _Plan._member,
     "hand-over": _Plan._hand_over,
 }

@@ -109,6 +109,10 @@ class ChunkAck(Frame, frozen=True, gc=False, array_like=True, tag=5):
     ranges: tuple[tuple[int, int], ...] = ()
 
 
+class Hurry(Frame, frozen=True, gc=False, array_like=True, tag=7):
+    """The sender waits for acknowledgements: on a stream they would take their time."""
+
+
 class Members(Frame, frozen=True, gc=False, array_like=True, tag=6):
     """Members that the sender knows of."""
 
@@ -487,14 +491,18 @@ class Appended(Frame, frozen=True, gc=False, array_like=True, tag=44):
 
 
 class StateRequest(Frame, frozen=True, gc=False, array_like=True, tag=45):
-    """A replica without a usable state asks for one."""
+    """A replica without a usable state asks for one: for these parts `[from, to]` of it, first of all for part 0. None
+    means that it has all. `least`: a state from before that entry is of no use."""
 
     group: str
     request: int
+    ranges: tuple[tuple[int, int], ...] = ()
+    least: int = 0
 
 
 class StateChunk(Frame, frozen=True, gc=False, array_like=True, tag=46):
-    """A piece of a snapshot of the application and of what the group must know with it."""
+    """A piece of a snapshot of the application and of what the group must know with it. The first `head` parts are what
+    the group must know, and the digests of all others. No parts at all: there is a state to be had, of this index."""
 
     group: str
     request: int
@@ -502,6 +510,7 @@ class StateChunk(Frame, frozen=True, gc=False, array_like=True, tag=46):
     part: int
     parts: int
     data: memoryview
+    head: int = 0
 
 
 class Freed(Frame, frozen=True, gc=False, array_like=True, tag=47):
@@ -542,13 +551,14 @@ class Vote(Frame, frozen=True, gc=False, array_like=True, tag=49):
 
 class Seek(Frame, frozen=True, gc=False, array_like=True, tag=50):
     """A replica without a place in the group is here, and looks for those who have one. `kind`: 0 let me in,
-    1 add the replica `name` (as a voter if `voter`), 2 remove it."""
+    1 add the replica `name` (as a voter if `voter`), 2 remove it, 3 ignore no more by the criterion of this id."""
 
     group: str
     history: int = 0
     kind: int = 0
     name: str = ""
     voter: bool = True
+    criterion: int = 0
 
 
 class Standing(Frame, frozen=True, gc=False, array_like=True, tag=51):
@@ -612,6 +622,7 @@ AnyFrame = (
     | Key
     | Chunk
     | ChunkAck
+    | Hurry
     | Members
     | RawBatch
     | Bye

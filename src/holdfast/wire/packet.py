@@ -109,8 +109,8 @@ def read_plain(packet: Packet, authenticated: bool = False) -> list[AnyFrame] | 
     return decode_body(view[HEAD:])
 
 
-def read_datagram(data: memoryview, session: int) -> tuple[int, list[AnyFrame]] | None:
-    """Number and frames of a plain datagram of this session: what almost all are, in one step. None sends whoever
+def read_at_once(data: memoryview, session: int) -> tuple[int, list[AnyFrame]] | None:
+    """Number and frames of a plain packet of this session: what almost all are, in one step. None sends whoever
     wants to know what is wrong to `read_head` and `read_plain`."""
     if len(data) < HEAD:
         return None
@@ -141,9 +141,16 @@ def write_plain(
     if authenticated:
         return b"".join((_HEAD.pack(0, FORMAT, UNCHECKED, session, number), *body_buffers(parts)))
     tail = _TAIL.pack(FORMAT, 0, session, number)
-    if len(parts) == 1 and isinstance(part := parts[0], bytes) and len(part) <= AT_ONCE:
-        rest = tail + _ONE_FRAME + part
-        return _CHECK.pack(xxh3_64_intdigest(rest)) + rest
+    if len(parts) == 1:
+        part = parts[0]
+        rest = b""
+        if type(part) is bytes:
+            if len(part) <= AT_ONCE:
+                rest = tail + _ONE_FRAME + part
+        elif type(part) is tuple and len(part[1]) <= AT_ONCE:
+            rest = b"".join((tail, _ONE_FRAME, part[0], part[1]))
+        if rest:
+            return _CHECK.pack(xxh3_64_intdigest(rest)) + rest
     if sum(map(part_size, parts)) <= AT_ONCE:
         rest = b"".join((tail, *body_buffers(parts)))
         return _CHECK.pack(xxh3_64_intdigest(rest)) + rest

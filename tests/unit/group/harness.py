@@ -149,6 +149,8 @@ class Host:
         self.app = App()
         self.frozen = False
         """The application answers nothing while this is set."""
+        self.slowness = 1
+        """So many times longer than others the application takes for each thing that it is given."""
         self.fails_at = 0
         """The application raises when it is given this position."""
         self.on_loss: Callable[[LossInfo], Action | None] = lambda _: None
@@ -477,7 +479,7 @@ class World:
     # -- the application -----------------------------------------------------------------------------------------
 
     def _schedule_app(self, host: Host) -> None:
-        delay_ns = self.rng.randint(*self.app_delay_us) * MICROSECOND
+        delay_ns = self.rng.randint(*self.app_delay_us) * MICROSECOND * host.slowness
         self.at(self.now + delay_ns, lambda: self._work(host))
 
     def _work(self, host: Host) -> None:

@@ -13,7 +13,7 @@ from holdfast.errors import StoreError
 from holdfast.group.journal import tables
 from holdfast.stores.memory import MemoryStore
 from holdfast.types import MILLISECOND, SECOND
-from holdfast.wire.frames import Vote
+from holdfast.wire.frames import Payload, Vote
 
 VOTE, LOG, MESSAGES, STATE = tables(GROUP)
 
@@ -41,6 +41,21 @@ def test_a_replica_that_restarts_has_what_it_acknowledged_and_needs_no_state() -
     sent += talk(world, ("n1",))
     settle(world, sent)
     assert not world.events("state_sent")
+
+
+def test_what_a_source_sent_in_an_earlier_life_is_had_from_the_replica_on_its_own_node() -> None:
+    """n1 orders what it sent, nobody else gets it, and n1 restarts: the others find it there, or nobody can go on.
+    (It was not asked, because it is the node of the source, and the source is gone.)"""
+    world = durable(1, never_lead=("n2", "n3"))
+    sent = talk(world, ("n1", "n2"))
+    settle(world, sent)
+    world.drop = lambda sender, target, frame: sender == "n1" and isinstance(frame, Payload)
+    world.send("n1", [b"before the end"])
+    world.run(20 * MILLISECOND)
+    world.restart("n1")
+    world.drop = None
+    settle(world, sent + 1)
+    assert world.hosts["n3"].messages[-1] == b"before the end"
 
 
 def test_everybody_may_crash_at_once() -> None:

@@ -122,10 +122,16 @@ class Forger:
                 number(),
             )
         if kind == 5:
-            return StateRequest(group, number())
+            return StateRequest(group, number(), ((number(), number()), (0, number())), number())
         if kind == 6:
             return StateChunk(
-                group, number(), number(), number(), number(), memoryview(rng.randbytes(50))
+                group,
+                number(),
+                number(),
+                number(),
+                number(),
+                memoryview(rng.randbytes(50)),
+                number(),
             )
         if kind == 7:
             return Freed(group, self.marks(), number(), ("n1", "n2", "n3"))

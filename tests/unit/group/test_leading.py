@@ -151,3 +151,24 @@ def test_the_application_has_bounded_work_outstanding(monkeypatch: pytest.Monkey
     world.hosts["n2"].frozen = False
     world.run_until(lambda: len(world.hosts["n2"].messages) == 500, 5 * SECOND)
     world.check()
+
+
+def test_each_replica_answers_a_message_once_and_that_it_is_decided_not_at_once() -> None:
+    """One frame that decides nothing costs the leader a turn, for each replica and each message."""
+    world = started(voters=4)
+    frames: list[tuple[str, str, Any]] = []
+
+    def watch(sender: str, to: str, frame: Any) -> bool:
+        frames.append((sender, to, frame))
+        return False
+
+    world.send("n1", texts("n1", 1))  # the first one opens the stream, which is an entry of its own
+    world.run_until(lambda: all(host.messages for host in world.hosts.values()), SECOND)
+    world.drop = watch
+    world.send("n1", texts("n1", 1))
+    world.run_until(lambda: all(len(h.messages) == 2 for h in world.hosts.values()), SECOND)
+    answers = [sender for sender, _, frame in frames if isinstance(frame, Appended)]
+    assert sorted(answers) == ["n2", "n3", "n4"]
+    world.run(world.config.append_period_ns)
+    answers = [sender for sender, _, frame in frames if isinstance(frame, Appended)]
+    assert all(answers.count(name) > 1 for name in ("n2", "n3", "n4")), "signs of life are answered"

@@ -56,6 +56,13 @@ def answer(world: World, action: Action | Callable[[LossInfo], Action | None] | 
         host.on_loss = action if callable(action) else lambda _, said=action: said
 
 
+def brought(world: World, name: str) -> dict[str, int]:
+    """How many messages a replica has recovered, by where they came from."""
+    replica = world.hosts[name].replica
+    assert replica is not None
+    return replica._core.recovery.brought
+
+
 def delivered(world: World, expected: list[int], limit_ns: int = 5 * SECOND) -> None:
     """Every replica delivers just these numbers."""
     replicas = [name for name, host in world.hosts.items() if host.replica]
@@ -212,6 +219,25 @@ def test_a_leader_recovers_from_a_replica_what_a_dead_source_cannot_bring_back()
     world.run(2 * MILLISECOND)
     world.kill("s1")
     delivered(world, [1, 2, 3, 4, 5])
+    assert brought(world, "n1") == {"source": 0, "replica": 2, "log": 0}
+
+
+def test_what_is_dropped_was_brought_by_nobody_and_what_comes_back_by_whom_was_asked() -> None:
+    world = lossy()
+    answer(world, DROP)
+    losing(world, range(2, 4), *ALL)
+    send(world, 5)
+    delivered(world, [1, 4, 5])
+    assert brought(world, "n1") == {"source": 0, "replica": 0, "log": 0}
+    losing(world, range(6, 8), *ALL)
+    drop, tries = world.drop, []
+    assert drop is not None
+    world.drop = lambda a, b, frame: (
+        drop(a, b, frame) and tries.count(b) < 2 and not tries.append(b)
+    )
+    send(world, 3, start=6)
+    delivered(world, [1, 4, 5, 6, 7, 8])
+    assert brought(world, "n1") == {"source": 2, "replica": 0, "log": 0}
 
 
 def test_a_source_that_dies_in_the_middle_of_a_fan_out_leaves_a_gap_that_the_leader_finds() -> None:
@@ -386,6 +412,27 @@ def test_an_operator_ends_what_is_ignored() -> None:
     world.run(100 * MILLISECOND)
     row = world.hosts["n1"].status["ignoring"][0]
     world.inject("n1", EndIgnoring(row["id"]))
+    world.drop = None
+    send(world, 1, start=4)
+    delivered(world, [1, 4])
+
+
+def test_a_replica_that_follows_passes_on_to_the_leader_what_is_to_be_ignored_no_more() -> None:
+    from holdfast.group.ports import EndIgnoring
+
+    world = lossy()
+    answer(world, IGNORE())
+    losing(world, range(2, 3), *ALL)
+    send(world, 3)
+    delivered(world, [1])
+    world.run(100 * MILLISECOND)
+    row = world.hosts["n2"].status["ignoring"][0]
+    world.inject("n2", EndIgnoring(row["id"] + 1000))
+    world.run(100 * MILLISECOND)
+    assert world.hosts["n2"].status["ignoring"] == [row], "no criterion has that id"
+    world.inject("n2", EndIgnoring(row["id"]))
+    world.run(100 * MILLISECOND)
+    assert [world.hosts[name].status["ignoring"] for name in ALL] == [[], [], []]
     world.drop = None
     send(world, 1, start=4)
     delivered(world, [1, 4])

@@ -91,6 +91,30 @@ def test_a_slow_replica_slows_the_sources_down_and_loses_nothing() -> None:
     assert world.events("left behind") == []
 
 
+def test_with_a_replica_that_stays_slow_all_go_on_at_its_speed_within_the_bound() -> None:
+    """Several windows pass, from three sources, while one application takes 20 times as long for each entry."""
+    world = started(1)
+    world.hosts["n3"].slowness = 20
+    names = ("n1", "n2", "n3")
+    sent = most = most_sent = 0
+    for k in range(1000):
+        for name in names:
+            source = world.hosts[name].source
+            if source.held < WINDOW - 5000:
+                world.send(name, texts(f"{name}{k}", 20, size=200))
+                sent += 20
+            most_sent = max(most_sent, source.held)
+        world.run(MILLISECOND)
+        most = max(most, *(held(world, name) for name in names))
+    assert sent * 200 > 3 * 3 * WINDOW, "each source has sent several windows"
+    assert most_sent > WINDOW // 2, "and has waited"
+    assert most <= 2 * len(names) * WINDOW
+    assert most + 3 * WINDOW <= world.config.memory_bytes(len(names))
+    assert not world.events("left behind")
+    world.hosts["n3"].slowness = 1
+    settle(world, sent)
+
+
 def test_an_application_that_stands_still_for_long_is_left_behind() -> None:
     world = started(1, patience_ns=2 * SECOND)
     world.hosts["n2"].frozen = True

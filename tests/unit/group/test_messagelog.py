@@ -9,6 +9,7 @@ from tests.unit.group.test_loss import (
     ALL,
     FAST,
     answer,
+    brought,
     delivered,
     losing,
     numbers,
@@ -52,6 +53,7 @@ def test_a_leader_recovers_from_a_log_what_no_buffer_has() -> None:
     delivered(world, [1, 2, 3], 10 * SECOND)
     places = [(place.kind, place.name) for place in world.hosts["n1"].asked[-1].recovery.places]
     assert places == [("log", "n3")]
+    assert brought(world, "n1")["log"] == 1
 
 
 def test_a_leader_reads_its_own_log() -> None:

@@ -10,7 +10,7 @@ from tests.unit.group.harness import World, leader, ready, settle
 from tests.unit.group.test_group import started, talk, texts
 
 from holdfast.types import MILLISECOND, SECOND
-from holdfast.wire.frames import Appended
+from holdfast.wire.frames import Append, Appended
 
 # -- fast --------------------------------------------------------------------------------------------------------
 
@@ -115,6 +115,26 @@ def test_nobody_is_given_a_state_that_is_not_decided() -> None:
     assert not world.events("state_sent")
 
 
+def test_an_application_does_not_run_ahead_while_a_member_awaits_a_state() -> None:
+    """n1 has applied what is not decided, n2 is gone, and n3 awaits a state: only decided ones are given, nothing is
+    decided without n3, and n3 cannot begin without a state. So n1 has to wait for decisions while n3 is out."""
+    world = started(1, delivery="fast", rejoin_ns=200 * MILLISECOND)
+    sent = talk(world, ("n1",))
+    settle(world, sent)
+    world.hosts["n3"].fails_at = sent + 1
+    world.send("n1", [b"n3 cannot take this"])
+    world.run_until(lambda: world.hosts["n3"].status["state"] == "suspended", SECOND)
+    world.run(50 * MILLISECOND)
+    world.hosts["n3"].fails_at = 0
+    world.kill("n2")
+    world.drop = lambda _s, target, frame: target == "n3" and isinstance(frame, Append)
+    world.send("n1", [b"more"])
+    world.run(50 * MILLISECOND)
+    assert world.hosts["n1"].messages[-1] == b"n3 cannot take this"
+    world.drop = None
+    settle(world, sent + 2)
+
+
 # -- availability ------------------------------------------------------------------------------------------------
 
 
@@ -135,6 +155,15 @@ def test_a_side_without_a_majority_goes_on() -> None:
     world.send("n3", [b"alone"])
     world.run(200 * MILLISECOND)
     assert world.hosts["n3"].messages[-1] == b"alone"
+
+
+def test_one_of_two_that_restarts_is_let_in_again() -> None:
+    """Views need a true majority, or two sides would not stay one group. But the life that ended is on no side."""
+    world = started(1, voters=2, mode="availability")
+    settle(world, talk(world, ("n1", "n2")))
+    world.restart("n2")
+    ready(world)
+    assert leader(world) == "n1"
 
 
 def test_a_majority_group_does_not() -> None:

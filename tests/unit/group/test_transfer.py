@@ -11,7 +11,16 @@ from holdfast.group.entries import Member, View, encode_data
 from holdfast.group.log import Kind
 from holdfast.group.peers import Peer
 from holdfast.group.ports import SnapshotTaken, TakeSnapshot
-from holdfast.group.transfer import CHUNK, PARTS_MAX, TRIES_MAX, WINDOW, Image, StateIn, StateOut
+from holdfast.group.transfer import (
+    CHUNK,
+    TRIES_MAX,
+    WINDOW,
+    Image,
+    Snapshot,
+    StateIn,
+    StateOut,
+    make_image,
+)
 from holdfast.links.ports import SendChannel
 from holdfast.machine import Outbox
 from holdfast.types import BULK, NEVER, NodeId
@@ -28,9 +37,11 @@ STATE = Random(5).randbytes(40 * CHUNK)
 class Pair:
     """A giver and a taker, and what is on the way between them."""
 
-    def __init__(self, seed: int = 1, loss: float = 0.0) -> None:
+    def __init__(self, seed: int = 1, loss: float = 0.0, state: bytes = STATE) -> None:
         self.rng = Random(seed)
         self.loss = loss
+        self.state = state
+        self.given = 0
         self.core = Core(CONFIG, GIVER.node, "a", 1)
         self.core.history = 7
         self.log, self.delivery = self.core.log, self.core.delivery
@@ -60,8 +71,9 @@ class Pair:
             self.giver.asked(TAKER, frame, out)
         for effect, _ in out.effects:
             assert isinstance(effect, TakeSnapshot)
-            self.giver.taken(SnapshotTaken(effect.request, effect.index, STATE), self.now, out)
+            self.giver.taken(SnapshotTaken(effect.request, effect.index, self.state), self.now, out)
         chunks = self.sent(out)
+        self.given += len(chunks)
         self.busiest = max(self.busiest, len(chunks))
         return chunks
 
@@ -72,12 +84,13 @@ class Pair:
             self.image = self.taker.chunk(GIVER, chunk, self.now, out) or self.image
         return self.sent(out)
 
-    def run(self) -> None:
+    def run(self, enough: int = 1 << 30) -> None:
+        """Until the state is there, or `enough` parts have been given."""
         out = Outbox()
         self.taker.begin(GIVER, self.now, out)
         requests = self.sent(out)
         for _ in range(1000):
-            if self.image is not None:
+            if self.image is not None or self.given >= enough:
                 return
             requests = self.take(self.give(requests))
             if not requests and self.taker.deadline() < NEVER:
@@ -118,43 +131,127 @@ def test_a_giver_that_does_not_answer_is_given_up() -> None:
     assert pair.now <= (TRIES_MAX + 1) * CONFIG.transfer_retry_ns
 
 
-def test_a_state_that_is_too_large_is_not_taken_in() -> None:
-    taker = StateIn(CONFIG, Random(1))
-    out = Outbox()
-    taker.begin(GIVER, 0, out)
-    number = request(out)
-    parts = CONFIG.state_bytes // CHUNK + 2
-    assert (
-        taker.chunk(GIVER, StateChunk("g", number, 5, 0, parts, memoryview(b"x")), 0, out) is None
-    )
-    assert taker._whole == []
-
-
-def request(out: Outbox) -> int:
+def request(out: Outbox) -> StateRequest:
     frame = decode_frame(out.downs[-1][1].messages[0])
     assert out.downs[-1][1].channel != BULK
     assert isinstance(frame, StateRequest)
-    return frame.request // PARTS_MAX * PARTS_MAX
+    return frame
+
+
+def begun(least: int = 0) -> tuple[StateIn, int]:
+    """A taker that has asked for the first part, and the number of its transfer."""
+    out = Outbox()
+    taker = StateIn(CONFIG, Random(1))
+    taker.begin(GIVER, 0, out, least)
+    asked = request(out)
+    assert (asked.ranges, asked.least) == (((0, 0),), least)
+    return taker, asked.request
+
+
+def chunks(number: int, state: bytes = STATE) -> list[StateChunk]:
+    """Every part of a state at entry 2."""
+    at = Pair().delivery.at
+    given = Snapshot(make_image(7, at, 0, state, ()))
+    return [
+        StateChunk("g", number, 2, part, given.parts, given.part(part), given.head_parts)
+        for part in range(given.parts)
+    ]
+
+
+def test_a_state_that_is_too_large_is_not_taken_in() -> None:
+    taker, number = begun()
+    parts = CONFIG.state_bytes // CHUNK + 2
+    chunk = StateChunk("g", number, 5, 0, parts, memoryview(b"x"), 1)
+    assert taker.chunk(GIVER, chunk, 0, Outbox()) is None
+    assert taker._have == {}
 
 
 def test_damaged_and_foreign_chunks_are_not_mistaken_for_a_state() -> None:
     out = Outbox()
-    taker = StateIn(CONFIG, Random(1))
-    taker.begin(GIVER, 0, out)
-    number = request(out)
+    taker, number = begun()
     junk = memoryview(b"junk")
-    assert taker.chunk(TAKER, StateChunk("g", number, 5, 0, 1, junk), 0, out) is None
-    assert taker.chunk(GIVER, StateChunk("g", number + PARTS_MAX, 5, 0, 1, junk), 0, out) is None
-    assert taker.chunk(GIVER, StateChunk("g", number, 5, -1, 1, junk), 0, out) is None
+    assert taker.chunk(TAKER, StateChunk("g", number, 5, 0, 1, junk, 1), 0, out) is None
+    assert taker.chunk(GIVER, StateChunk("g", number + 1, 5, 0, 1, junk, 1), 0, out) is None
+    assert taker.chunk(GIVER, StateChunk("g", number, 5, -1, 1, junk, 1), 0, out) is None
+    assert taker.chunk(GIVER, StateChunk("g", number, 5, 0, 1, junk, 0), 0, out) is None
     assert taker.active
-    assert taker.chunk(GIVER, StateChunk("g", number, 5, 0, 1, junk), 0, out) is None
+    assert taker.chunk(GIVER, StateChunk("g", number, 5, 0, 1, junk, 1), 0, out) is None
     assert not taker.active, "it was complete, and no state"
+
+
+def test_a_part_that_is_not_what_the_head_says_is_asked_for_again() -> None:
+    taker, number = begun()
+    head, first, *rest = chunks(number)
+    taker.chunk(GIVER, head, 0, Outbox())
+    damaged = StateChunk("g", number, 2, 1, first.parts, memoryview(bytes(CHUNK)), first.head)
+    taker.chunk(GIVER, damaged, 0, Outbox())
+    assert 1 not in taker._have
+    out = Outbox()
+    taker.wake(CONFIG.transfer_retry_ns, out)
+    assert request(out).ranges[0][0] == 1
+    images = [taker.chunk(GIVER, chunk, 0, Outbox()) for chunk in (first, *rest)]
+    assert images[-1] is not None
+    assert images[-1].state == STATE
+
+
+def test_a_state_from_before_what_is_here_is_not_taken_in() -> None:
+    taker, number = begun(least=3)
+    taker.chunk(GIVER, chunks(number)[0], 0, Outbox())
+    assert taker._have == {}
+
+
+def test_another_giver_is_asked_only_for_what_the_first_did_not_give() -> None:
+    """The application is deterministic, so both have the same state at the same place of the order."""
+    first, second = Pair(), Pair()
+    first.run(enough=25)
+    had = len(first.taker._have)
+    assert had > 10
+    first.taker.stop()
+    second.taker = first.taker
+    second.run()
+    assert second.image is not None
+    assert second.image.state == STATE
+    assert second.given <= 41 - (had - 1)
+    assert not second.taker.kept
+
+
+def test_what_has_changed_since_is_taken_from_the_second_giver() -> None:
+    first, second = Pair(), Pair(state=STATE[: 5 * CHUNK] + b"news" + STATE[5 * CHUNK + 4 :])
+    first.run(enough=25)
+    first.taker.stop()
+    assert first.taker.kept
+    second.taker = first.taker
+    second.run()
+    assert second.image is not None
+    assert second.image.state == second.state
+
+
+def test_what_is_kept_of_a_transfer_is_forgotten_when_no_state_is_needed() -> None:
+    pair = Pair()
+    pair.run(enough=25)
+    pair.taker.stop()
+    assert pair.taker.kept
+    pair.taker.forget()
+    assert not pair.taker.kept
+
+
+def test_two_that_ask_are_given_the_same_snapshot() -> None:
+    pair = Pair()
+    pair.run(enough=10)
+    out = Outbox()
+    other = Peer(NodeId(b"c" * 16), "c", 1, 1)
+    pair.giver.asked(other, StateRequest("g", 77, ((0, 0),)), out)
+    assert not out.effects, "the application is not asked again"
+    (chunk,) = pair.sent(out)
+    assert (chunk.request, chunk.part) == (77, 0)
+    pair.giver.asked(other, StateRequest("g", 78, ((0, 0),), least=3), out)
+    assert [type(effect) for effect, _ in out.effects] == [TakeSnapshot], "that one is too old"
 
 
 def test_a_snapshot_that_is_overtaken_by_freeing_is_taken_again() -> None:
     pair = Pair()
     out = Outbox()
-    pair.giver.asked(TAKER, StateRequest("g", PARTS_MAX), out)
+    pair.giver.asked(TAKER, StateRequest("g", 1, ((0, 0),)), out)
     (first, _), *_ = out.effects
     pair.log.commit_to(3)
     pair.log.trim(3)

@@ -6,14 +6,15 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from tests.unit.group.harness import World, leader, ready, settle
+from tests.unit.group.harness import World, leader, leading, ready, settle
 from tests.unit.group.test_group import FAST, started, talk, texts
 from tests.unit.group.test_memory import WINDOW, pour
 
 from holdfast.group.entries import VOTERS_MAX, Member, View, decode_view, encode_data
+from holdfast.group.log import Kind
 from holdfast.group.ports import AddReplica, RemoveReplica
 from holdfast.types import MILLISECOND, SECOND
-from holdfast.wire.frames import Append, Appended, Payload, Seek
+from holdfast.wire.frames import Append, Appended, Payload, Seek, StateChunk
 
 
 def parts(world: World, name: str) -> dict[str, str]:
@@ -97,6 +98,33 @@ def test_a_leader_that_is_removed_hands_over() -> None:
     assert parts(world, "n2") == {"n2": "voter", "n3": "voter"}
 
 
+def test_nobody_is_removed_when_those_that_are_left_could_not_decide_it() -> None:
+    """n2 is away. Without n1 it would take n2 and n3 to decide anything, also that n1 is removed."""
+    world = started(1)
+    world.kill("n2")
+    world.inject("n1", RemoveReplica("n1"))
+    world.run(SECOND)
+    assert "n1 is not removed" in world.events("stays")[0][1].detail
+    world.send("n3", [b"on"])
+    world.run_until(lambda: world.hosts["n3"].messages == [b"on"], SECOND)
+    world.start("n2")
+    ready(world)
+    world.inject(leader(world), RemoveReplica("n1"))
+    world.run_until(lambda: list(parts(world, "n3")) == ["n2", "n3"], 5 * SECOND)
+
+
+def test_one_whose_removal_nobody_else_has_heard_of_can_still_be_elected() -> None:
+    """n1's log is the longest, by the entry that removes it: n3 does not get its vote, and n2 is another life."""
+    world = started(1, voters=3)
+    world.drop = lambda sender, _, frame: sender == "n1" and isinstance(frame, Append)
+    world.inject("n1", RemoveReplica("n1"))
+    world.run_until(lambda: bool(world.events("view")), SECOND)
+    world.restart("n2")
+    world.run_until(lambda: bool(world.events("steps down")), SECOND)
+    world.drop = None
+    world.run_until(lambda: list(parts(world, "n3")) == ["n2", "n3"], 5 * SECOND)
+
+
 def test_the_last_voter_is_not_removed() -> None:
     world = started(1, voters=1)
     world.inject("n1", RemoveReplica("n1"))
@@ -178,6 +206,41 @@ def test_a_voter_that_restarted_learns_first_and_then_votes_again() -> None:
     settle(world, 50)
 
 
+def test_a_voter_more_is_not_decided_without_those_who_could_go_on_without_the_lost() -> None:
+    """n1 has restarted and learnt; n2 leads and lets it vote; n3 does not hear of it. Then n2 loses its memory. By the
+    view that n3 has, n3 alone is all that is left: so n1 and n2 must not have decided anything that it lacks."""
+    world = started(1)
+    world.isolate("n1")
+    world.run_until(lambda: leader(world) in ("n2", "n3"), 10 * SECOND)
+    first, deaf = ("n2", "n3") if leader(world) == "n2" else ("n3", "n2")
+    world.kill("n1")
+    world.heal_all()
+    world.start("n1")
+    cut: list[bool] = []
+
+    def drop(sender: str, target: str, frame: Any) -> bool:
+        if isinstance(frame, Append) and target == deaf:
+            views = [decode_view(e.data) for e in frame.entries if e.kind == Kind.VIEW]
+            members = [view.named("n1") for view in views if view is not None]
+            if any(member is not None and member.voter and member.life == 2 for member in members):
+                cut.append(True)
+        return bool(cut) and deaf in (sender, target)
+
+    world.drop = drop
+    world.run_until(lambda: bool(cut), 10 * SECOND)
+    world.send(first, [b"not decided"])
+    world.run(60 * MILLISECOND)
+    assert b"not decided" not in world.hosts["n1"].messages
+    world.restart(first)
+    world.drop = None
+    world.run_until(lambda: leading(world), 10 * SECOND)
+    world.send("n1", [b"decided"])
+    world.run_until(
+        lambda: all(b"decided" in host.messages for host in world.hosts.values()), 20 * SECOND
+    )
+    world.check()
+
+
 def test_a_life_that_was_not_let_in_decides_nothing() -> None:
     """Rule 2. n2 acknowledged an entry and restarted; n3 has never seen it. If n2's next life voted for n3, what n1
     and n2 had decided would be lost."""
@@ -243,6 +306,37 @@ def test_a_backup_that_cannot_get_an_ordered_message_takes_a_state_instead() -> 
     settle(world, sent)
     ready(world)
     assert "n3" in [name for name, _ in world.events("restored")]
+
+
+def test_a_giver_that_dies_in_the_middle_is_replaced_and_only_the_rest_is_given() -> None:
+    world = World(voters=5)
+    world.start()
+    ready(world)
+    for _ in range(20):
+        world.send("n1", [b"." * 1000] * 100)
+    settle(world, 2000)
+    given: dict[str, list[int]] = {}
+
+    def count(sender: str, target: str, frame: Any) -> bool:
+        if isinstance(frame, StateChunk) and frame.parts:
+            given.setdefault(sender, []).append(frame.parts)
+        return False
+
+    world.drop = count
+    world.restart("n5")
+    world.run_until(lambda: sum(map(len, given.values())) >= 30, 10 * SECOND)
+    (giver,) = given
+    parts = given[giver][0]
+    assert parts > 40
+    world.kill(giver)
+    settle(world, 2000)
+    others = [numbers for sender, numbers in given.items() if sender != giver]
+    assert others, "another one has given the rest"
+    on_the_way = (
+        16  # A window of what the first one had sent was lost with it; the head comes again.
+    )
+    assert sum(map(len, others)) <= parts - (30 - on_the_way) + 1
+    assert world.hosts["n5"].status["state"] in ("following", "leading")
 
 
 def test_a_replica_whose_application_failed_comes_back_while_messages_flow() -> None:

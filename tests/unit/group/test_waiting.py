@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from holdfast.group.log import Kind, Log
 from holdfast.group.streams import Streams
 from holdfast.group.waiting import WAITING_MAX, Waiting
@@ -141,10 +143,20 @@ def test_an_old_frame_does_not_take_acknowledged_entries_back() -> None:
     assert follower.waiting.match == 2
 
 
-def test_an_entry_that_does_not_fit_the_order_never_enters_the_log() -> None:
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Entry(1, 2, 7, 0, Kind.ORDER, S, 3, 4),
+        Entry(1, 2, 3, 0, Kind.ORDER, S, 4, 5),
+        Entry(1, 2, 3, 0, Kind.ORDER, S, 2, 3),
+    ],
+    ids=["another position", "a number left out", "a number twice"],
+)
+def test_an_entry_that_does_not_fit_the_order_never_enters_the_log(wrong: Entry) -> None:
+    """Rules 3 and 4: every number is covered once, without a hole; agreement is about positions."""
     follower = Follower()
     follower.hold(1, 9)
-    follower.take(append(1, 0, 0, order(1, 1, 1, 2), Entry(1, 2, 7, 0, Kind.ORDER, S, 3, 4)))
+    follower.take(append(1, 0, 0, order(1, 1, 1, 2), wrong))
     assert follower.log.last == 1
     assert follower.waiting.broken == 1
     assert follower.waiting.match == 1

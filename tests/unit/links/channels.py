@@ -137,7 +137,7 @@ class Pair:
         when, _, _, frame = heappop(self._heap)
         self.now = max(self.now, when)
         if isinstance(frame, ChunkAck):
-            assert self.out.ack(self.now, frame, KINDS)
+            assert self.out.ack(self.now, frame, KINDS.copy)
             return True
         messages: list[memoryview] = []
         assert self.into.take(frame, messages) is None

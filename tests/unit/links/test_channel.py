@@ -102,11 +102,11 @@ def test_a_sender_stops_exactly_at_the_window_and_goes_on_with_the_acknowledgeme
     assert sum(len(chunk.data) for chunk in chunks) == WINDOW
     assert not out.wants()
     got = taken(into, *chunks)
-    assert out.ack(0, into.ack(), KINDS)
+    assert out.ack(0, into.ack(), KINDS.copy)
     assert out.wants()
     while chunks := sent(out):
         got += taken(into, *chunks)
-        out.ack(0, into.ack(), KINDS)
+        out.ack(0, into.ack(), KINDS.copy)
         audit(out)
     assert got == messages
     assert not out.unacked
@@ -122,7 +122,7 @@ def test_a_lost_acknowledgement_of_a_full_window_is_said_again_when_asked() -> N
     assert again
     assert taken(into, *again) == []
     assert into.duplicates == before + len(again), "the receiver knows that it was not heard"
-    assert out.ack(0, into.ack(), KINDS)
+    assert out.ack(0, into.ack(), KINDS.copy)
     assert not out.unacked
 
 
@@ -171,10 +171,10 @@ def test_a_datagram_is_lost_when_three_later_ones_have_arrived() -> None:
     chunks = sent(out, DATAGRAMS, 1200)
     for chunk in chunks[1:3]:
         taken(into, chunk)
-        out.ack(MILLISECOND, into.ack(), KINDS)
+        out.ack(MILLISECOND, into.ack(), KINDS.copy)
     assert sent(out, DATAGRAMS, 1200) == [], "two may have overtaken it"
     taken(into, chunks[3])
-    out.ack(MILLISECOND, into.ack(), KINDS)
+    out.ack(MILLISECOND, into.ack(), KINDS.copy)
     assert [chunk.offset for chunk in sent(out, DATAGRAMS, 1200)] == [0]
     audit(out)
 
@@ -185,7 +185,7 @@ def test_what_is_overtaken_on_a_stream_is_not_lost() -> None:
     first = sent(out, STREAM, 1200, budget=1000)
     later = sent(out, OTHER_STREAM, 1200)
     taken(into, *later)
-    out.ack(MILLISECOND, into.ack(), KINDS)
+    out.ack(MILLISECOND, into.ack(), KINDS.copy)
     assert sent(out, OTHER_STREAM) == []
     assert taken(into, *first)
 
@@ -207,7 +207,7 @@ def test_an_acknowledgement_may_end_in_the_middle_of_a_piece() -> None:
     out = ChannelOut(16)
     out.write([bytes(1000)])
     sent(out, DATAGRAMS, 600)
-    out.ack(0, ChunkAck(16, 300, WINDOW), KINDS)
+    out.ack(0, ChunkAck(16, 300, WINDOW), KINDS.copy)
     audit(out)
     out.abandon(DATAGRAMS)
     audit(out)
@@ -226,7 +226,7 @@ def test_the_time_out_backs_off_and_recovers() -> None:
         last = sent(out, DATAGRAMS, now=now)
     assert out.rto() > 4 * first
     taken(into, *last)
-    out.ack(now, into.ack(), KINDS)
+    out.ack(now, into.ack(), KINDS.copy)
     assert out.rto() <= first
 
 
@@ -249,7 +249,7 @@ def test_no_acknowledgement_can_break_the_sender(
     out.write([bytes(200)] * 10)
     sent(out, DATAGRAMS, 300)
     for upto, limit, ranges in acks:
-        believed = out.ack(0, ChunkAck(16, upto, limit, tuple(ranges)), KINDS)
+        believed = out.ack(0, ChunkAck(16, upto, limit, tuple(ranges)), KINDS.copy)
         assert believed == (upto <= out._sent and len(ranges) <= RANGES_MAX)
         assert out.limit <= max(WINDOW, out.acked + 4 * WINDOW)
         assert out._flight_bytes >= 0

@@ -27,7 +27,8 @@ from holdfast.links.ports import (
 )
 from holdfast.machine import Outbox
 from holdfast.types import BULK, DATA, SECOND, SYNC, FlowId
-from holdfast.wire.frames import ChunkAck
+from holdfast.wire.codec import encode
+from holdfast.wire.frames import ChunkAck, Hurry
 
 T = 1000 * SECOND
 CHANNELS = (SYNC, DATA, BULK, 16, 20)
@@ -66,7 +67,7 @@ class Bench:
         out = Outbox()
         verdict = FlowVerdict(flow.flow, alive, size, bool(size), 0, known)
         self.outlet.judge(self.now, flow, verdict, out)
-        self.outlet.flush(self.now, [], False, out)
+        self.outlet.flush(self.now, out)
         self.effects += [effect for effect, _ in out.effects]
 
     def send(self, size: int = 100) -> None:
@@ -75,7 +76,7 @@ class Bench:
             self.outlet.channel(number).write([bytes(size)])
         for port in PORTS:
             self.outlet.raw(SendRaw(port, [bytes(size)]), out)
-        self.outlet.flush(self.now, [], False, out)
+        self.outlet.flush(self.now, out)
         self.effects += [effect for effect, _ in out.effects]
 
     def acknowledge(self) -> None:
@@ -219,11 +220,13 @@ def test_a_stream_that_passes_only_small_segments_gets_one_small_write_at_a_time
     for _ in range(200):
         pieces = [part for part in flow.parts if isinstance(part, tuple)]
         assert sum(len(piece[0]) + len(piece[1]) for piece in pieces) <= 600 - 78
+        # The next one waits for it, so the peer must not take its time.
+        assert (encode(Hurry()) in flow.parts) == bool(pieces)
         flow.parts.clear()
         if not any(channel.unacked for channel in bench.outlet.channels.values()):
             break
         bench.acknowledge()
-        bench.outlet.flush(bench.now, [], False, Outbox())
+        bench.outlet.flush(bench.now, Outbox())
     assert not any(channel.wants() for channel in bench.outlet.channels.values())
 
 
@@ -264,7 +267,7 @@ def test_each_class_of_datagrams_has_its_own_bound() -> None:
     assert refused == 2000 - waiting[DATA] // 1004 == bench.outlet.datagrams.dropped
     bench.outlet.datagrams.frame(SYNC, bytes(1000))
     bench.flows[0].credit = True
-    bench.outlet.flush(bench.now, [], False, out)
+    bench.outlet.flush(bench.now, out)
     assert bench.flows[0].parts[0] == bytes(1000), "and synchronisation goes first"
     assert not any(waiting.values())
 
@@ -277,7 +280,7 @@ def test_a_datagram_that_no_path_carries_is_reported_to_its_sender(size: int) ->
     bench.verdict(bench.flows[0], Fitness(DATAGRAMS, UNFIT, "segments"), size=600)
     out = Outbox()
     bench.outlet.raw(SendRaw(16, [bytes(100), bytes(size), bytes(50)]), out)
-    bench.outlet.flush(bench.now, [], False, out)
+    bench.outlet.flush(bench.now, out)
     (refused,) = [effect for effect, _ in out.effects if isinstance(effect, PortRefused)]
     assert (refused.port, refused.count) == (16, 1)
     assert refused.reason == f"{size} bytes do not pass on any path now; up to 506 do"
@@ -292,7 +295,7 @@ def test_a_datagram_that_its_flow_does_not_hold_goes_where_it_fits() -> None:
     bench.verdict(bench.flows[2], Fitness(DATAGRAMS, UNFIT, "slow"), size=1500)
     out = Outbox()
     bench.outlet.raw(SendRaw(16, [bytes(100), bytes(1200)]), out)
-    bench.outlet.flush(bench.now, [], False, out)
+    bench.outlet.flush(bench.now, out)
     assert [len(flow.parts) for flow in bench.flows] == [0, 1, 1]
     assert not [effect for effect, _ in out.effects if isinstance(effect, PortRefused)]
 
@@ -317,10 +320,10 @@ def test_what_waited_is_packed_for_the_flow_that_takes_it() -> None:
     flow.credit = False
     out = Outbox()
     bench.outlet.raw(SendRaw(16, [bytes(200)] * 20), out)
-    bench.outlet.flush(bench.now, [], False, out)
+    bench.outlet.flush(bench.now, out)
     bench.verdict(flow, size=600)
     flow.credit = True
-    bench.outlet.flush(bench.now, [], False, out)
+    bench.outlet.flush(bench.now, out)
     assert len(flow.parts) == 10
     assert max(map(len, flow.parts)) <= flow.body_max
     assert bench.outlet.datagrams.dropped == 0
@@ -334,7 +337,7 @@ def test_who_asked_for_a_size_is_put_into_no_larger_packet_and_not_together_with
     out = Outbox()
     bench.outlet.raw(SendRaw(16, [bytes(100)] * 12), out)
     bench.outlet.raw(SendRaw(20, [bytes(100)] * 12), out)
-    bench.outlet.flush(bench.now, [], False, out)
+    bench.outlet.flush(bench.now, out)
     bench.outlet.transmit(flow, out)
     sizes = [len(p) + 28 for e, _ in out.effects if isinstance(e, Transmit) for p in e.packets]
     assert len([size for size in sizes if size <= 300]) == 6, "two messages in each"

@@ -106,7 +106,7 @@ def test_an_acknowledgement_names_only_as_many_ranges_as_its_packet_holds(size: 
     base = 1 << 40
     ack = ChunkAck(16, base, base, tuple((base + 9 * n, base + 9 * n + 5) for n in range(1, 33)))
     out = Outbox()
-    outlet.flush(0, [ack], False, out)
+    outlet.acknowledge(0, [ack], shout=False)
     outlet.transmit(flow, out)
     (packet,) = packets(out)
     assert len(packet) + IP_UDP <= size

@@ -9,6 +9,7 @@ from queue import Queue
 from typing import Any
 
 import msgspec
+import pytest
 
 from holdfast import (
     DROP,
@@ -22,6 +23,7 @@ from holdfast import (
     Replica,
     parse_config,
 )
+from holdfast.errors import MisuseError
 from holdfast.group.loss import AgeInfo, ClusterStatus, RecoveryInfo, TransportInfo
 from holdfast.group.metadata import Indication
 from holdfast.group.ports import AskLoss, LossAnswered, Output, SnapshotTaken, TakeSnapshot, Tell
@@ -191,6 +193,40 @@ def test_a_table_drops_what_is_not_urgent_at_once_for_everybody() -> None:
             assert lines["a"] == lines["b"] == lines["c"]
             assert skipped("a") == skipped("b") == skipped("c") > 0
             assert domain.status(domain.leader)["decisions"]
+
+    asyncio.run(run())
+
+
+def test_what_is_ignored_is_listed_and_ended_by_the_handle_of_any_replica() -> None:
+    extra = '[[group.loss]]\npriority = 1\naction = "drop and ignore"\nat_once = true\n'
+
+    async def run() -> None:
+        async with Domain(extra) as domain:
+            group = domain.nodes["s"].group("book")
+            with pytest.raises(MisuseError, match="no replica"):
+                group.end_ignoring(1)
+            domain.lose(300_000)
+            await send(domain, 60)
+            handle = next(
+                domain.nodes[name].group("book") for name in "abc" if name != domain.leader
+            )
+            await until(lambda: bool(handle.ignoring))
+            with pytest.raises(MisuseError, match="no criterion"):
+                handle.end_ignoring(1 << 40)
+            faults = domain.nodes["s"]._faults
+            assert faults is not None
+            faults.clear()
+            await until(lambda: not domain.status(domain.leader)["gaps"])
+
+            def ended() -> bool:
+                """Once more for what was decided while we looked."""
+                for row in handle.ignoring:
+                    handle.end_ignoring(row["id"])
+                return not any(domain.status(name)["ignoring"] for name in "abc")
+
+            await until(ended)
+            await group.send(b"heard again", priority=1)
+            await until(lambda: all(b"heard again" in b.lines for b in domain.books.values()))
 
     asyncio.run(run())
 

@@ -65,8 +65,14 @@ def group(
     rounds: Annotated[
         int, typer.Option(help="Rounds; the best of each is taken.", min=1, max=20)
     ] = 2,
+    loss_rate: Annotated[
+        float, typer.Option(help="Messages per second under which loss is measured.", min=125)
+    ] = 1000.0,
     slow_messages: Annotated[
-        int, typer.Option(help="Messages with one slow replica; 10000000 for the whole measure.")
+        int,
+        typer.Option(
+            help="Messages with one slow replica; 10000000 for the whole measure.", min=16
+        ),
     ] = 400_000,
 ) -> None:
     """Ordered deliveries per second of four replicas on loopback against raw fan-out, gaps, loss, memory."""
@@ -76,7 +82,7 @@ def group(
     unknown = [part for part in parts if part not in PARTS]
     if unknown:
         raise MisuseError(f"{unknown[0]!r} is not a part: {', '.join(PARTS)}; nothing was measured")
-    _finish(bench_group(Plan(parts, seconds, rounds, slow_messages)), as_json)
+    _finish(bench_group(Plan(parts, seconds, rounds, loss_rate, slow_messages)), as_json)
 
 
 @app.command()

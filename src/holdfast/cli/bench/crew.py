@@ -40,6 +40,8 @@ class Hand:
         self.name = name
         self.control = control
         self._process = process
+        self.patience_s = PATIENCE_S
+        """How long it may take to do what it is told."""
         self.gone = False
 
     async def ask(self, do: str, **values: Any) -> dict[str, Any]:
@@ -49,7 +51,13 @@ class Hand:
 
     async def hear(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        line = await asyncio.wait_for(self._process.stdout.readline(), PATIENCE_S)
+        try:
+            async with asyncio.timeout(self.patience_s):
+                line = await self._process.stdout.readline()
+        except TimeoutError:
+            raise HoldfastError(
+                f"member {self.name} of the benchmark did not answer within {self.patience_s:g} s"
+            ) from None
         if not line:
             raise HoldfastError(f"member {self.name} of the benchmark ended; its error is above")
         answer: dict[str, Any] = json.loads(line)

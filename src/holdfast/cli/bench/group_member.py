@@ -12,6 +12,8 @@ import json
 import logging
 import resource
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from struct import Struct
 from time import monotonic_ns, sleep
@@ -25,11 +27,13 @@ from holdfast.cli.bench.raw import BURST
 from holdfast.group.ports import Batch, Context, Replica
 from holdfast.node.config import parse_config
 from holdfast.runtime.collector import calm_collector
+from holdfast.runtime.loop import run as run_loop
 from holdfast.runtime.node import Node
 from holdfast.types import MILLISECOND, SECOND
 
 GROUP: Final = "bench"
-_STAMP: Final = Struct("<q")
+_STAMP: Final = Struct("<qB")
+"""When a message was sent, and whether it is urgent."""
 _TICK_NS: Final = MILLISECOND
 _SILENCE_NS: Final = 5 * SECOND
 """So long nothing comes before it is believed that nothing will."""
@@ -53,11 +57,14 @@ class Recorder(Replica):
         self.account = Account()
         self.slow_ns_per_message = 0
         self.timed = False
+        self.restores = 0
+        """How often this replica was left behind, or began again, and was given a state."""
         self.begin()
 
     def begin(self) -> None:
         """From now on: how long messages take, and how long nothing comes."""
         self.latencies_ns: list[int] = []
+        self.urgent = 0
         self.last_ns = 0
         self.gap_ns_max = 0
         self.gap_at_ns = 0
@@ -71,7 +78,9 @@ class Recorder(Replica):
         if self.timed:
             unpack, append = _STAMP.unpack_from, self.latencies_ns.append
             for message in batch.messages:
-                append(now - unpack(message)[0])
+                sent_ns, urgent = unpack(message)
+                append(now - sent_ns)
+                self.urgent += urgent
         else:
             take = self._take
             for message in batch.messages:
@@ -100,6 +109,7 @@ class Recorder(Replica):
 
     def restore(self, state: bytes) -> None:
         self.account = msgspec.msgpack.decode(state, type=Account)
+        self.restores += 1
 
 
 class Member:
@@ -109,6 +119,9 @@ class Member:
         self._node = node
         self._recorder = recorder
         self.sent = 0
+        self.urgent = 0
+        self.urgent_every = 0
+        """Of paced messages each so-manieth is urgent; 0: none."""
 
     async def status(self, _: dict[str, Any]) -> dict[str, Any]:
         members = sum(m["state"] == "up" for m in self._node.status()["members"])
@@ -126,7 +139,7 @@ class Member:
         self._recorder.timed = bool(request.get("timed"))
         self._recorder.slow_ns_per_message = int(request.get("slow_ns", 0))
         self._recorder.begin()
-        self.sent = 0
+        self.sent = self.urgent = 0
         return {}
 
     async def send(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -134,18 +147,29 @@ class Member:
         size, rate = int(request["size"]), float(request.get("rate", 0))
         options = request.get("options", {})
         count_max = int(request.get("count", 1 << 60))
-        end_ns = monotonic_ns() + int(float(request["seconds"]) * SECOND)
+        self.urgent_every = int(request.get("urgent_every", 0))
+        before, urgent, cpu_s, begin_ns = self.sent, self.urgent, _cpu_s(), monotonic_ns()
+        end_ns = begin_ns + int(float(request["seconds"]) * SECOND)
         if rate:
             await self._paced(size, rate, end_ns, options)
         else:
-            await self._flat_out(bytes(size), end_ns, count_max)
-        return {"sent": self.sent}
+            await self._flat_out(bytes(size), end_ns, before + count_max, options)
+        wall_s = (monotonic_ns() - begin_ns) / SECOND
+        return {
+            "sent": self.sent - before,
+            "urgent": self.urgent - urgent,
+            "cpu_share": (_cpu_s() - cpu_s) / wall_s,
+        }
 
-    async def _flat_out(self, message: bytes, end_ns: int, count_max: int) -> None:
+    async def _flat_out(
+        self, message: bytes, end_ns: int, until: int, options: dict[str, Any]
+    ) -> None:
         group = self._node.group(GROUP)
-        try_send = group.try_send
-        while monotonic_ns() < end_ns and self.sent < count_max:
-            for _ in range(min(BURST, count_max - self.sent)):
+        try_send: Callable[[bytes], bool] = group.try_send
+        if options:
+            try_send = partial(group.try_send, **options)
+        while monotonic_ns() < end_ns and self.sent < until:
+            for _ in range(min(BURST, until - self.sent)):
                 if not try_send(message):
                     break
                 self.sent += 1
@@ -157,15 +181,19 @@ class Member:
     async def _paced(self, size: int, rate: float, end_ns: int, options: dict[str, Any]) -> None:
         group = self._node.group(GROUP)
         filler = bytes(max(0, size - _STAMP.size))
-        start_ns = monotonic_ns()
+        start_ns, before = monotonic_ns(), self.sent
         while (now := monotonic_ns()) < end_ns:
-            due = int((now - start_ns) * rate / SECOND)
+            due = before + int((now - start_ns) * rate / SECOND)
             while self.sent < due:
-                stamped = _STAMP.pack(monotonic_ns()) + filler
-                if not group.try_send(stamped, **options):
+                urgent = bool(self.urgent_every) and not self.sent % self.urgent_every
+                stamped = _STAMP.pack(monotonic_ns(), urgent) + filler
+                if not group.try_send(
+                    stamped, **(options | {"priority": 0} if urgent else options)
+                ):
                     await group.writable()
                     continue
                 self.sent += 1
+                self.urgent += urgent
             await asyncio.sleep(_TICK_NS / SECOND)
 
     async def settled(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -179,6 +207,7 @@ class Member:
                 break
             await asyncio.sleep(0.01)
         account = recorder.account
+        group = next(one for one in self._node.status()["groups"] if one["name"] == GROUP)
         return {
             "count": account.count - recorder.begun_count,
             "total": account.count,
@@ -188,9 +217,19 @@ class Member:
             "digest": account.digest,
             "holes": account.holes,
             "doubled": account.doubled,
+            "urgent": recorder.urgent,
+            "nacks": group["nacks"],
+            "term": group["term"],
+            "restores": recorder.restores,
+            "questions": group["questions"],
             "rss_mb_max": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
             "latency_us": _percentiles(recorder.latencies_ns),
         }
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
 
 
 def _percentiles(latencies_ns: list[int]) -> dict[str, float]:
@@ -233,6 +272,6 @@ async def run_raw(ports: list[int], place: int, packed: bool) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "raw":
-        asyncio.run(run_raw(json.loads(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "packed"))
+        run_loop(run_raw(json.loads(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "packed"))
     else:
-        asyncio.run(run(Path(sys.argv[1]).read_text()))
+        run_loop(run(Path(sys.argv[1]).read_text()))

@@ -33,6 +33,8 @@ class Report(msgspec.Struct):
     aims: dict[str, Aim] = {}
     not_measured: dict[str, str] = {}
     """What this benchmark would measure and could not, with the reason."""
+    notes: dict[str, str] = {}
+    """What one must know to read the figures."""
 
     def aim(self, name: str, value: float, target: float) -> None:
         """An aim that is met when the value is at least the target."""
@@ -78,3 +80,5 @@ def show(report: Report, as_json: bool) -> None:
     console.print(table)
     for name, reason in report.not_measured.items():
         console.print(f"not measured: {name}: {reason}", markup=False)
+    for name, note in report.notes.items():
+        console.print(f"note: {name}: {note}", markup=False)

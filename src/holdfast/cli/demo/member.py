@@ -18,6 +18,7 @@ from typing import Any
 
 from holdfast.cli.demo.orderbook import OrderBook, make_order
 from holdfast.node.config import split_address
+from holdfast.runtime.loop import run as run_loop
 from holdfast.runtime.node import Node
 from holdfast.runtime.parts import load_config
 from holdfast.web.server import WebServer
@@ -108,4 +109,4 @@ async def main(path: Path) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    asyncio.run(main(Path(sys.argv[1])))
+    run_loop(main(Path(sys.argv[1])))

@@ -25,6 +25,7 @@ from holdfast.health.needs import Needs
 from holdfast.node.config import NodeConfig
 from holdfast.runtime.collector import calm_collector
 from holdfast.runtime.handles import Channel, Datagrams
+from holdfast.runtime.loop import run as run_loop
 from holdfast.runtime.node import Node
 from holdfast.runtime.parts import load_config
 from holdfast.types import MILLISECOND, NodeId
@@ -217,4 +218,4 @@ async def main(path: Path) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    asyncio.run(main(Path(sys.argv[1])))
+    run_loop(main(Path(sys.argv[1])))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.group.log import Kind
+from holdfast.group.log import Kind, Log
 from holdfast.group.ports import Apply
 from holdfast.sim.checkers.sight import Sight, Violation
 from holdfast.wire.frames import Entry, StreamId
@@ -21,6 +21,13 @@ class Agreement:
         self._leaders: dict[int, tuple[str, int]] = {}
         self._next: dict[StreamId, int] = {}
         """What each stream goes on with, as far as entries were seen without a hole."""
+        self._position = 1
+        """What the positions go on with."""
+        self._unseen: dict[StreamId, int] = {}
+        """Numbers that were skipped by entries that nobody saw."""
+        self._undecided: dict[int, Entry] = {}
+        """Entries of one that decides alone, before it has: a `fast` application may be done with them by then."""
+        self._noted = 0
         self._read: dict[tuple[str, int], int] = {}
         """Per process: up to where its committed entries were compared."""
         self._led: dict[tuple[str, int], int] = {}
@@ -31,11 +38,22 @@ class Agreement:
             self._leads(sight)
         if sight.log.commit > self._read.get(sight.life, 0):
             self._compare(sight)
+        view = sight.log.tail.view
+        if view is not None and len(view.voters) == 1:
+            self._note_undecided(sight.log)
+
+    def _note_undecided(self, log: Log) -> None:
+        first = max(log.commit, log.ground.index, self._noted) + 1
+        if log.last < self._noted:
+            first, self._undecided = max(log.commit, log.ground.index) + 1, {}
+        for entry in log.entries(first, log.last):
+            self._undecided[entry.index] = entry
+        self._noted = log.last
 
     # -- leaders -------------------------------------------------------------------------------------------------
 
-    def _leads(self, sight: Sight) -> None:
-        """A term begins: nobody else leads it, and nothing is missing that was committed in an earlier one."""
+    def see_leader(self, sight: Sight) -> None:
+        """Whoever leads a term leads it alone, in every mode."""
         self._led[sight.life] = sight.term
         other = self._leaders.setdefault(sight.term, sight.life)
         if other != sight.life:
@@ -44,6 +62,10 @@ class Agreement:
                 f"{sight.group}: {sight.host} leads term {sight.term}, and so did {other[0]} "
                 f"(its process {other[1]})",
             )
+
+    def _leads(self, sight: Sight) -> None:
+        """A term begins: nobody else leads it, and nothing is missing that was committed in an earlier one."""
+        self.see_leader(sight)
         needed = max((top for term, top in self._tops.items() if term < sight.term), default=0)
         log = sight.log
         if log.last < needed:
@@ -67,6 +89,8 @@ class Agreement:
         log = sight.log
         commit = min(log.commit, log.last)
         self._check_ground(sight)
+        if log.ground.index > self.top:
+            self._leap(sight)
         first = max(self._read.get(sight.life, 0), log.ground.index) + 1
         for entry in log.entries(first, commit - first + 1) if commit >= first else ():
             known = self.committed.get(entry.index)
@@ -94,8 +118,32 @@ class Agreement:
                 f"position {ground.position}; elsewhere it is {_text(known)}",
             )
 
+    def _leap(self, sight: Sight) -> None:
+        """Where one replica decides alone, entries may be decided and let go of in one turn. Those that were made in
+        it are without messages: nobody saw them, but the cursor behind them says what they skipped. A history that
+        goes back to another one begins with such a cursor too."""
+        ground = sight.log.ground
+        for index in range(self.top + 1, ground.index + 1):
+            if index in self._undecided:
+                self._enter(sight, self._undecided[index])
+        later = {index: e for index, e in self._undecided.items() if index > ground.index}
+        self._undecided = later
+        if self.top and ground.position != self._position:
+            raise Violation(
+                "replicas commit one log",
+                f"{sight.group}: {sight.host} has let go of messages up to position {ground.position} in the turn that "
+                f"decided them; seen were those before {self._position}",
+            )
+        for stream, following in ground.next.items():
+            if self.top:
+                count = following - self._next.get(stream, 1)
+                self._unseen[stream] = self._unseen.get(stream, 0) + count
+            self._next[stream] = following
+        self._position = ground.position
+
     def _enter(self, sight: Sight, entry: Entry) -> None:
         self.committed[entry.index] = entry
+        self._position = max(self._position, _end(entry))
         stream = entry.stream
         if stream is None or entry.kind not in _RANGES:
             return
@@ -130,7 +178,7 @@ class Agreement:
 
     def skipped(self) -> dict[StreamId, int]:
         """How many messages of each stream nobody delivers."""
-        counts: dict[StreamId, int] = {}
+        counts = dict(self._unseen)
         for entry in self.committed.values():
             if entry.kind == Kind.SKIP and entry.stream is not None:
                 count = entry.last - entry.first + 1

@@ -27,6 +27,7 @@ class Buffers:
         """The last sight of every replica that runs; logs and cursors in it are live."""
         self._let_in: dict[str, Cursor] = {}
         """Where the order was when a member was let in that had not been there from the start."""
+        self._history = 0
 
     def ended(self, host: str) -> None:
         self._sights.pop(host, None)
@@ -38,6 +39,8 @@ class Buffers:
     # -- letting go ----------------------------------------------------------------------------------------------
 
     def see(self, sight: Sight) -> None:
+        if sight.history != self._history:
+            self._begin_again(sight.history)
         self._look_who_is_new(sight)
         ground = sight.log.ground.index
         before, self._grounds[sight.life] = self._grounds.get(sight.life, 0), ground
@@ -50,6 +53,12 @@ class Buffers:
                         f"{sight.group}: {sight.host} has let go of entries up to {ground}, "
                         f"{other.host} has come to {come}",
                     )
+
+    def _begin_again(self, history: int) -> None:
+        """A group that was founded again has another order: where anybody was in the one before means nothing."""
+        self._history = history
+        for book in (self._grounds, self._given, self._sights, self._let_in):
+            book.clear()
 
     def see_source(self, sight: SourceSight) -> None:
         key = (sight.host, sight.stream.incarnation, sight.stream.stream)

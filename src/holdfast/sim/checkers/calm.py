@@ -46,6 +46,8 @@ def _trouble(sight: Sight, leader: Sight) -> str:
         return f"still holds {sight.streams.most_bytes()} bytes of a stream"
     if len(sight.log) > ENTRIES_KEPT:
         return f"still holds {len(sight.log)} entries"
+    if sight.kept:
+        return f"still keeps {sight.kept} bytes of outputs"
     return ""
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from holdfast.group.ports import Apply, RestoreState
+from holdfast.machine import RangeSet
 from holdfast.sim.amounts import time_text
 from holdfast.sim.checkers.agreement import Agreement
 from holdfast.sim.checkers.base import Checker
@@ -22,8 +23,9 @@ from holdfast.sim.checkers.sight import (
     replicas_of,
     sources_of,
 )
+from holdfast.sim.checkers.undone import Undone
+from holdfast.telemetry.facts import GroupFact, OrderFact
 from holdfast.types import MILLISECOND, NEVER, Nanos
-from holdfast.wire.frames import StreamId
 
 if TYPE_CHECKING:
     from holdfast.machine import Result
@@ -62,6 +64,9 @@ class _Books:
         self.agreements: dict[int, Agreement] = {}
         """One for each history."""
         self.buffers = Buffers()
+        self.undone = Undone()
+        self.skips: dict[str, RangeSet] = {}
+        """By stream: what any leader has ordered to be skipped."""
 
     def agreement(self, history: int) -> Agreement:
         return self.agreements.setdefault(history, Agreement())
@@ -86,10 +91,33 @@ class GroupChecks(Checker):
         self.calm_ns: Nanos = NEVER
         """When everything had come to rest; `NEVER` if it has not."""
 
-    def skipped(self, group: str) -> dict[StreamId, int]:
-        """How many messages of each stream the group has decided to skip."""
+    def skipped(self, group: str, node: bytes, incarnation: int) -> int:
+        """How many messages of a source the group has decided to skip. Where sides may decide apart, what one of them
+        has skipped counts, whichever has won."""
         books = self._groups[group]
-        return books.agreement(books.memory.history).skipped()
+        if books.promise.lone:
+            prefix = f"{node.hex()}/{incarnation}/"
+            return sum(s.total() for label, s in books.skips.items() if label.startswith(prefix))
+        skipped = books.agreement(books.memory.history).skipped()
+        return sum(
+            n for s, n in skipped.items() if (s.source, s.incarnation) == (node, incarnation)
+        )
+
+    def gave_up(self, group: str) -> bool:
+        """A side of a cut has lost, and some replica has said that it gives up what it had applied."""
+        books = self._groups[group]
+        return books.promise.lone and books.undone.reported > 0
+
+    def agreement(self, group: str) -> Agreement:
+        """What the group has decided, in the history that it is in."""
+        books = self._groups[group]
+        return books.agreement(books.memory.history)
+
+    def current_history(self, group: str) -> int:
+        return self._groups[group].memory.history
+
+    def promise(self, group: str) -> GroupPromise:
+        return self._groups[group].promise
 
     def lost_memory(self, group: str) -> bool:
         return self._groups[group].memory.losses > 0
@@ -102,21 +130,39 @@ class GroupChecks(Checker):
 
     def turn(self, host: Host, result: Result) -> None:
         turns = self._turns[host.name] = self._turns.get(host.name, 0) + 1
+        gave_up = self._read_facts(result)
         for replica in replicas_of(host):
             sight = look_at_replica(host, replica)
-            self._guard(host, partial(self._see, sight, turns))
+            self._guard(host, partial(self._see, sight, turns, sight.group in gave_up))
         for source in sources_of(host):
             seen = look_at_source(host, source)
             self._guard(host, partial(self._see_source, seen, turns))
 
-    def _see(self, sight: Sight, turns: int) -> None:
+    def _read_facts(self, result: Result) -> list[str]:
+        """The groups of which a replica gives up what it had applied."""
+        gave_up = []
+        for fact in result.facts:
+            if isinstance(fact, GroupFact) and fact.event == "undone":
+                gave_up.append(fact.group)
+            elif isinstance(fact, OrderFact) and fact.entry == "skip":
+                skips = self._groups[fact.group].skips.setdefault(fact.stream, RangeSet())
+                skips.add(fact.first, fact.last + 1)
+        return gave_up
+
+    def _see(self, sight: Sight, turns: int, gave_up: bool) -> None:
         books = self._groups[sight.group]
         self._watch(sight)
         self._histories[(sight.host, f"replica/{sight.group}")] = sight.history
         books.memory.see(sight)
         if turns % BOUNDS_EVERY == 0:
             books.buffers.bounds(sight)
+        if books.promise.is_loose:
+            books.undone.see(sight, gave_up)
+            if gave_up:
+                books.memory.gave_up(*sight.life)
         if books.promise.lone:
+            if sight.leading:
+                books.agreement(sight.history).see_leader(sight)
             return
         if sight.history == books.memory.history:
             books.buffers.see(sight)
@@ -134,7 +180,11 @@ class GroupChecks(Checker):
         life = (host.name, host.boots)
         if isinstance(effect, RestoreState):
             books.buffers.restored(life, effect.index)
-        elif books.promise.safe and not books.promise.lone:
+            books.undone.restored(life)
+            books.memory.restored(*life)
+        elif books.promise.is_loose:
+            self._guard(host, partial(books.undone.delivers, life, effect))
+        else:
             agreement = books.agreement(self.history(host, effect.unit))
             self._guard(host, partial(agreement.delivers, host.name, effect))
 
@@ -161,7 +211,11 @@ class GroupChecks(Checker):
         memory = self._groups[group].memory
         if not memory.lost:
             return ""
-        sights = [s for s in self._sights(group, world) if s.history == memory.history]
+        sights = [
+            s
+            for s in self._sights(group, world)
+            if s.history == memory.history and not memory.is_stateless(*s.life)
+        ]
         best = max(sights, key=lambda s: (s.log.tail.term, s.log.last), default=None)
         return best.host if best is not None else ""
 

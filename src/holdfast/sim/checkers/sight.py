@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.group.config import GroupConfig
+from holdfast.group.config import SINK, GroupConfig
 from holdfast.group.entries import View
+from holdfast.group.keeping import NOTHING
 from holdfast.group.log import Cursor, Log
 from holdfast.group.replica import ReplicaMachine
+from holdfast.group.sink import SinkMachine
 from holdfast.group.source import SourceMachine
 from holdfast.group.streams import Streams
+from holdfast.machine import Turns
 from holdfast.wire.frames import StreamId
 
 if TYPE_CHECKING:
@@ -62,6 +65,10 @@ class Sight(msgspec.Struct, frozen=True):
     """Who is in the group, as far as that is decided here."""
     streams: Streams
     config: GroupConfig
+    brought: dict[str, int] = {}
+    """Messages that were recovered, by where they came from."""
+    kept: int = 0
+    """Bytes of outputs whose destinations are not known to have them."""
 
     @property
     def life(self) -> tuple[str, int]:
@@ -107,6 +114,8 @@ def look_at_replica(host: Host, machine: ReplicaMachine) -> Sight:
         core.log.committed_view,
         core.streams,
         core.config,
+        core.recovery.brought,
+        core.delivery.kept.bytes,
     )
 
 
@@ -116,6 +125,14 @@ def look_at_source(host: Host, machine: SourceMachine) -> SourceSight:
         config.name, host.name, machine.stream, machine._last, machine._freed, machine.held,
         config.window_bytes,
     )  # fmt: skip
+
+
+def taken_outputs(host: Host, group: str) -> tuple[int, int, int]:
+    """(history, position, k) of the last output of a group that a host knows to have taken."""
+    turns = getattr(host.core, "turns", None)
+    sink = turns.machine(SINK) if isinstance(turns, Turns) else None
+    mark = sink._marks.get(group) if isinstance(sink, SinkMachine) else None
+    return (mark.history, mark.position, mark.k) if mark is not None else (0, *NOTHING)
 
 
 def replicas_of(host: Host) -> Iterator[ReplicaMachine]:

@@ -1,0 +1,129 @@
+"""What several measurements of a group share: the plan, the report that they fill, and the steps that they take."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from statistics import median
+from time import monotonic_ns
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.cli.bench.crew import Crew, Setting, config_text, crew_of, member_names
+from holdfast.cli.bench.report import Report
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.node.config import parse_config
+from holdfast.runtime.control import ask
+from holdfast.types import SECOND
+
+MEMBERS: Final = 4
+SIZE: Final = 1000
+PARTS: Final = ("throughput", "leader", "loss", "memory")
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What is measured, and how long."""
+
+    parts: tuple[str, ...] = PARTS
+    seconds: float = 3.0
+    rounds: int = 2
+    loss_rate: float = 1000.0
+    """Messages per second, of all sources together, under which loss is measured."""
+    slow_messages: int = 400_000
+    """Messages of the measurement of memory, by all sources together."""
+
+
+class Bench:
+    """One run: its plan, its report, and a directory for the crews."""
+
+    def __init__(self, report: Report, plan: Plan, directory: Path) -> None:
+        self.report = report
+        self.plan = plan
+        self.directory = directory
+        self._crews = 0
+
+    def crew_of(self, setting: Setting) -> AbstractAsyncContextManager[Crew]:
+        self._crews += 1
+        return crew_of(setting, self.directory / f"crew{self._crews}")
+
+    async def attempt(
+        self, name: str, setting: Setting, measure: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Measure, or say why not: this version does not know the setting, or the run did not work out."""
+        reason = unknown(setting)
+        if not reason:
+            try:
+                await measure()
+            except HoldfastError as error:
+                reason = str(error)
+        if reason:
+            self.report.not_measured[name] = reason
+
+    def latency(self, name: str, answers: list[dict[str, Any]]) -> None:
+        """How long messages took, in the middle of all members."""
+        for share in ("p50", "p99", "max"):
+            value = median(answer["latency_us"][share] for answer in answers)
+            self.report.figures[f"{name}_{share}_us"] = round(value)
+
+
+def unknown(setting: Setting) -> str:
+    """Why this version cannot do what a setting asks for; empty when it can."""
+    names = member_names(setting.members)
+    plain = msgspec.structs.replace(setting, security="plain")
+    text = config_text(plain, names, list(range(7001, 7001 + len(names))), 0, Path("/nowhere"))
+    try:
+        parse_config(text, "this version")
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def rate_of(answers: list[dict[str, Any]], start_ns: int) -> float:
+    """Deliveries per second and member."""
+    rates = [int(a["count"]) * SECOND / max(1, int(a["last_ns"]) - start_ns) for a in answers]
+    return sum(rates) / len(rates)
+
+
+def check_same(answers: list[dict[str, Any]], sent: int | None) -> None:
+    """A figure counts only if all replicas applied the same, and everything (if `sent` says how much that is)."""
+    if len({answer["digest"] for answer in answers}) > 1:
+        raise HoldfastError(f"replicas applied different orders: {answers}")
+    counts = {answer["count"] for answer in answers}
+    if any(answer["doubled"] for answer in answers) or (sent is not None and counts != {sent}):
+        raise HoldfastError(f"{sent} messages were sent, {sorted(counts)} were applied")
+
+
+async def paced(
+    crew: Crew, rate: float, seconds: float, options: dict[str, Any] | None = None
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """`rate` messages per second, from all sources together: what each source did, and what each replica saw."""
+    each = rate / len(crew.hands)
+    await crew.all("begin")
+    warm = await crew.all("send", size=SIZE, seconds=0.5, rate=each, **(options or {}))
+    await crew.all("settled", expect=total_of(warm))
+    await crew.all("begin", timed=True)
+    sent = await crew.all("send", size=SIZE, seconds=seconds, rate=each, **(options or {}))
+    return sent, await crew.all("settled", expect=total_of(sent))
+
+
+async def flat_out(
+    crew: Crew, seconds: float, options: dict[str, Any] | None = None
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
+    """As fast as the group takes it: what each source did, what each replica saw, and when it began."""
+    await crew.all("begin")
+    warm = await crew.all("send", size=SIZE, seconds=0.5, **(options or {}))
+    await crew.all("settled", expect=total_of(warm))
+    await crew.all("begin")
+    start_ns = monotonic_ns()
+    sent = await crew.all("send", size=SIZE, seconds=seconds, **(options or {}))
+    return sent, await crew.all("settled", expect=total_of(sent)), start_ns
+
+
+def total_of(sent: list[dict[str, Any]]) -> int:
+    return sum(int(answer["sent"]) for answer in sent)
+
+
+def add_fault(control: Path, **rule: Any) -> None:
+    ask(control, {"do": "fault", **rule})

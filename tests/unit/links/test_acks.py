@@ -1,0 +1,95 @@
+"""When what came in on a channel is acknowledged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.links.channel import ChannelOut
+from holdfast.links.inlet import ACK_BYTES, ACK_DELAY, ACK_SOON, Inlet
+from holdfast.types import NEVER, SECOND, FlowId, NodeId
+from holdfast.wire.frames import Chunk
+
+T = 1000 * SECOND
+PEER = NodeId(b"p" * 16)
+
+
+def chunks(size: int, count: int = 1) -> list[Chunk]:
+    """Pieces of a channel, one message each."""
+    out = ChannelOut(16)
+    frames = []
+    for _ in range(count):
+        out.write([bytes(size)])
+        for part in out.pump(T, FlowId(1), 1 << 20, 1 << 17, datagrams=False):
+            assert isinstance(part, tuple)
+            frames.append(Chunk(16, sum(len(f.data) for f in frames), part[1]))
+    return frames
+
+
+@pytest.fixture
+def inlet() -> Inlet:
+    return Inlet(PEER, {})
+
+
+def take(inlet: Inlet, frames: list[Chunk], stream: bool) -> None:
+    for frame in frames:
+        assert inlet.take(frame, stream) is None
+
+
+def said(inlet: Inlet, now: int, leaving: bool = False) -> list[Any]:
+    return inlet.acks(now, leaving)[0] if inlet.owes else []
+
+
+def test_what_came_in_a_datagram_is_acknowledged_at_once(inlet: Inlet) -> None:
+    take(inlet, chunks(10), stream=False)
+    assert inlet.in_hurry
+    (ack,) = said(inlet, T)
+    assert ack.upto > 10
+    assert not said(inlet, T + SECOND)
+
+
+def test_what_came_on_a_stream_is_acknowledged_once_and_in_time(inlet: Inlet) -> None:
+    """A stream loses nothing by itself: one acknowledgement serves all that came in a while."""
+    pieces = chunks(10, count=5)
+    for n, piece in enumerate(pieces):
+        take(inlet, [piece], stream=True)
+        assert not inlet.in_hurry
+        assert inlet.owe(T + n) == T + ACK_DELAY
+        assert not said(inlet, T + n)
+    assert not said(inlet, T + ACK_DELAY - 1)
+    (ack,) = said(inlet, T + ACK_DELAY)
+    assert ack.upto == sum(len(piece.data) for piece in pieces)
+    assert inlet.deadline == NEVER
+    assert not said(inlet, T + SECOND)
+
+
+def test_an_acknowledgement_goes_along_with_what_leaves_anyway_but_not_with_every_packet(
+    inlet: Inlet,
+) -> None:
+    take(inlet, chunks(10), stream=True)
+    inlet.owe(T)
+    assert not said(inlet, T + ACK_SOON - 1, leaving=True)
+    assert said(inlet, T + ACK_SOON, leaving=True)
+
+
+def test_much_is_acknowledged_without_waiting(inlet: Inlet) -> None:
+    size = 7 << 10
+    pieces = chunks(size, count=ACK_BYTES // size + 1)
+    few = ACK_BYTES // (size + 64)
+    take(inlet, pieces[:few], stream=True)
+    assert not inlet.in_hurry
+    take(inlet, pieces[few:], stream=True)
+    assert inlet.in_hurry
+    assert said(inlet, T)
+
+
+def test_a_piece_that_comes_twice_and_a_peer_that_asks_are_answered_at_once(inlet: Inlet) -> None:
+    (piece,) = chunks(10)
+    take(inlet, [piece], stream=True)
+    inlet.hurry()
+    assert said(inlet, T)
+    take(inlet, [piece], stream=True)
+    acks, unheard = inlet.acks(T, leaving=False)
+    assert acks
+    assert unheard

@@ -1,0 +1,154 @@
+"""The driver: what runs a turn at once, and what waits for the next one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast.group.ports import Applied, Apply, Batch, Output, SnapshotTaken
+from holdfast.machine import Result
+from holdfast.runtime import driver as module
+from holdfast.runtime.driver import ANSWER_BYTES, ANSWER_NS, Driver
+from holdfast.runtime.loop import LOOP, loop_factory, run
+from holdfast.types import NEVER
+from holdfast.wire.frames import StreamId
+
+UNIT = "replica/book"
+SMALL = Applied(1, 100)
+
+
+class Core:
+    """Counts turns and keeps what they were given."""
+
+    def __init__(self) -> None:
+        self.turns: list[list[Any]] = []
+
+    def turn(self, _now: int, inputs: Any) -> Result:
+        self.turns.append([item for _, item in inputs])
+        return Result(len(self.turns), [], [], [], [], more=False)
+
+    def next_deadline(self) -> int:
+        return NEVER
+
+
+class Worker:
+    def submit(self, _job: Any) -> None:
+        pass
+
+
+class Clock:
+    now = 10**12
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def with_driver(test: Callable[[Driver, Core, Clock], Any], monkeypatch: Any) -> None:
+    clock = Clock()
+    monkeypatch.setattr(module, "monotonic_ns", clock)
+
+    async def main() -> None:
+        core = Core()
+        nothing: Any = lambda *_: None
+        driver = Driver(core, *[nothing] * 7)  # type: ignore[arg-type]  # all that a turn needs
+        driver.workers[UNIT] = Worker()  # type: ignore[assignment]
+        await test(driver, core, clock)
+        driver.halt()
+
+    asyncio.run(main())
+
+
+def from_thread(driver: Driver, *items: Any) -> None:
+    def answer() -> None:
+        for item in items:
+            driver.answer_from_thread(UNIT, item)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    thread.join()
+
+
+async def rounds() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def hand_out(driver: Driver) -> None:
+    stream = StreamId(b"s" * 16, 1, 0)
+    driver._apply(Apply(UNIT, 1, 0, Batch(1, stream, 1, [memoryview(b"x")]), 1))
+
+
+def test_that_a_little_was_applied_waits_for_the_next_turn(monkeypatch: Any) -> None:
+    async def test(driver: Driver, core: Core, _clock: Clock) -> None:
+        hand_out(driver)
+        from_thread(driver, SMALL, Applied(2, 100))
+        await rounds()
+        assert not core.turns
+        driver.wake()
+        await rounds()
+        assert core.turns == [[SMALL, Applied(2, 100)]]
+
+    with_driver(test, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "urgent",
+    [
+        Applied(3, ANSWER_BYTES),
+        Applied(3, 1, (Output(1, 0, "desk", b"x"),)),
+        SnapshotTaken(1, 3, b""),
+    ],
+    ids=["much", "outputs", "a state"],
+)
+def test_what_somebody_may_wait_for_runs_a_turn_and_overtakes_nothing(
+    urgent: Any, monkeypatch: Any
+) -> None:
+    async def test(driver: Driver, core: Core, _clock: Clock) -> None:
+        hand_out(driver)
+        from_thread(driver, SMALL, urgent)
+        await rounds()
+        assert core.turns == [[SMALL, urgent]]
+
+    with_driver(test, monkeypatch)
+
+
+def test_an_application_that_takes_its_time_asks_for_a_turn_itself(monkeypatch: Any) -> None:
+    """The turn that would have looked is over, so nobody looks any more."""
+
+    async def test(driver: Driver, core: Core, clock: Clock) -> None:
+        hand_out(driver)
+        clock.now += ANSWER_NS
+        driver.wake()
+        await rounds()
+        assert core.turns == [[]]
+        from_thread(driver, SMALL)
+        await rounds()
+        assert core.turns == [[], [SMALL]]
+
+    with_driver(test, monkeypatch)
+
+
+def test_a_turn_takes_place_in_time_to_look_for_answers(monkeypatch: Any) -> None:
+    async def test(driver: Driver, _core: Core, clock: Clock) -> None:
+        hand_out(driver)
+        driver._arm()
+        assert driver._timer_at == clock.now + ANSWER_NS
+
+    with_driver(test, monkeypatch)
+
+
+def test_nodes_run_on_uvloop_unless_they_are_told_otherwise(monkeypatch: Any) -> None:
+    uvloop = pytest.importorskip("uvloop")
+    monkeypatch.delenv(LOOP, raising=False)
+    assert loop_factory() is uvloop.new_event_loop
+    monkeypatch.setenv(LOOP, "asyncio")
+    assert loop_factory() is asyncio.new_event_loop
+
+    async def answer() -> int:
+        return 42
+
+    assert run(answer()) == 42
