@@ -110,6 +110,31 @@ def test_a_probe_arrives_on_the_flow_that_it_was_sent_on(
         assert watches[name].probes == [(there, size)]
 
 
+def test_both_ends_number_what_they_send_on_a_connection_that_measures(
+    world: ConformanceWorld,
+) -> None:
+    """In a plain domain, too: what the end that accepted it sends is not taken for what the other has sent before."""
+    assert world.until(lambda: settled(world))
+    watches = {name: Watch(world, name) for name in ("ann", "ben")}
+    ends = (("ann", "ben"), ("ben", "ann"))
+    open_flows = {name: flows(world, name, peer, "red") for name, peer in ends}
+    inbound = {f.inbound for found in open_flows.values() for f in found.values() if f.stream}
+    assert inbound == {True, False}
+    for _ in range(20):
+        for name, peer in ends:
+            for mss in (536, 1460):
+                flow = open_flows[name][f"tcp mss:{mss}"].flow
+                probe(world, name, link_unit(world.core(peer).me.node), flow, mss + 40)
+    assert world.until(lambda: all(len(watch.probes) >= 40 for watch in watches.values()))
+    for name, peer in ends:
+        for mss in (536, 1460):
+            there = flows(world, name, peer, "red")[f"tcp mss:{mss}"].flow
+            assert watches[name].probes.count((there, mss + 40)) == 20
+        link = world.core(name).link(world.core(peer).me.node)
+        assert link is not None
+        assert link.rejected == {}
+
+
 def test_fragments_that_are_lost_hurt_nothing_else(world: ConformanceWorld) -> None:
     assert world.until(lambda: settled(world))
     watch = Watch(world, "ben")

@@ -34,7 +34,7 @@ def _ip(*words: str) -> None:
 
 @contextmanager
 def cable(mtu: int) -> Iterator[tuple[str, str]]:
-    """The names of two namespaces: 10.77.0.1 lives in the first, 10.77.0.2 in the second."""
+    """The names of two namespaces: 10.77.0.1 and fd77::1 live in the first, 10.77.0.2 and fd77::2 in the second."""
     stem = f"hf{os.getpid()}x{next(_numbers)}"
     names = (f"{stem}a", f"{stem}b")
     for name in names:
@@ -44,6 +44,7 @@ def cable(mtu: int) -> Iterator[tuple[str, str]]:
         _ip("link", "add", "c0", *ends[0], "type", "veth", "peer", "name", "c0", *ends[1])
         for number, name in enumerate(names, 1):
             _ip("-n", name, "address", "add", f"10.77.0.{number}/24", "dev", "c0")
+            _ip("-n", name, "address", "add", f"fd77::{number}/64", "dev", "c0", "nodad")
             _ip("-n", name, "link", "set", "lo", "up")
             # One segment at a time, or the tap would see what a card cuts later.
             _ip("-n", name, "link", "set", "c0", "up", "mtu", str(mtu), "gso_max_segs", "1")

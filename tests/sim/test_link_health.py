@@ -77,7 +77,11 @@ RED = [(kind, "red") for kind in ("udp", "tcp", "frag")]
         ("filter udp", "udp", (False, 1500, ()), 1.2),
         ("filter frag", "frag", (False, 0, ()), 6),
         ("blackout", "udp", (False, 1500, ()), 1.2),
-        ("filter tcp", "tcp", (False, 1500, ()), 6),
+        ("filter tcp", "tcp", (False, 1500, ()), 2),
+        ("blackout", "tcp", (False, 1500, ()), 1.3),
+        ("over 1400 only tcp", "tcp", (True, 1280, ()), 1.6),
+        ("over 1000 only tcp", "tcp", (True, 1000, ()), 1.6),
+        ("pattern 5555555555555555 only tcp", "tcp", (True, 1500, ("55",)), 2),
     ],
 )
 def test_each_soft_error_is_found_in_its_direction_and_nowhere_else(
@@ -106,6 +110,21 @@ def test_each_soft_error_is_found_in_its_direction_and_nowhere_else(
     assert all(domain.core(name).directory.members for name in ("n1", "n2"))
     domain.world.network.remove(number)
     assert domain.world.run_until(domain.all_sound, 15 * SECOND)
+
+
+def test_a_limit_of_streams_is_found_also_when_a_large_message_has_stopped_the_data() -> None:
+    """The connection that carries data is silent then; those that measure small segments are not."""
+    domain = Domain()
+    domain.break_("red n1->n2 over 1000 only tcp")
+    core, host = domain.core("n1"), domain.world.hosts["n1"]
+    link = core.link(domain.core("n2").me.node)
+    assert link is not None
+    (stream,) = [f for f in link.flows.values() if f.path == "red/red/tcp"]
+    host.flows[stream.flow].send([bytes(1400)])
+    ok = domain.world.run_until(
+        lambda: row_of(domain, "n1", "n2", "tcp") == (True, 1000, ()), 2 * SECOND
+    )
+    assert ok, domain.row("n1", "n2", "tcp")
 
 
 def test_loss_is_said_as_a_rate_and_as_nothing_else() -> None:

@@ -34,6 +34,8 @@ CODES_MAX: Final = 256
 SEGMENT: Final = 64
 IP_TCP: Final = 40
 IP_HEAD: Final = 20
+TURN: Final = 200
+"""So many round numbers have one order of fills, and the next as many the other."""
 SIZE_MIN: Final = 200
 SIZE_MAX: Final = 65_535
 _NEUTRAL_FILL: Final = bytes(range(256))
@@ -143,6 +145,14 @@ def fill_of(patterns: tuple[str, ...], fill: int, turn: int = 0) -> memoryview:
         octets = pattern_bytes(pattern) or b"\0"
         segments.append((octets * (SEGMENT // len(octets) + 1))[: max(SEGMENT, len(octets))])
     return memoryview(b"".join(segments))
+
+
+def in_order(fills: int, pair: int) -> tuple[int, ...]:
+    """The order in which the fills of one size are sent on a stream: what is behind a lost one waits for it, so it must
+    be known which that is. Patterns take turns in being last, or one that is behind another would never be judged."""
+    patterns = range(FIRST_PATTERN, fills)
+    turned = pair // TURN & 1
+    return (NEUTRAL, MIXED, *(reversed(patterns) if turned else patterns))
 
 
 def fragments(lane: str, size: int, mtu: int = 1500) -> int:

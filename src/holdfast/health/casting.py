@@ -23,14 +23,19 @@ class Caster:
     def cast(self, now: Nanos, due: list[Path], out: Outbox) -> dict[Group, list[int]]:
         """Send what the listeners of these paths are due. For each group what went out, to be announced to all."""
         wanted: dict[Group, dict[int, Speaker]] = {}
+        bad: dict[Group, tuple[str, ...]] = {}
         for path in due:
+            if path.speaker.hears_casts:
+                group = group_of(path)
+                bad[group] = bad.get(group, ()) + path.speaker.lanes["multicast"].bad
             if path.speaker.due_at <= now:
                 for index in path.speaker.casts(now):
                     wanted.setdefault(group_of(path), {})[index] = path.speaker
         sent: dict[Group, list[int]] = {}
         for group, indexes in wanted.items():
             adapter = group[0]
-            sends, cost = _probes(now, sorted(indexes.items(), key=lambda item: item[0]))
+            ordered = sorted(indexes.items(), key=lambda item: item[0])
+            sends, cost = _probes(now, ordered, bad.get(group, ()))
             if sends and self._throttle.take(now, self._bucket(now, adapter), adapter, cost):
                 sent[group] = list(indexes)
                 for send in sends:
@@ -51,8 +56,11 @@ def group_of(path: Path) -> Group:
     return path.key[1], path.speaker.plan.id
 
 
-def _probes(now: Nanos, wanted: list[tuple[int, Speaker]]) -> tuple[list[SendFrame], int]:
-    """Probes, each made by one of the speakers that want it, and their bytes."""
+def _probes(
+    now: Nanos, wanted: list[tuple[int, Speaker]], bad: tuple[str, ...]
+) -> tuple[list[SendFrame], int]:
+    """Probes, each made by one of the speakers that want it, and their bytes. A mixed one holds no pattern that is
+    `bad` for any of those who should hear it: they would miss it and be in doubt again and again."""
     sends = []
     cost = 0
     for index, speaker in wanted:
@@ -60,7 +68,7 @@ def _probes(now: Nanos, wanted: list[tuple[int, Speaker]]) -> tuple[list[SendFra
         rung, fill = divmod(index, lane.plan.fills)
         size, flow = lane.plan.sizes[rung], speaker.flow_of(lane, 0)
         if flow is not None:
-            probe = speaker.probe(lane, index, fill, size, pair_at(now))
+            probe = speaker.probe(lane, index, fill, size, pair_at(now), bad)
             sends.append(SendFrame(probe, SYNC, flow, size))
             cost += size
     return sends, cost

@@ -79,7 +79,11 @@ def _one_direction(rows: Rows, flapping: bool) -> list[SoftError]:
     alive = any(row.alive for row in rows.values())
     if not alive:
         return [SoftError(DEAD, ""), *errors]
+    whole = rows.get("udp")
+    limited = whole is not None and whole.alive and 0 < whole.size < whole.size_max
     for kind, row in sorted(rows.items()):
+        if kind == "frag" and limited and (not row.alive or row.size < row.size_max):
+            continue  # fragments are as large as packets come: it is the same limit
         if not row.alive:
             errors.append(SoftError(MULTICAST if kind == "multicast" else PROTOCOL, kind))
             continue

@@ -13,7 +13,14 @@ from typing import Final
 
 import msgspec
 
-from holdfast.health.attributes import FIRST_PATTERN, MIXED, NEUTRAL, LanePlan, fragments
+from holdfast.health.attributes import (
+    FIRST_PATTERN,
+    MIXED,
+    NEUTRAL,
+    LanePlan,
+    fragments,
+    in_order,
+)
 from holdfast.health.evidence import HIT, SUSPECT, compound_loss, miss_weight
 from holdfast.types import MILLISECOND, Nanos
 
@@ -30,9 +37,13 @@ TRIAL_ROUNDS: Final = 2
 TRIAL_ROUNDS_MAX: Final = 30
 TRIAL_NS: Final = 500 * MILLISECOND
 """After this time the sender is told again of a doubt that is not settled."""
-STREAM_SETTLE_NS: Final = 300 * MILLISECOND
+STREAM_SETTLE_NS: Final = 260 * MILLISECOND
+"""What a stream lost it has sent again by now, for the first time: to be missing, it must have been lost twice."""
+STREAM_TRIES: Final = 2
+STREAM_MISSES_MIN: Final = 2
 STREAM_SPACING_NS: Final = 400 * MILLISECOND
-"""A stream sends again what was lost, and everything waits behind it: one loss is one miss, not ten."""
+"""When a connection is stuck everything waits behind what was lost: one loss is one miss, not ten. The next one that
+counts is on another connection, or so much later that it was sent once more."""
 
 
 class Values(msgspec.Struct, frozen=True, gc=False):
@@ -59,22 +70,28 @@ class Rung:
         "passes",
         "sent",
         "size",
+        "stuck",
+        "tries",
     )
 
     def __init__(self, size: int, packets: int) -> None:
         self.size = size
         self.packets = packets
-        """All of them must arrive; on a stream, what is lost and what is sent again."""
+        """All of them must arrive."""
         self.passes: bool | None = None
         self.limit = 0
         """Evidence that nothing of this size or above passes."""
         self.alone = 0
         """Evidence that this size does not pass, whatever the others do."""
         self.misses = 0
-        self.missed_at: Nanos = 0
         self.heard = 0
         self.sent = False
         """Whether the sender has ever sent it."""
+        self.missed_at: Nanos = 0
+        self.stuck = False
+        """On a stream: its connection lets nothing pass any more."""
+        self.tries = 1
+        """How often what was missing last had been sent."""
 
 
 class Bits:
@@ -100,15 +117,19 @@ class Lane:
         "_judged",
         "_rounds",
         "_threshold",
+        "_void",
         "bits",
         "doubts",
+        "heard_at",
         "ignored",
+        "misses_min",
         "name",
         "news",
         "plan",
         "rungs",
         "settle_ns",
         "stream",
+        "stuck",
         "surprises",
         "trial",
         "trial_at",
@@ -118,6 +139,9 @@ class Lane:
         self.name = plan.name
         self.stream = plan.name == "tcp"
         self.settle_ns = STREAM_SETTLE_NS if self.stream else SETTLE_NS
+        self.misses_min = STREAM_MISSES_MIN if self.stream else MISSES_MIN
+        self.stuck: list[int] = []
+        """Sizes whose connection is of no use any more; on another one it may pass."""
         self.rungs: list[Rung] = []
         self.bits: list[Bits] = []
         self.doubts: dict[int, int] = {}
@@ -132,10 +156,14 @@ class Lane:
         """Rounds with everything apart that were judged since the sender began, or was told of a doubt; None: no
         doubt is being settled."""
         self.trial_at: Nanos = 0
+        self.heard_at: Nanos = 0
+        """When something of it arrived last."""
         self._threshold = 1 << 30
         self._calm = False
         """Everything that is sent passes, and no evidence speaks against any of it."""
         self._rounds: dict[int, tuple[int, Nanos]] = {}
+        self._void: dict[int, int] = {}
+        """What of a round, as bits, went out on a connection that is gone."""
         self._arrived: dict[int, int] = {}
         self._judged: dict[int, tuple[int, Nanos]] = {}
         self.adopt(plan, patterns, mtu)
@@ -147,8 +175,7 @@ class Lane:
         names = patterns[: plan.fills - FIRST_PATTERN]
         self.plan = plan
         self.rungs = [
-            rungs.get(size) or Rung(size, 2 if self.stream else fragments(plan.name, size, mtu))
-            for size in plan.sizes
+            rungs.get(size) or Rung(size, fragments(plan.name, size, mtu)) for size in plan.sizes
         ]
         self.bits = [bits.get(name) or Bits(name) for name in names]
         self._calm = False
@@ -157,10 +184,21 @@ class Lane:
     def forget(self) -> None:
         """What is under way says nothing any more."""
         self._rounds.clear()
+        self._void.clear()
         self._arrived.clear()
         self._judged.clear()
         self.doubts.clear()
         self.surprises = 0
+
+    def renewed(self, size: int) -> None:
+        """The connection of a size is gone, or another one: what was under way on it says nothing any more."""
+        for number, rung in enumerate(self.rungs):
+            if rung.size != size:
+                continue
+            rung.stuck = False
+            void = ((1 << self.plan.fills) - 1) << number * self.plan.fills
+            for pair in self._rounds:
+                self._void[pair] = self._void.get(pair, 0) | void
 
     # -- what passes ---------------------------------------------------------------------------------------------
 
@@ -219,7 +257,8 @@ class Lane:
                 found |= 1 << index
         if not found or (self.trial is not None and now - self.trial_at < TRIAL_NS):
             return 0
-        self.trial, self.trial_at = 0, now
+        # A sender that is short of budget may need longer: what it has sent already counts all the same.
+        self.trial, self.trial_at = self.trial or 0, now
         return found
 
     def begin(self, now: Nanos) -> None:
@@ -241,6 +280,7 @@ class Lane:
 
     def arrived(self, pair: int, index: int, now: Nanos) -> None:
         """A probe came; the basic that announces it may come later, or have come before."""
+        self.heard_at = now
         judged = self._judged.get(pair)
         if judged is not None:
             self._late(index, judged, now)
@@ -285,10 +325,13 @@ class Lane:
         done = []
         self._threshold = threshold
         for pair, (sent, at) in self._rounds.items():
+            sent &= ~self._void.get(pair, 0)
             got = self._arrived.get(pair, 0) & sent
             if got != sent and now - at < self.settle_ns:
                 continue
             done.append(pair)
+            if self.stream and sent != got:
+                sent = self._reached(pair, sent, got, now)
             if sent != got or not self._calm:
                 self._weigh(sent, got, now, loss_ppm, threshold)
             if self.trial is not None and self._apart(sent):
@@ -296,10 +339,30 @@ class Lane:
             self._judged[pair] = (sent & ~got, at)
         for pair in done:
             del self._rounds[pair]
+            self._void.pop(pair, None)
             self._arrived.pop(pair, None)
         while len(self._judged) > ROUNDS_MAX:
             del self._judged[next(iter(self._judged))]
         return bool(done)
+
+    def _reached(self, pair: int, sent: int, got: int, now: Nanos) -> int:
+        """What of a round can be judged on streams: nothing of what is behind something lost on the same connection,
+        and nothing on one that is known to be stuck, until that has sent again what it lost."""
+        for number, rung in enumerate(self.rungs):
+            indexes = [self.plan.index(number, fill) for fill in in_order(self.plan.fills, pair)]
+            missing = [1 << index for index in indexes if sent & ~got & 1 << index]
+            if not missing:
+                continue
+            counts = not rung.stuck or now - rung.missed_at >= STREAM_SPACING_NS
+            sent &= ~sum(missing[1:] if counts else missing)
+            if counts:
+                rung.tries = 1 if rung.stuck else STREAM_TRIES
+                rung.missed_at = now
+            rung.stuck = True
+            # What is known not to pass may stay stuck, unless other sizes pass again.
+            if (rung.passes is not False or self.surprises) and rung.size not in self.stuck:
+                self.stuck.append(rung.size)
+        return sent
 
     def _apart(self, sent: int) -> bool:
         """Whether a round holds neutral packets of several sizes: what is sent to settle a doubt."""
@@ -321,21 +384,20 @@ class Lane:
             rung = self.rungs[number]
             rung.sent = rung.sent or bool(tried & 1 << NEUTRAL or came)
             miss = miss_weight(compound_loss(loss_ppm, rung.packets))
+            if self.stream:
+                miss *= rung.tries
             if came:
                 above_passed = True
                 self._size_passed(number, rung)
-            elif tried >> NEUTRAL & 1 and now - rung.missed_at >= self._spacing():
+            elif tried >> NEUTRAL & 1 or self.stream:
                 if not above_passed:
                     together += 0 if rung.passes is False else miss
                     rung.limit = min(self._cap(rung.passes), rung.limit + max(together, miss))
                 rung.alone = min(self._cap(rung.passes), rung.alone + miss)
-                rung.misses += 1
-                rung.missed_at = now
+                # A mixed packet says that something is wrong; that it is the size, neutral ones must say.
+                rung.misses += tried >> NEUTRAL & 1
             self._weigh_fills(number, tried, came, miss, threshold)
         self._settle(threshold)
-
-    def _spacing(self) -> Nanos:
-        return STREAM_SPACING_NS if self.stream else 0
 
     def _size_passed(self, number: int, rung: Rung) -> None:
         rung.heard += 1
@@ -360,7 +422,9 @@ class Lane:
                 self.ignored = True
             if came >> fill & 1:
                 self.doubts.pop(index, None)
-                if not believed and fill != MIXED:
+                if believed:
+                    self.surprises &= ~(1 << index)
+                elif fill != MIXED:
                     self.surprises |= 1 << index
                 if bit is not None:
                     bit.heard += 1
@@ -390,7 +454,7 @@ class Lane:
     def _decide(self, threshold: int) -> None:
         limited = False
         for rung in self.rungs:
-            enough = rung.misses >= MISSES_MIN
+            enough = rung.misses >= self.misses_min
             # A limit is one of everything above it as well.
             limited = limited or (enough and rung.passes is not False and rung.limit >= threshold)
             against = (enough and rung.alone >= threshold) or (limited and rung.misses > 0)
@@ -403,7 +467,7 @@ class Lane:
                 rung.limit = 0
                 self.news = True
         for bit in self.bits:
-            if bit.score >= threshold and bit.misses >= MISSES_MIN and bit.passes is not False:
+            if bit.score >= threshold and bit.misses >= self.misses_min and bit.passes is not False:
                 bit.passes = False
                 bit.score = self._cap(False)
                 self.news = True

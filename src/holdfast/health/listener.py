@@ -13,13 +13,14 @@ from holdfast.health.attributes import KIND_OF, MIXED, Plan, heard_plan
 from holdfast.health.lane import SETTLE_NS_MAX, Lane, Values
 from holdfast.health.liveness import PROMISE_MAX, Liveness
 from holdfast.health.metrics import Throughput
-from holdfast.health.speaker import lane_of
+from holdfast.health.speaker import lane_of, segment_size
 from holdfast.health.state import BORROWED, UNKNOWN, Heard, State, state_of
 from holdfast.links.ports import FlowReady
 from holdfast.types import MILLISECOND, NEVER, FlowId, Nanos
 from holdfast.wire.frames import AnyFrame, Basic, Confirm, Heeded, Notice, Probe, Settled, Signature
 
 ASK_NS: Final = 500 * MILLISECOND
+STREAMS_SILENT_NS: Final = 1000 * MILLISECOND
 _DATAGRAMS: Final = ("udp", "alt")
 
 
@@ -34,6 +35,10 @@ class PathListener:
         self.local = ready.adapter
         self.flows: dict[FlowId, Heard] = {}
         self.lanes: dict[str, Lane] = {}
+        self.segments: dict[int, FlowId] = {}
+        """The connection that measures each size of segments."""
+        self.stuck: list[FlowId] = []
+        """Connections that let nothing pass any more: others must take their place."""
         self.stated: dict[str, Values] = {}
         """What was acknowledged and confirmed of each lane, and so is published."""
         self.replies: list[AnyFrame] = []
@@ -55,6 +60,7 @@ class PathListener:
         self._signature_n = 0
         self._asked_at = now - ASK_NS
         self._announced_ns = 0
+        self._segments_known: dict[int, bool] = {}
         self._excused_to: Nanos = -1
         self._rate = Throughput()
 
@@ -70,7 +76,14 @@ class PathListener:
             self._mute = False
             self._changed("udp", worse=False)
         lane = self.lanes.get(lane_of(ready))
-        if lane is not None:
+        size = segment_size(ready)
+        known = size in self._segments_known
+        if size:
+            self._segments_known[size] = True
+            self.segments[size] = ready.flow
+            if lane is not None:
+                lane.renewed(size)
+        if lane is not None and not known:
             lane.begin(now)
 
     def unheard(self, use: str) -> None:
@@ -81,6 +94,10 @@ class PathListener:
 
     def flow_lost(self, flow: FlowId) -> str:
         """The flow is gone; the kind that has no flow left because of that, if any."""
+        for size in [size for size, known in self.segments.items() if known == flow]:
+            del self.segments[size]
+            if (lane := self.lanes.get("tcp")) is not None:
+                lane.renewed(size)
         heard = self.flows.pop(flow, None)
         if heard is None:
             return ""
@@ -130,6 +147,11 @@ class PathListener:
         for code in frame.sent:
             if code < len(plan.codes):
                 planned, index = plan.codes[code]
+                if (
+                    planned.name == "tcp"
+                    and planned.sizes[index // planned.fills] not in self.segments
+                ):
+                    continue  # it went out on a connection that is gone
                 masks[planned.name] = masks.get(planned.name, 0) | 1 << index
         for name, mask in masks.items():
             lane = self.lanes[name]
@@ -236,15 +258,16 @@ class PathListener:
         datagrams = [h for h in self.flows.values() if not h.live.stream]
         streams = [h for h in self.flows.values() if h.live.stream]
         for heard in (*datagrams, *streams):
-            alone = any(h.live.alive for h in datagrams)
+            # One that sends rarely may be as dead as the others, and not be missed yet: it must have been heard lately.
+            alone = any(h.live.alive and h.live.punctual(now) for h in datagrams)
             if heard.live.silent(now, evidence, loss_ppm if heard.live.stream else 0, alone):
                 self._forget(heard.lane)
                 self._life(heard)
 
     def _judge(self, now: Nanos, name: str, lane: Lane, evidence: int) -> None:
         live = self._live(name)
-        if lane.stream and live is not None and now - live.heard_at > 3 * live.promise_ns // 2:
-            lane.forget()  # streams are silent altogether: that is no question of size
+        if lane.stream and live is not None and self._streams_silent(now, live, lane):
+            lane.forget()
             return
         if live is not None:
             patient_ns = min(4000 * live.trip.jitter_us, SETTLE_NS_MAX)
@@ -252,8 +275,18 @@ class PathListener:
         loss_ppm = self._loss(name)
         if lane.judge(now, loss_ppm, evidence):
             self._tell(now, name, lane)
+        if lane.stuck:
+            sizes, lane.stuck = lane.stuck, []
+            self.stuck += [self.segments[size] for size in sizes if size in self.segments]
         if lane.waits:
             self.check_at = min(self.check_at, now + lane.settle_ns)
+
+    @staticmethod
+    def _streams_silent(now: Nanos, live: Liveness, lane: Lane) -> bool:
+        """Whether nothing at all comes on streams: that is no question of size. The one that carries data says less
+        than those that measure: it may itself be stuck behind a message that is too large."""
+        silent = now - live.heard_at > 3 * live.promise_ns // 2
+        return silent and now - lane.heard_at > STREAMS_SILENT_NS
 
     def _tell(self, now: Nanos, name: str, lane: Lane) -> None:
         if lane.calm:

@@ -125,6 +125,15 @@ class Liveness:
         """Whether it has been silent for so long that it may be dead."""
         return now - self._patient_from > self.grace * self.promise_ns
 
+    def punctual(self, now: Nanos) -> bool:
+        """Whether its last promise was kept, or may still be."""
+        return now - self._patient_from <= 3 * self.promise_ns // 2
+
+    @property
+    def fell_at(self) -> Nanos:
+        """From when on it should have been heard, if it is dead."""
+        return self.heard_at if self._unheard else self.heard_at + self.promise_ns
+
     def excuse(self, now: Nanos, pause_ns: Nanos) -> None:
         """This node was late itself: what it did not hear in that time says nothing."""
         self._patient_from = min(now, self._patient_from + pause_ns)

@@ -34,6 +34,7 @@ from holdfast.links.ports import (
     PeerDown,
     PeerUp,
     Received,
+    RenewFlow,
     SendChannel,
     traffic_name,
 )
@@ -335,6 +336,10 @@ class HealthMachine(Machine):
             replies = [encode(frame) for frame in path.replies()]
             if replies:
                 out.down(path.unit, SendChannel(SYNC, replies))
+        if listener.stuck:
+            stuck, listener.stuck = listener.stuck, []
+            for flow in stuck:
+                out.down(path.unit, RenewFlow(flow))
         if listener.changed:
             changed, listener.changed = listener.changed, []
             for kind in changed:

@@ -136,10 +136,28 @@ class Explanation(msgspec.Struct, frozen=True, gc=False):
 
 def states(keeper: KeeperMachine, now: Nanos) -> list[PathState]:
     """The whole table, sorted by path."""
+    return _states(keeper, keeper.paths(), now)
+
+
+def main_states(keeper: KeeperMachine, now: Nanos, paths_max: int) -> tuple[list[PathState], int]:
+    """What of the table matters here, sorted by path, and how many paths were left out: this node's own come first,
+    then those with an error, then the others, as many paths as asked for."""
+    paths = keeper.paths()
+    if len(paths) > paths_max:
+        me = keeper.table.me
+
+        def rank(path: PathKey) -> int:
+            return 0 if me in (path[0], path[2]) else 1 if path in keeper.alarms.active else 2
+
+        paths = sorted(sorted(paths, key=rank)[:paths_max])
+    return _states(keeper, paths, now), len(keeper.paths()) - len(paths)
+
+
+def _states(keeper: KeeperMachine, paths: list[PathKey], now: Nanos) -> list[PathState]:
     alive = keeper.table.living()
     return [
         state(keeper, path, row, now, path[2] not in alive)
-        for path in keeper.paths()
+        for path in paths
         for _, row in sorted(keeper.rows_of(path).items())
     ]
 

@@ -65,12 +65,14 @@ class LaneSender:
     """One lane towards one listener."""
 
     __slots__ = (
+        "_retried",
         "_turn",
         "alive",
         "bad",
         "doubts",
         "flows",
         "holes",
+        "known",
         "name",
         "next_at",
         "patterns",
@@ -88,6 +90,8 @@ class LaneSender:
         self.patterns = patterns[: plan.fills - FIRST_PATTERN]
         self.flows: dict[int, FlowId] = {}
         """The flow that carries it, or one for each size."""
+        self.known: dict[int, bool] = {}
+        """Sizes that have had a flow."""
         self.state = INITIAL
         self.alive = True
         self.size = 0
@@ -100,6 +104,8 @@ class LaneSender:
         self.retry_at: Nanos = NEVER
         self.period_ns: Nanos = 0
         self._turn = 0
+        self._retried = False
+        """What was chosen last is of `diag_retry`."""
 
     def event(self, event: str) -> None:
         self.state = TRANSITIONS[self.state, event]
@@ -147,7 +153,8 @@ class LaneSender:
         indexes = [self.plan.index(n, NEUTRAL) for n in failed]
         passing = self.passing()
         if self.bad and passing:
-            best = passing[-1]
+            # Large datagrams are dear: the smallest that is fragmented shows as well whether the pattern passes.
+            best = passing[0] if self.name == "frag" else passing[-1]
             fills = [FIRST_PATTERN + n for n, name in enumerate(self.patterns) if name in self.bad]
             indexes += [self.plan.index(best, fill) for fill in (NEUTRAL, *fills)]
         return indexes
@@ -172,6 +179,7 @@ class LaneSender:
 
     def choose(self, now: Nanos, signatures: Signatures) -> list[int]:
         """The combinations that are due, most important first."""
+        self._retried = False
         if not self.flows or now < self.next_at:
             return self._retries(now, signatures)
         if self.state == STABLE:
@@ -179,6 +187,12 @@ class LaneSender:
             return self._retries(now, signatures) or self._stable()
         self.next_at = now + self.focus_ns(signatures) - MILLISECOND
         return self._apart()
+
+    def postpone(self, now: Nanos) -> None:
+        """What was chosen could not be paid for: it stays due."""
+        self.next_at = min(self.next_at, now + MILLISECOND)
+        if self._retried:
+            self.retry_at = min(self.retry_at, now + MILLISECOND)
 
     def sent(self) -> None:
         """A round went out."""
@@ -191,6 +205,7 @@ class LaneSender:
         if not self.flows or now < self.retry_at or self.state != STABLE:
             return []
         self.retry_at = now + signatures.diag_retry.period_ns - MILLISECOND
+        self._retried = True
         self._turn += 1
         failed = self.retry()
         sizes = [index for index in failed if index % self.plan.fills == NEUTRAL]

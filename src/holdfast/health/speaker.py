@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.health.attributes import MIXED, NEUTRAL, Plan, bytes_on_wire, fill_of
+from holdfast.health.attributes import MIXED, NEUTRAL, Plan, bytes_on_wire, fill_of, in_order
 from holdfast.health.config import SIGNATURES, Signatures, Tunables
 from holdfast.health.signature import (
     ALT_EVERY,
@@ -27,6 +27,7 @@ from holdfast.health.signature import (
     lanes_of,
 )
 from holdfast.health.throttle import NORMAL, Throttle
+from holdfast.links.measuring import IP_TCP, mss_of
 from holdfast.links.ports import FlowReady, SendFrame
 from holdfast.types import MILLISECOND, NEVER, SECOND, SYNC, FlowId, Nanos
 from holdfast.wire.frames import Basic, Probe, Settled, Signature, TunablesInfo
@@ -72,6 +73,9 @@ class Speaker:
         self._period_ns = signatures.basic_active.period_ns
         self._spread_at = now
         self._turn = 0
+        self._owed = ""
+        """The lane that waits until the budget does for its round; those that share its turn let it go first, or small
+        rounds would for ever take what a large one needs."""
 
     # -- flows ---------------------------------------------------------------------------------------------------
 
@@ -85,14 +89,16 @@ class Speaker:
         sender = self.lanes.get(lane)
         if sender is None or (lane == "tcp" and not ready.use):
             return
-        size = int(ready.use[4:]) + 40 if ready.use.startswith("mss:") else 0
-        renewed = size in sender.flows
+        size = segment_size(ready)
+        renewed = size in sender.known
         sender.flows[size] = ready.flow
-        if not (
-            renewed and lane == "tcp"
-        ):  # a connection that stalled is replaced: that is no news of the path
+        sender.known[size] = True
+        if not (renewed and lane == "tcp"):
             sender.event(BEGIN)
+        # A connection that stalled is replaced: that is no news of the path, but a doubt can be settled now.
+        if sender.state != STABLE:
             sender.next_at = now
+            self.due_at = min(self.due_at, now + MILLISECOND)
         self.respread(now)
 
     def _drop_pulse(self, lane: str) -> None:
@@ -285,6 +291,8 @@ class Speaker:
             return []
         self._turn += 1
         shared = _SHARED[self._turn % 3 :] + _SHARED[: self._turn % 3]
+        if self._owed:
+            shared = (self._owed, *(name for name in shared if name != self._owed))
         room = ANNOUNCED_MAX - 4
         sent: Sent = []
         for name in ("udp", "alt", *shared):
@@ -295,8 +303,14 @@ class Speaker:
                 continue
             if name not in ("udp", "alt") and room <= 0:
                 continue
+            if self._owed and name in _SHARED and name != self._owed:
+                continue
+            if name == "frag" and self._is_busy():
+                self._owed = "" if name == self._owed else self._owed
+                continue
             chosen = lane.choose(now, self.signatures)
             if not chosen:
+                self._owed = "" if name == self._owed else self._owed
                 continue
             went = self._send_lane(now, lane, chosen[:ANNOUNCED_MAX], pair, sends)
             if went:
@@ -305,12 +319,22 @@ class Speaker:
                 sent.append((lane, went))
         return sent
 
+    def _is_busy(self) -> bool:
+        """Whether what is left of the budget is for doubts about what carries data: fragments are dear and can wait."""
+        if 2 * self._bucket.tokens >= self._bucket.cap:
+            return False
+        lanes = [self.lanes.get(name) for name in ("udp", "tcp")]
+        return any(lane is not None and lane.flows and lane.state != STABLE for lane in lanes)
+
     def _send_lane(
         self, now: Nanos, lane: LaneSender, chosen: list[int], pair: int, sends: list[SendFrame]
     ) -> list[int]:
         """Send these probes, all of them or none: half a round would be paid for and settle nothing."""
         found = []
         cost = 0
+        if lane.name == "tcp":
+            order = in_order(lane.plan.fills, pair)
+            chosen = sorted(chosen, key=lambda index: order.index(index % lane.plan.fills))
         for index in chosen:
             rung, fill = divmod(index, lane.plan.fills)
             size = lane.plan.sizes[rung]
@@ -318,8 +342,11 @@ class Speaker:
             if flow is not None:
                 found.append((index, fill, size, flow))
                 cost += bytes_on_wire(lane.name, size, self.mtu)
-        if not found or not self._throttle.take(now, self._bucket, self.adapter, cost):
-            lane.next_at = min(lane.next_at, now + MILLISECOND)
+        paid = found and self._throttle.take(now, self._bucket, self.adapter, cost)
+        if lane.name in _SHARED:
+            self._owed = "" if paid or not found else lane.name
+        if not paid:
+            lane.postpone(now)
             return []
         for index, fill, size, flow in found:
             sends.append(SendFrame(self.probe(lane, index, fill, size, pair), SYNC, flow, size))
@@ -329,8 +356,19 @@ class Speaker:
         """A multicast went out on this path, too."""
         self._throttle.pay(now, self._bucket, self.adapter, size)
 
-    def probe(self, lane: LaneSender, index: int, fill: int, size: int, pair: int) -> Probe:
-        patterns = lane.good_patterns() if fill == MIXED else lane.patterns
+    def probe(
+        self,
+        lane: LaneSender,
+        index: int,
+        fill: int,
+        size: int,
+        pair: int,
+        bad: tuple[str, ...] = (),
+    ) -> Probe:
+        """`bad`: patterns that others who hear it do not get."""
+        patterns = lane.patterns
+        if fill == MIXED:
+            patterns = tuple(name for name in lane.good_patterns() if name not in bad)
         octets = fill_of(patterns, fill if patterns else NEUTRAL, lane.turn % 8)
         return Probe(lane.plan.base + index, size, pair, self.plan.id, octets)
 
@@ -384,6 +422,11 @@ def announces(lane: str) -> tuple[str, ...]:
 def pair_at(now: Nanos) -> int:
     """The number of the round that is sent now; the same for all paths, because a multicast is of all of them."""
     return now // MILLISECOND & 0xFFFF_FFFF
+
+
+def segment_size(ready: FlowReady) -> int:
+    """The size of the packets that a connection measures; 0 for a flow that is for something else."""
+    return mss + IP_TCP if (mss := mss_of(ready.use)) else 0
 
 
 def lane_of(ready: FlowReady) -> str:

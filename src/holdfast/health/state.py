@@ -88,9 +88,9 @@ def _first_alive(flows: dict[FlowId, Heard]) -> Liveness | None:
 
 
 def _speaks(own: list[Heard]) -> Liveness | None:
-    """The flow that speaks for its kind: one that lives, and was heard after others had fallen silent; for one that
-    sends rarely may be silent as well, and not be missed yet."""
-    fell = max((heard.live.heard_at for heard in own if not heard.live.alive), default=-1)
+    """The flow that speaks for its kind: one that lives, and was heard when others had broken their promise; for one
+    that sends rarely may be silent as well, and not be missed yet."""
+    fell = max((heard.live.fell_at for heard in own if not heard.live.alive), default=-1)
     for heard in own:
         if heard.live.alive and heard.live.heard_at > fell:
             return heard.live

@@ -34,6 +34,7 @@ from holdfast.links.ports import (
     PeerDown,
     PeerUp,
     Received,
+    RenewFlow,
     SendChannel,
     SendFrame,
     link_unit,
@@ -59,8 +60,8 @@ RUNS_KEPT: Final = 4
 PAIRS_MAX: Final = 1000
 LISTENED_MAX: Final = 16
 FLOWS_KNOWN_MAX: Final = 256
-QUIET_NS: Final = 6 * SECOND
-"""By then a connection that was stuck has been given up, and another one is there."""
+QUIET_NS: Final = 500 * MILLISECOND
+"""By then what heartbeats had on the way has arrived, or is stuck; and connections are new."""
 _REPORT_NS: Final = 250 * MILLISECOND
 _SILENT_NS: Final = 30 * SECOND
 
@@ -240,7 +241,7 @@ class StressMachine(Machine):
             return
         self._jobs.append((order, client))
 
-    def _start(self, now: Nanos) -> None:
+    def _start(self, now: Nanos, out: Outbox) -> None:
         """Turn the order at the head of the queue into a job, once the heartbeats have fallen silent: one of theirs
         that does not pass holds up everything behind it on its connection."""
         if not self._jobs:
@@ -251,6 +252,7 @@ class StressMachine(Machine):
             self._quiet_at = now + (QUIET_NS if streams else 0)
         if now < self._quiet_at:
             return
+        self._prepare(out)
         while self._jobs and not isinstance(self._jobs[0], Job):
             order, client = self._jobs[0]
             known = self._known.get(NodeId(order.target), {})
@@ -259,9 +261,23 @@ class StressMachine(Machine):
             lanes = make_lanes(flows, order, self._mtus, self._config.rungs, len(fills))
             self._jobs[0] = Job(now, order, client, lanes, fills)
 
+    def _prepare(self, out: Outbox) -> None:
+        """Begin on connections on which nothing is stuck. One of the two ends does so, or they would do it twice."""
+        if not self._jobs or isinstance(self._jobs[0], Job):
+            return
+        target = NodeId(self._jobs[0][0].target)
+        if self.me < target:
+            flows = [ready for ready in self._flows.values() if ready.peer == target]
+            self._renew(target, [f.flow for f in flows if f.use.startswith("mss:")], out)
+
+    @staticmethod
+    def _renew(target: NodeId, flows: list[FlowId], out: Outbox) -> None:
+        for flow in flows:
+            out.down(link_unit(target), RenewFlow(flow))
+
     def wake(self, now: Nanos, out: Outbox) -> None:
         self._expire(now)
-        self._start(now)
+        self._start(now, out)
         job = self._job()
         if self._jobs:
             out.up(HEALTH, Hush(now + SECOND))
@@ -303,6 +319,7 @@ class StressMachine(Machine):
         job = self._job()
         if job is not None and (job.target, job.order.run) == (peer, frame.run):
             job.counts(now, frame.counts[:LANES_MAX])
+            self._renew(job.target, job.take_stuck(), out)
 
     def _finish(self, now: Nanos, job: Job, out: Outbox) -> None:
         order = job.order

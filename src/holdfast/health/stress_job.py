@@ -1,7 +1,8 @@
 """One stress job: every combination of attributes from this node to one other, several times, at a bounded rate.
 
 Combinations are sent fill by fill. After each fill the listener is asked what came: a stream that lost a segment sends
-the same bytes again and again, so what comes after them says nothing, and the next fill waits for another connection.
+the same bytes again and again, so what comes after them says nothing: the connection is replaced, and the next fill
+waits for the new one. So every combination has a connection on which nothing is in its way.
 Both directions share a connection; one that was replaced meanwhile, perhaps because of the other direction, proves
 nothing, and what was sent on it is sent again.
 
@@ -66,6 +67,7 @@ class Lane:
         "ready",
         "sent",
         "sizes",
+        "stuck",
         "tries",
         "wanted",
     )
@@ -94,14 +96,16 @@ class Lane:
         self.disturbed = False
         """Its flow was lost while this fill was on its way."""
         self.tries = 0
+        self.stuck: FlowId | None = None
+        """A connection that lost something: nothing more arrives on it."""
         self.dropped = False
-        """Not even a fill without pattern passes: there is nothing to learn from the others."""
+        """There is no connection, however often one was waited for."""
 
     def takes(self) -> bool:
         """Whether something can be sent on it now, and should be."""
         return self.flow is not None and self.wanted and not self.dropped
 
-    def judge(self, codes: range, counted: bytes, first: bool) -> None:
+    def judge(self, codes: range, counted: bytes, rounds: int, first: bool) -> None:
         """What came of the fill of now, and whether it must be sent again."""
         lost = False
         for code in codes:
@@ -111,11 +115,12 @@ class Lane:
             lost = lost or self.heard[code] < self.sent[code]
         tried = any(self.sent[code] for code in codes)
         self.tries += 1
-        unclear = not tried or (lost and self.disturbed)
+        whole = all(self.sent[code] == rounds for code in codes)
+        unclear = not tried or (self.disturbed and (lost or not whole))
         self.wanted = unclear and self.kind == "tcp" and self.tries < TRIES_MAX and not self.dropped
         if self.kind == "tcp" and lost and not self.disturbed:
-            self.flow = None  # stuck: what comes after on this connection does not arrive
-            self.dropped = self.dropped or first
+            self.stuck, self.flow = self.flow, None
+        self.dropped = self.dropped or (first and not tried and not self.wanted)
         if self.wanted:
             for code in codes:
                 self.sent[code] = 0
@@ -216,7 +221,7 @@ class Job:
             if lane.wanted:
                 codes = range(self._fill, len(lane.sent), len(self.fills))
                 counted = counts[lane.number] if lane.number < len(counts) else b""
-                lane.judge(codes, counted, self._fill == 0)
+                lane.judge(codes, counted, self.order.rounds, self._fill == 0)
         self.state, self._until = WAITING, now + REPLACE_NS
         self._go_on(now)
 
@@ -238,6 +243,13 @@ class Job:
             lane.disturbed = False
         self._shots = self._make_shots()
         self.state, self._topped, self._room = SENDING, now, 0
+
+    def take_stuck(self) -> list[FlowId]:
+        """Connections that another must take the place of."""
+        found = [lane.stuck for lane in self.lanes if lane.stuck is not None]
+        for lane in self.lanes:
+            lane.stuck = None
+        return found
 
     def fail(self, why: str) -> None:
         self.state, self.failure = OVER, why

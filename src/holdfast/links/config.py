@@ -25,6 +25,8 @@ class LinkTiming(msgspec.Struct, frozen=True, gc=False):
     handshake_ns: int = 5 * SECOND
     remeasure_ns: int = 3 * SECOND
     """A flow that measures and was lost, or never agreed on, is tried again after about this time."""
+    renew_ns: int = 20 * MILLISECOND
+    """One that was in use until now is opened again after this: both ends know that it is stuck."""
     rotate_ns: int = 60 * SECOND
     """How long a flow of use `alt` is used before another source port takes its place."""
 
@@ -41,6 +43,7 @@ WAN = LinkTiming(
     dead_ns=15 * SECOND,
     handshake_ns=15 * SECOND,
     remeasure_ns=10 * SECOND,
+    renew_ns=100 * MILLISECOND,
     rotate_ns=300 * SECOND,
 )
 

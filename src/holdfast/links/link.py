@@ -47,6 +47,7 @@ from holdfast.links.ports import (
     PortRefused,
     Reannounce,
     Received,
+    RenewFlow,
     Rest,
     RestAsked,
     SendChannel,
@@ -148,6 +149,7 @@ class LinkMachine(Machine):
             FlowOpened: self._opened,
             FlowClosed: self._closed,
             FlowVerdict: self._verdict,
+            RenewFlow: self._verdict,
             Credit: self._credit,
             OpenFailed: self._open_failed,
             MemberUpdate: self._member_update,
@@ -371,11 +373,15 @@ class LinkMachine(Machine):
             flow.closing = True
             out.effect(CloseFlow(flow.flow, reason))
 
-    def _verdict(self, now: Nanos, verdict: FlowVerdict, out: Outbox) -> None:
-        """Health has learnt something about sending on a flow."""
+    def _verdict(self, now: Nanos, verdict: FlowVerdict | RenewFlow, out: Outbox) -> None:
+        """Health has learnt something about a flow."""
         flow = self.flows.get(verdict.flow)
-        if flow is not None:
+        if flow is None:
+            return
+        if isinstance(verdict, FlowVerdict):
             self._outlet.judge(now, flow, verdict, out)
+        elif flow.stream and not flow.carries:
+            self._close(flow, "stuck: another takes its place", out)
 
     # -- the session ---------------------------------------------------------------------------------------------
 

@@ -213,6 +213,12 @@ class Fitness(msgspec.Struct, frozen=True, gc=False):
     larger packets may be lost where its own pass. 0: any."""
 
 
+class RenewFlow(msgspec.Struct, frozen=True, gc=False):
+    """A connection that measures is stuck: everything behind what was lost on it waits. Another must take its place."""
+
+    flow: FlowId
+
+
 class FlowVerdict(msgspec.Struct, frozen=True, gc=False):
     """What health knows of sending on a flow: whether the peer hears it, and the largest packet that passes."""
 

@@ -25,7 +25,18 @@ Key = tuple[str, str, str, str]
 
 
 class _Wanted:
-    __slots__ = ("flow", "host", "key", "next_at", "old", "port", "rotate_at", "since", "tries")
+    __slots__ = (
+        "flow",
+        "host",
+        "key",
+        "next_at",
+        "old",
+        "port",
+        "ready_at",
+        "rotate_at",
+        "since",
+        "tries",
+    )
 
     def __init__(self, key: Key, host: str, port: int, now: Nanos) -> None:
         self.key = key
@@ -35,6 +46,8 @@ class _Wanted:
         self.old: FlowId | None = None
         """The flow that serves until `flow`, its successor, is agreed on."""
         self.rotate_at: Nanos = NEVER
+        self.ready_at: Nanos = NEVER
+        """Since when the flow is in use."""
         self.since = now
         self.next_at = now
         self.tries = 0
@@ -114,6 +127,7 @@ class WantedFlows:
             if wanted.flow != flow:
                 continue
             wanted.tries = 0
+            wanted.ready_at = now
             if wanted.key[3] == ALT:
                 # Not all at once: each has its own time.
                 rotate_ns = self._me.timing.rotate_ns
@@ -185,9 +199,11 @@ class WantedFlows:
             return
         wait = min(timing.reconnect_ns << min(wanted.tries, 10), timing.reconnect_ns_max)
         if wanted.measures:
-            wait = timing.remeasure_ns
+            # One that was in use got stuck; one that never came to that is not tried again and again.
+            served = now - wanted.ready_at >= timing.hello_ns
+            wait = timing.renew_ns if served else timing.remeasure_ns
         wanted.flow = None
-        wanted.rotate_at = NEVER
+        wanted.rotate_at = wanted.ready_at = NEVER
         wanted.since = now
         wanted.next_at = now + wait // 2 + self._rng.randrange(wait // 2)
         self._wake_at(wanted.next_at)

@@ -55,7 +55,7 @@ class AdapterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is measured with flows of their own, where the peer's adapter says so too: other source ports, fragments,
     segments of TCP."""
     multicast: str = ""
-    """`239.255.x.y:port`, the same for all adapters of the subnet: multicast is measured as well."""
+    """`239.255.x.y:port` or `[ff02::x]:port`, the same for all adapters of the subnet: multicast is measured, too."""
 
 
 class SubnetConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -350,10 +350,16 @@ def _check_adapter(adapter: AdapterConfig, mode: str, source: str) -> None:
 def _check_multicast(adapter: AdapterConfig, where: str) -> None:
     group, port = split_address(adapter.multicast, f"{where}: multicast")
     address = _literal(group)
-    if not isinstance(address, IPv4Address) or not address.is_multicast or not port:
+    if address is None or not address.is_multicast or not port:
         raise ConfigError(
-            f"{where}: multicast: {adapter.multicast!r} is not a group; write one of IPv4 with a port, "
-            "as 239.255.7.1:7401"
+            f"{where}: multicast: {adapter.multicast!r} is not a group; write one with a port, "
+            "as 239.255.7.1:7401 or [ff02::7400]:7401"
+        )
+    own = _literal(split_address(adapter.address, where)[0])
+    if own is not None and own.version != address.version:
+        raise ConfigError(
+            f"{where}: multicast: {group} is a group of IPv{address.version}, and the adapter has an address of "
+            f"IPv{own.version}; write a group of the same"
         )
 
 

@@ -35,7 +35,7 @@ from holdfast.health.monitor import HEALTH, HealthMachine
 from holdfast.health.neighbourhood import Neighbourhood
 from holdfast.health.placement import Placement
 from holdfast.health.ports import KEEPER
-from holdfast.health.queries import incidents, states
+from holdfast.health.queries import incidents, main_states
 from holdfast.health.stress import STRESS, StressMachine
 from holdfast.health.table import PathTable
 from holdfast.links.config import Self
@@ -66,6 +66,8 @@ from holdfast.wire.frames import MemberInfo
 from holdfast.wire.seal import KEY
 
 LINKS_MAX = 2_000
+PATHS_SHOWN = 1_000
+"""Paths in a status; the whole table of a large domain is what `holdfast health` shows."""
 
 Rows = list[tuple[bytes, bytes]]
 
@@ -421,9 +423,11 @@ class NodeCore:
             replica = self.turns.machine(f"replica/{name}")
             if isinstance(replica, ReplicaMachine):
                 groups.append(_group_status(name, replica.status()))
+        paths, left_out = main_states(self.keeper, now, PATHS_SHOWN)
         return {
             "members": self._members(now),
-            "paths": msgspec.to_builtins(states(self.keeper, now)),
+            "paths": msgspec.to_builtins(paths),
+            "paths_left_out": left_out,
             "incidents": msgspec.to_builtins(incidents(self.keeper, now)),
             "links": [link.status() for link in links],
             "groups": groups,

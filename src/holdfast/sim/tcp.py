@@ -64,8 +64,11 @@ class TcpEnd:
         self.out.send(list(map(bytes, packets)))
 
     def close(self) -> None:
-        """Close in good order: what was accepted still goes, then the peer learns of it."""
+        """Close in good order: what was accepted still goes, then the peer learns of it. A flow that measures is
+        reset: what is stuck on it must not hold up the news of its end."""
         self.open = False
+        if self.out.measures:
+            self.out.waiting.clear()
         self.out.finish()
 
     def abort(self, silent: bool) -> None:
@@ -96,6 +99,7 @@ class Pipe:
         "key",
         "last_ns",
         "listener",
+        "measures",
         "path",
         "queued",
         "segment",
@@ -121,6 +125,7 @@ class Pipe:
         settings = self.settings = world.network.tcp
         self.segment = min(path.mtu, mss + HEADS) if mss else path.mtu
         """The largest packet on the wire."""
+        self.measures = bool(mss)
         self.timeout_ns = settings.measure_timeout_ns if mss else settings.timeout_ns
         self.sender = sender
         self.listener = listener

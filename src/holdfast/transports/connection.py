@@ -230,7 +230,8 @@ class Connection(asyncio.BufferedProtocol):
             self._put(data if self._pipe is None else self._seal(data))
 
     def end(self, reason: str, at_once: bool = False) -> None:
-        """Give it up; what was written before is still sent, for a short time or, `at_once`, not at all."""
+        """Give it up; what was written before is still sent, for a short time or, `at_once`, not at all. On one that
+        measures nothing is worth sending, and what is stuck would keep the peer from hearing of its end."""
         if self.stage in (Stage.ENDING, Stage.GONE):
             return
         self.stage = Stage.ENDING
@@ -238,7 +239,7 @@ class Connection(asyncio.BufferedProtocol):
         self.owner.ended(self, reason)
         if self._transport is None:
             return
-        if at_once or self.held_bytes:
+        if at_once or self.held_bytes or self.use:
             self._transport.abort()
             return
         if self._pipe is not None and self._pipe.ready:

@@ -7,10 +7,12 @@ there, and what it sends does not leave the cable (TTL 1). Other nodes on this m
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import struct
 import sys
 from contextlib import suppress
+from pathlib import Path
 from time import monotonic_ns
 from typing import ClassVar, Final
 
@@ -26,6 +28,9 @@ DRAIN_MAX: Final = 256
 SOCKET_BYTES: Final = 1 << 20
 _IP_MTU_DISCOVER: Final = 10
 _PMTUDISC_PROBE: Final = 3
+_IPV6_MTU_DISCOVER: Final = 23
+_INTERFACES: Final = Path("/proc/thread-self/net/if_inet6")
+_IPV6_MULTICAST_ALL: Final = 29
 _IP_MULTICAST_ALL: Final = 49
 """Without it a socket hears groups that any other socket of this machine has joined, on any adapter."""
 
@@ -51,6 +56,7 @@ class MulticastTransport:
         self.counters = Counters()
         self._host = host
         self._group = group
+        self._family = socket.AF_INET6 if ":" in group[0] else socket.AF_INET
         self._next_flow = next_flow
         self._socket: socket.socket | None = None
         self._flow: FlowId | None = None
@@ -62,7 +68,7 @@ class MulticastTransport:
     async def start(self) -> None:
         """Only find the adapter: a group that cannot be joined must not keep a node from starting."""
         with suppress(OSError):
-            _, (self._host, *_) = await resolve(self._host, 0, "udp", socket.AF_INET)
+            _, (self._host, *_) = await resolve(self._host, 0, "udp", self._family)
 
     def open(self, request: OpenFlow) -> None:
         place = (self.adapter, self.kind, request.host, request.port)
@@ -74,7 +80,7 @@ class MulticastTransport:
                 return
             self._flow = self._next_flow()
             asyncio.get_running_loop().add_reader(self._socket, self._drain)
-        heads = UDP_HEADS[socket.AF_INET]
+        heads = UDP_HEADS[self._family]
         self.events.opened(
             FlowOpened(self._flow, *place, inbound=False, unit=request.unit, overhead=heads)
         )
@@ -122,27 +128,47 @@ class MulticastTransport:
     # -- inside --------------------------------------------------------------------------------------------------
 
     def _join(self) -> socket.socket:
-        group, port = self._group
-        here = socket.inet_aton(self._host)
-        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        sock = socket.socket(self._family, socket.SOCK_DGRAM)
         try:
             sock.setblocking(False)
             # Several nodes of one machine may be in the group; each hears everything.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BYTES)
-            if sys.platform == "linux":
-                sock.setsockopt(socket.IPPROTO_IP, _IP_MULTICAST_ALL, 0)
-                sock.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _PMTUDISC_PROBE)
-            sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 1)
-            sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
-            sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, here)
-            sock.bind((group, port))
-            membership = struct.pack("4s4s", socket.inet_aton(group), here)
-            sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)
+            if self._family == socket.AF_INET6:
+                self._join_6(sock)
+            else:
+                self._join_4(sock)
         except OSError:
             sock.close()
             raise
         return sock
+
+    def _join_4(self, sock: socket.socket) -> None:
+        group, port = self._group
+        here = socket.inet_aton(self._host)
+        if sys.platform == "linux":
+            sock.setsockopt(socket.IPPROTO_IP, _IP_MULTICAST_ALL, 0)
+            sock.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _PMTUDISC_PROBE)
+        sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 1)
+        sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
+        sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, here)
+        sock.bind((group, port))
+        membership = struct.pack("4s4s", socket.inet_aton(group), here)
+        sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)
+
+    def _join_6(self, sock: socket.socket) -> None:
+        """Groups of IPv6 are joined on an interface, by its number."""
+        group, port = self._group
+        index = interface_of(self._host)
+        if sys.platform == "linux":
+            sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_MULTICAST_ALL, 0)
+            sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _PMTUDISC_PROBE)
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 1)
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_LOOP, 1)
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
+        sock.bind((group, port, 0, index))
+        membership = struct.pack("16sI", socket.inet_pton(socket.AF_INET6, group), index)
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, membership)
 
     def _drain(self) -> None:
         if self._socket is None or self._flow is None:
@@ -160,3 +186,14 @@ class MulticastTransport:
         if packets:
             self.counters.packets_in += len(packets)
             self.events.arrived(self._flow, packets, monotonic_ns())
+
+
+def interface_of(host: str) -> int:
+    """The number of the interface that has this address of IPv6. Raises `OSError` when this machine has none."""
+    wanted = socket.inet_pton(socket.AF_INET6, host).hex()
+    # Of this thread: the file is of the network namespace that it runs in.
+    for line in _INTERFACES.read_text().splitlines():
+        address, index, *_ = line.split()
+        if address == wanted:
+            return int(index, 16)
+    raise OSError(errno.EADDRNOTAVAIL, f"no interface has the address {host}")

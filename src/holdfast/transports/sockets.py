@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import struct
 from typing import Any, Final
 
 from holdfast.errors import AddressInUse, SetupError
@@ -39,7 +40,9 @@ def stream_heads(sock: socket.socket, secure: bool) -> int:
 
 
 def watch_closely(sock: socket.socket, limit_ns: int) -> None:
-    """End a connection soon after nothing passes on it any more, whether something is being sent or not."""
+    """End a connection soon after nothing passes on it any more, whether something is being sent or not; and when it is
+    closed, reset it: its end must not wait behind what is stuck on it."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit_ns // MILLISECOND)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

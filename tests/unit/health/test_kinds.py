@@ -8,7 +8,7 @@ from tests.unit.health.wires import EVERYTHING, JUMBO, Wires, flow_cut, over, pa
 from holdfast.health.needs import Needs, SetNeeds
 from holdfast.health.throttle import BusyWindow
 from holdfast.types import SECOND
-from holdfast.wire.frames import Basic
+from holdfast.wire.frames import Basic, Notice
 
 KINDS = ("udp", "frag", "tcp", "multicast")
 
@@ -307,3 +307,36 @@ def test_basics_are_small() -> None:
     wires.faults = [look]
     wires.run(5)
     assert max(seen) <= 14
+
+
+def test_a_pattern_that_one_listener_of_a_group_does_not_get_costs_no_more_than_that() -> None:
+    """What is multicast is for all of them: a mixed packet must not hold what one of them misses every time, or its
+    doubts never end, and take the budget of everything else."""
+    wires = Wires(3, uses=EVERYTHING).run(6)
+    wires.faults = [pattern("n1", "n2", b"\x55" * 4)]
+    kinds = ("udp", "frag", "tcp", "multicast")
+    wires.run_until(
+        lambda: all(wires.row("n1", "n2", kind).bad_patterns == ("55",) for kind in kinds), 8
+    )
+    wires.run(1)
+    wires.log = []
+    wires.run(6)
+    assert [f for a, b, f in wires.said(Notice) if (a, b) == ("n2", "n1")] == []
+    assert not any(wires.row("n1", "n3", kind).bad_patterns for kind in kinds)
+
+
+def test_when_a_pattern_passes_again_every_kind_finds_out_and_the_burst_ends() -> None:
+    """All kinds are in doubt at once, and the budget does not do for all: large rounds must not wait for ever behind
+    small ones, nor a doubt begin anew each time before it is settled."""
+    wires = Wires(2, uses=EVERYTHING).run(6)
+    wires.faults = [pattern("n1", "n2", b"\x55" * 4)]
+    wires.run(4)
+    kinds = ("udp", "frag", "tcp", "multicast")
+    assert [wires.row("n1", "n2", kind).bad_patterns for kind in kinds] == [("55",)] * 4
+    wires.faults = []
+    wires.run_until(lambda: not any(wires.row("n1", "n2", k).bad_patterns for k in kinds), 10)
+    wires.run(2)
+    before = dict(wires.packets)
+    wires.run(4)
+    there, back = [wires.packets[key] - before[key] for key in sorted(before)]
+    assert there < 1.3 * back

@@ -395,6 +395,22 @@ def test_rows_of_a_listener_that_nobody_hears_count_for_nothing() -> None:
     assert len(queries.find(one.keeper).pairs) == 1
 
 
+def test_a_status_of_a_large_domain_holds_what_matters_to_this_node() -> None:
+    """Its own paths first, then those with an error; and how many were left out."""
+    hamlet = Hamlet(4)
+    one, two, three, four = hamlet.villagers
+    for listener, sender in ((two, one), (three, two), (four, three), (three, four)):
+        hamlet.listen(listener, sender, size=1000 if sender is four else 1500)
+    hamlet.run(3)
+    whole, left_out = queries.main_states(one.keeper, hamlet.now, 4)
+    assert (len(whole), left_out) == (4, 0)
+    names = {v: one.name_of(v.id) for v in hamlet.villagers}
+    some, left_out = queries.main_states(one.keeper, hamlet.now, 2)
+    expected = {(names[one], names[two]), (names[four], names[three])}
+    assert {(state.sender, state.listener) for state in some} == expected
+    assert left_out == 2
+
+
 def test_explain_says_what_is_known_and_what_was() -> None:
     watch = Watch()
     watch.hear(size=1000, patterns=("00", "55"), bad_patterns=("55",), flows=3, flows_bad=1)

@@ -255,19 +255,24 @@ def test_a_connection_that_never_comes_back_ends_the_job_all_the_same() -> None:
     assert all(cell.sent == 0 for cell in one.cells())
 
 
-def test_a_connection_whose_size_does_not_pass_is_not_tried_with_every_pattern() -> None:
+def test_a_size_that_does_not_pass_is_tried_with_every_pattern_each_on_its_own_connection() -> None:
     one = job(ready(1, "tcp", "mss:960"), ready(2, "udp"))
-    now = send_all(one, 0)
-    counts = all_heard(one)
     tcp = next(lane for lane in one.lanes if lane.kind == "tcp")
-    counts[tcp.number] = bytearray(len(counts[tcp.number]))
-    one.counts(now, tuple(map(bytes, counts)))
-    assert one.state == "sending", "nobody waits for it"
-    for _ in range(2):
+    now, flow = 0, FlowId(1)
+    for number in range(3):
         now = send_all(one, now)
-        one.counts(now, tuple(map(bytes, all_heard(one))))
+        counts = all_heard(one)
+        counts[tcp.number] = bytearray(len(counts[tcp.number]))
+        one.counts(now, tuple(map(bytes, counts)))
+        assert one.take_stuck() == [flow]
+        assert one.take_stuck() == []
+        one.lost(flow)
+        flow = FlowId(10 + number)
+        one.ready(ready(flow, "tcp", "mss:960"))
+        one.passed(now)
+    assert one.state == "over"
     tried = {c.pattern: (c.sent, c.heard) for c in one.cells() if c.kind == "tcp"}
-    assert tried == {"": (2, 0), "55": (0, 0), "aa": (0, 0)}
+    assert tried == {"": (2, 0), "55": (2, 0), "aa": (2, 0)}
 
 
 def test_a_listener_that_does_not_answer_ends_the_job() -> None:

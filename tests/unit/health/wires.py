@@ -24,13 +24,14 @@ from holdfast.links.ports import (
     FlowVerdict,
     PeerUp,
     Received,
+    RenewFlow,
     SendChannel,
     SendFrame,
     link_unit,
 )
 from holdfast.machine import Outbox
 from holdfast.telemetry.facts import PathFact
-from holdfast.types import MICROSECOND, NEVER, SECOND, SYNC, FlowId, Nanos, NodeId
+from holdfast.types import MICROSECOND, MILLISECOND, NEVER, SECOND, SYNC, FlowId, Nanos, NodeId
 from holdfast.wire.codec import decode_frame, encode
 from holdfast.wire.frames import AnyFrame, Basic, MemberInfo, PathRow, PathRows, Probe
 
@@ -131,6 +132,15 @@ class Wires:
             if number == flow:
                 del self.ends[name, flow]
                 self.give(name, FlowLost(ready.peer, flow, "closed", left))
+
+    def _renew(self, unit: Unit, flow: FlowId) -> None:
+        """As links do it: the connection is gone at both ends, and another is there soon."""
+        end = self.ends.get((unit.name, flow))
+        if end is not None:
+            other, ready = end
+            self.close(flow)
+            again = (unit.name, other, ready.adapter, ready.transport, ready.use)
+            self.at(self.now + 20 * MILLISECOND, lambda: self.flow(*again) and None)
 
     def flow_number(
         self, a: str, b: str, adapter: str = "red", transport: str = "udp", use: str = ""
@@ -265,6 +275,8 @@ class Wires:
             self._send(unit, target, item)
         elif isinstance(item, FlowVerdict):
             unit.verdicts[item.flow] = item
+        elif isinstance(item, RenewFlow):
+            self._renew(unit, item.flow)
         elif isinstance(item, SendChannel):
             for other in self.units.values():
                 if link_unit(other.id) == target:

@@ -92,7 +92,7 @@ def test_everything_is_measured_unless_something_else_is_said() -> None:
 @pytest.mark.parametrize(
     "group", ["10.0.0.1:7401", "239.255.7.1", "239.255.7.1:0", "[ff02::1]:7401", "group:7401", "x"]
 )
-def test_a_multicast_group_is_one_of_ipv4_with_a_port(group: str) -> None:
+def test_a_multicast_group_is_one_of_the_adapters_family_with_a_port(group: str) -> None:
     complaint = refused(adapter=f'{ADAPTER}multicast = "{group}"\n')
     assert "adapter 'red': multicast: " in complaint
 

@@ -30,13 +30,15 @@ PORT = 20
 PATIENCE_S = 20
 
 
-def config(name: str, port: int, join: int = 0, data: str = "") -> NodeConfig:
+def config(
+    name: str, port: int, join: int = 0, data: str = "", host: str = "127.0.0.1"
+) -> NodeConfig:
     return NodeConfig(
         domain="unit",
         name=name,
         data=data,
-        join=(f"127.0.0.1:{join}",) if join else (),
-        adapter=(AdapterConfig("lo", f"127.0.0.1:{port}"),),
+        join=(f"{host}:{join}",) if join else (),
+        adapter=(AdapterConfig("lo", f"{host}:{port}"),),
         security=SecurityConfig(mode="plain"),
     )
 
@@ -89,6 +91,39 @@ def test_datagrams_arrive() -> None:
 
             await eventually(some)
         assert set(got) == {b"a datagram"}
+
+    asyncio.run(run())
+
+
+def test_on_the_loopback_of_ipv6_everything_passes_as_well() -> None:
+    """TCP, UDP, fragments, and every size of segments; channels and datagrams."""
+
+    async def run() -> None:
+        got: dict[bool, list[bytes]] = {True: [], False: []}
+        ports = free_port(["127.0.0.1"]), free_port(["127.0.0.1"])
+        async with (
+            Node(config("ann", ports[0], host="[::1]")) as ann,
+            Node(config("ben", ports[1], ports[0], host="[::1]")) as ben,
+        ):
+            await ann.until_up("ben", timeout_s=PATIENCE_S)
+            await ben.until_up("ann", timeout_s=PATIENCE_S)
+            for kind, heard in got.items():
+                ben.listen(PORT, lambda _, m, into=heard: into.extend(map(bytes, m)), channel=kind)
+            await ann.channel("ben", PORT).send(bytes(100_000))
+            datagrams = ann.datagrams("ben", PORT)
+
+            def both() -> bool:
+                datagrams.try_send(b"a datagram")
+                return bool(got[True] and got[False])
+
+            def measured() -> bool:
+                rows = {row.transport: row.size for row in ann.health.table() if row.alive}
+                return rows == {"udp": 1500, "tcp": 1500, "frag": 9000}
+
+            await eventually(both)
+            await eventually(measured)
+            assert ann.health.incidents() == []
+        assert got[True] == [bytes(100_000)]
 
     asyncio.run(run())
 

@@ -100,6 +100,7 @@ def health(
     minutes: Annotated[
         float, typer.Option(help="Virtual minutes for false alarms; 0 for none.", min=0, max=6000)
     ] = 60.0,
+    seed: Annotated[int, typer.Option(help="The first seed of the virtual part.", min=0)] = 1,
 ) -> None:
     """Faults under a flow of messages: when noticed, how long it stalls; cost; false alarms (root for the lab)."""
     from holdfast.cli.bench.health_bench import bench_health
@@ -109,5 +110,7 @@ def health(
         if name not in CLASSES:
             raise MisuseError(f"{name!r} is not a class of faults: {', '.join(CLASSES)}")
     with Console(stderr=True).status("health") as shown:
-        report = bench_health(shown.update, tuple(only or CLASSES), seconds, cost_seconds, minutes)
+        report = bench_health(
+            shown.update, tuple(only or CLASSES), seconds, cost_seconds, minutes, seed
+        )
     _finish(report, as_json)

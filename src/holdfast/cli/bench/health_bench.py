@@ -6,10 +6,7 @@ reported apart: false alarms. What others do under the same faults was measured 
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +19,7 @@ from holdfast.cli.bench.report import Report, new_report
 from holdfast.cli.lab.lab import Lab
 from holdfast.cli.lab.state import load
 from holdfast.cli.lab.tools import need_root
-from holdfast.cli.lab.trial import CLASSES, WAYS, Outcome, Trial
+from holdfast.cli.lab.trial import ANY_CHANNEL, CLASSES, FLOWS, WAYS, Outcome, Trial
 from holdfast.errors import HoldfastError, SetupError
 from holdfast.types import SECOND
 
@@ -46,7 +43,12 @@ Say = Callable[[str], None]
 
 
 def bench_health(
-    say: Say, classes: tuple[str, ...], seconds: float, cost_seconds: float, minutes: float
+    say: Say,
+    classes: tuple[str, ...],
+    seconds: float,
+    cost_seconds: float,
+    minutes: float,
+    seed: int = 1,
 ) -> Report:
     """All of it; with 0 seconds or minutes a part is left out, and the report says so."""
     report = new_report("health")
@@ -66,7 +68,7 @@ def bench_health(
         else:
             missing.append("cost in the lab: left out (--cost-seconds 0)")
     if minutes > 0:
-        _quiet(report, say, minutes)
+        _quiet(report, say, minutes, seed)
     else:
         missing.append("false alarms in virtual time: left out (--minutes 0)")
     return report
@@ -87,7 +89,10 @@ def _trials(report: Report, say: Say, classes: tuple[str, ...], seconds: float) 
         expelled, accused = undisturbed.expelled, len(undisturbed.accused)
         for name in classes:
             say(f"in the lab: {name.replace('_', ' ')}")
-            outcome = trial.run(CLASSES[name], WAYS.get(name, "->"), seconds)
+            flow = FLOWS.get(name, ANY_CHANNEL)
+            outcome = trial.run(CLASSES[name], WAYS.get(name, "->"), seconds, flow)
+            report.env[f"lab_{name}_flow"] = flow.text
+            report.env[f"lab_{name}_errors"] = [" ".join(error) for error in outcome.errors]
             expelled += outcome.expelled
             accused += len(outcome.accused)
             _figures(report, name, outcome, undisturbed)
@@ -101,6 +106,7 @@ def _figures(report: Report, name: str, outcome: Outcome, undisturbed: Outcome) 
     report.figures[f"lab_{name}_moved_ms"] = outcome.moved_ms
     report.figures[f"lab_{name}_stall_ms"] = outcome.stall_ms
     report.figures[f"lab_{name}_missing"] = outcome.missing
+    report.figures[f"lab_{name}_flow_packets_per_s_before"] = outcome.packets_per_s
     base = max(undisturbed.stall_ms, 0.1)
     report.ratios[f"{name}_stall_vs_undisturbed_longest"] = round(outcome.stall_ms / base, 2)
     report.aim_below(f"lab_{name}_stall_ms", outcome.stall_ms, STALL_MS_AIM)
@@ -163,43 +169,22 @@ def _lab(hosts: int, mtu: int) -> Iterator[Lab]:
 # -- false alarms ------------------------------------------------------------------------------------------------
 
 
-def _quiet(report: Report, say: Say, minutes: float) -> None:
-    """One process for each loss, all at once."""
-    from holdfast.cli.bench.health_quiet import PATHS
+def _quiet(report: Report, say: Say, minutes: float, seed: int) -> None:
+    """Domains with nothing but loss and pauses, one process for each."""
+    from holdfast.cli.bench.health_quiet import PATHS, WORLDS, Quiet
 
-    running = {
-        ppm: subprocess.Popen(
-            [sys.executable, "-m", f"{__package__}.health_quiet", str(ppm), str(minutes), "1"],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for ppm in LOSSES_PPM
-    }
-    report.figures |= {"virtual_minutes": minutes, "virtual_paths": PATHS}
+    quiet = Quiet(LOSSES_PPM, minutes, seed)
+    quiet.run(
+        lambda done, of: say(f"in virtual time: {done:g} of {of:g} minutes of {WORLDS} domains")
+    )
+    report.figures |= {"virtual_minutes": minutes, "virtual_paths": PATHS, "virtual_seed": seed}
     total = 0
-    try:
-        for ppm, process in running.items():
-            answer = _answer(say, ppm, minutes, process)
-            name = f"virtual_loss_{ppm / 10_000:g}_percent"
-            report.figures[f"{name}_false_alarms"] = answer["false"]
-            report.figures[f"{name}_sessions_lost"] = answer["downs"]
-            if answer["first"]:
-                report.env[f"{name}_first_false_alarms"] = answer["first"]
-            total += answer["false"]
-    finally:
-        for process in running.values():
-            process.kill()
-            process.wait()
+    for ppm, answers in quiet.answers.items():
+        name = f"virtual_loss_{ppm / 10_000:g}_percent"
+        report.figures[f"{name}_false_alarms"] = found = sum(one["false"] for one in answers)
+        report.figures[f"{name}_sessions_lost"] = sum(one["downs"] for one in answers)
+        first = [f"seed {one['seed']}: {text}" for one in answers for text in one["first"]]
+        if first:
+            report.env[f"{name}_first_false_alarms"] = first[:3]
+        total += found
     report.aim_below("virtual_false_alarms", total, 0)
-
-
-def _answer(say: Say, ppm: int, minutes: float, process: subprocess.Popen[str]) -> dict[str, int]:
-    assert process.stdout is not None
-    for line in process.stdout:
-        answer: dict[str, int] = json.loads(line)
-        if "false" in answer:
-            return answer
-        say(
-            f"in virtual time, {ppm / 10_000:g} % loss: {answer['minutes']:g} of {minutes:g} minutes"
-        )
-    raise HoldfastError("the simulation of false alarms ended early; its error is above")

@@ -1,18 +1,25 @@
-"""False alarms, in virtual time: a whole domain with a little loss and pauses, and nothing wrong with any path.
+"""False alarms, in virtual time: domains with a little loss and pauses, and nothing wrong with any path.
 
     python -m holdfast.cli.bench.health_quiet LOSS_PPM MINUTES SEED
 
-prints a line of JSON for every virtual minute. A verdict counts as false unless its sender was standing still, or had
-been until a moment before: whoever is silent may be called silent.
+runs one domain and prints a line of JSON for every virtual minute. `Quiet` runs several, each with its own seed, as
+many at once as there are cores: a hundred paths in one domain would take as long and keep one core busy. A verdict
+counts as false unless its sender was standing still, or had been until a moment before: whoever is silent may be called
+silent.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Any, Final
 
+from holdfast.errors import HoldfastError
 from holdfast.sim.amounts import share_text
 from holdfast.sim.cluster import Cluster, node_name
 from holdfast.sim.facts import FactBook
@@ -22,9 +29,10 @@ from holdfast.sim.scenario import Break, Do, Scenario, Step
 from holdfast.telemetry.facts import LinkFact, PathFact
 from holdfast.types import MILLISECOND, SECOND, Nanos
 
-NODES: Final = 8
+WORLDS: Final = 9
+NODES: Final = 3
 SUBNETS: Final = ("red", "blue")
-PATHS: Final = NODES * (NODES - 1) * len(SUBNETS)
+PATHS: Final = WORLDS * NODES * (NODES - 1) * len(SUBNETS)
 START_NS: Final = 10 * SECOND
 _EXCUSED_NS: Final = SECOND
 _BETWEEN_NS: Final = 10 * SECOND
@@ -108,13 +116,59 @@ def quiet(loss_ppm: int, minutes: float, seed: int, on_minute: Any = None) -> Al
     return alarms
 
 
+class Quiet:
+    """Several domains, each in a process of its own."""
+
+    def __init__(self, losses_ppm: tuple[int, ...], minutes: float, seed: int) -> None:
+        self.answers: dict[int, list[dict[str, Any]]] = {ppm: [] for ppm in losses_ppm}
+        """What each domain came to, by loss."""
+        self._minutes = minutes
+        self._tasks = [(ppm, seed + world) for world in range(WORLDS) for ppm in losses_ppm]
+        self._done: dict[tuple[int, int], float] = {}
+        self._running: list[subprocess.Popen[str]] = []
+        self._stopped = False
+
+    def run(self, on_minute: Callable[[float, float], None]) -> None:
+        """All of them; `on_minute(virtual minutes of all domains so far, of how many)` is called now and then."""
+        with ThreadPoolExecutor(max(1, os.cpu_count() or 1)) as pool:
+            try:
+                for answer in [pool.submit(self._one, *task, on_minute) for task in self._tasks]:
+                    ppm, found = answer.result()
+                    self.answers[ppm].append(found)
+            finally:
+                self._stopped = True
+                pool.shutdown(wait=False, cancel_futures=True)
+                for process in self._running:
+                    process.kill()
+
+    def _one(
+        self, ppm: int, seed: int, on_minute: Callable[[float, float], None]
+    ) -> tuple[int, dict[str, Any]]:
+        if self._stopped:
+            raise HoldfastError("the simulation was stopped")
+        command = [sys.executable, "-m", __spec__.name, str(ppm), str(self._minutes), str(seed)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            self._running.append(process)
+            assert process.stdout is not None
+            for line in process.stdout:
+                answer: dict[str, Any] = json.loads(line)
+                if "false" in answer:
+                    return ppm, answer
+                self._done[ppm, seed] = answer["minutes"]
+                on_minute(sum(self._done.values()), self._minutes * len(self._tasks))
+        raise HoldfastError(
+            "the simulation of false alarms ended early; its error is above; repeat it with "
+            f"python {' '.join(command[1:])}"
+        )
+
+
 def main(loss_ppm: int, minutes: float, seed: int) -> None:
     def tell(done: float) -> None:
         print(json.dumps({"minutes": done}), flush=True)
 
     alarms = quiet(loss_ppm, minutes, seed, tell)
     answer = {"false": len(alarms.false), "excused": alarms.true, "downs": alarms.downs}
-    print(json.dumps(answer | {"first": alarms.false[:3]}), flush=True)
+    print(json.dumps(answer | {"seed": seed, "first": alarms.false[:3]}), flush=True)
 
 
 if __name__ == "__main__":

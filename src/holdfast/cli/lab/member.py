@@ -1,5 +1,7 @@
 """One node of a lab: what `holdfast node` runs, with a steady flow of messages that can be asked for and watched.
 
+The messages go by a channel, where every one arrives, or by datagrams, where what a fault takes is gone.
+
 The clock of all namespaces is the same, so the time from send to delivery is exact. A lab may run without
 certificates (`plain`): its packets leave no machine.
 """
@@ -19,14 +21,19 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.errors import HoldfastError, MisuseError
+from holdfast.health.needs import Needs
 from holdfast.node.config import NodeConfig
 from holdfast.runtime.collector import calm_collector
+from holdfast.runtime.handles import Channel, Datagrams
 from holdfast.runtime.loop import run as run_loop
 from holdfast.runtime.node import Node
 from holdfast.runtime.parts import load_config
 from holdfast.types import MILLISECOND, NodeId
 
 PORT: Final = 900
+CHANNEL: Final = "channel"
+DATAGRAMS: Final = "datagrams"
+"""What the messages go by."""
 _NAME: Final = 16
 _HEAD: Final = 16 + _NAME
 """Number, send time, name of the sender."""
@@ -35,9 +42,20 @@ _HEAD: Final = 16 + _NAME
 class Sending:
     """A flow to one other node: a message every so often, on time whatever happens to them."""
 
-    def __init__(self, node: Node, to: str, size: int, every_ns: int, fill: bytes) -> None:
+    def __init__(
+        self,
+        node: Node,
+        to: str,
+        size: int,
+        every_ns: int,
+        fill: bytes,
+        by: str = CHANNEL,
+        needs: Needs | None = None,
+    ) -> None:
         self._node = node
         self._to = to
+        self._needs = needs
+        self._datagrams = node.datagrams(to, PORT, needs) if by == DATAGRAMS else None
         self._every_ns = every_ns
         name = node.config.name.encode()[:_NAME].ljust(_NAME)
         self._rest = name + (fill * (size // len(fill) + 1))[: max(0, size - _HEAD)]
@@ -50,12 +68,27 @@ class Sending:
         while True:
             message = (self.sent + 1).to_bytes(8, "big") + due.to_bytes(8, "big") + self._rest
             try:
-                await self._node.channel(self._to, PORT).send(message)
+                await self._handle().send(message)
                 self.sent += 1
             except HoldfastError:
                 self.ended += 1
             due += self._every_ns
             await asyncio.sleep(max(0, due - monotonic_ns()) / 1e9)
+
+    def _handle(self) -> Channel | Datagrams:
+        """A channel ends with its session, and then there is another one."""
+        if self._datagrams is not None:
+            return self._datagrams
+        channel = self._node.channel(self._to, PORT)
+        if channel.needs != self._needs:
+            channel.needs = self._needs
+        return channel
+
+    def stop(self) -> None:
+        """What it needed is not asked for any more."""
+        self._needs = None
+        with contextlib.suppress(HoldfastError):
+            self._handle().needs = None
 
 
 class Hearing:
@@ -64,13 +97,14 @@ class Hearing:
     def __init__(self) -> None:
         self.count = 0
         self.last = 0
+        self.last_ns = 0
         self.reset()
 
     def reset(self) -> None:
+        """Begin anew. What was heard last stays: silence may begin with the next message."""
         self.missing = 0
         self.latency_ns_max = 0
         self.gap_ns_max = 0
-        self.last_ns = 0
 
     def hear(self, message: memoryview) -> None:
         now = monotonic_ns()
@@ -101,6 +135,7 @@ class Flows:
         self._sending: dict[str, tuple[Sending, asyncio.Task[None]]] = {}
         self._hearing: dict[str, Hearing] = {}
         node.listen(PORT, self._hear)
+        node.listen(PORT, self._hear, channel=False)
 
     def _hear(self, _: NodeId, messages: list[memoryview]) -> None:
         for message in messages:
@@ -109,7 +144,8 @@ class Flows:
                 self._hearing.setdefault(name, Hearing()).hear(message)
 
     def send(self, request: dict[str, Any]) -> dict[str, Any]:
-        """`to`, `size`, `every_ms`, `fill` (hexadecimal). With `every_ms` 0 it ends."""
+        """`to`, `size`, `every_ms`, `fill` (hexadecimal), `by` (`channel` or `datagrams`), `protocol` (what its path
+        must carry: `udp`, `tcp`, `multicast`). With `every_ms` 0 it ends."""
         to, every_ms = str(request["to"]), int(request.get("every_ms", 50))
         self._stop(to)
         if every_ms > 0:
@@ -118,7 +154,11 @@ class Flows:
             except ValueError:
                 raise MisuseError("fill is bytes in hex; nothing is sent") from None
             size = int(request.get("size", 1200))
-            flow = Sending(self._node, to, size, every_ms * MILLISECOND, fill)
+            by, protocol = str(request.get("by", CHANNEL)), str(request.get("protocol", ""))
+            if by not in (CHANNEL, DATAGRAMS):
+                raise MisuseError(f"by is {CHANNEL} or {DATAGRAMS}, not {by!r}; nothing is sent")
+            needs = Needs(protocol=protocol) if protocol else None
+            flow = Sending(self._node, to, size, every_ms * MILLISECOND, fill, by, needs)
             self._sending[to] = flow, asyncio.ensure_future(flow.run())
         return {"to": to, "every_ms": every_ms}
 
@@ -138,7 +178,9 @@ class Flows:
 
     def _stop(self, to: str) -> None:
         if to in self._sending:
-            self._sending.pop(to)[1].cancel()
+            flow, task = self._sending.pop(to)
+            task.cancel()
+            flow.stop()
 
     async def close(self) -> None:
         for to in list(self._sending):

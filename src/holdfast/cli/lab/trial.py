@@ -1,7 +1,8 @@
 """One trial: a steady flow of messages between two nodes of a lab, a fault under it, and what becomes of both.
 
-The fault is put on the very path that the flow uses. What is measured: how long until the listener's table says so,
-until the flow has another path, and the longest time that any message took.
+The fault is put on the very path that the flow uses, and the switch has counted the flow's packets there just before:
+a trial whose flow is elsewhere measures nothing, and says so. What is measured: how long until the listener's table
+says what is wrong, until the flow has another path, and the longest time that any message took.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.cli.lab.lab import Lab
-from holdfast.cli.lab.member import PORT
+from holdfast.cli.lab.member import CHANNEL, DATAGRAMS, PORT
 from holdfast.errors import HoldfastError
+from holdfast.health.config import RUNGS
 from holdfast.types import MILLISECOND, SECOND
 
 FLOW_BYTES: Final = 1200
@@ -24,8 +26,13 @@ FILL: Final = "55"
 LOSSY_PPM: Final = 50_000
 _POLL_NS: Final = 20 * MILLISECOND
 _SOUND_NS: Final = 60 * SECOND
-_CALM_NS: Final = 2 * SECOND
-"""A stream that was stuck may be given up only after the fault that stopped it is gone."""
+_LOOK_S: Final = 1.0
+_AIMS_MAX: Final = 5
+_CROSSING: Final = 0.7
+"""The share of the messages that must be seen on the path, at least: a busy machine sends some of them late."""
+_CALM_NS: Final = 4 * SECOND
+"""A stream that was stuck may be given up only after the fault that stopped it is gone; and what the last fault took of
+the heartbeats' budget must be there again."""
 
 CLASSES: Final = {
     "size": "over 1000",
@@ -42,6 +49,29 @@ WAYS: Final = {"blackout": "<->"}
 """All others are one way only."""
 
 
+class Flow(msgspec.Struct, frozen=True):
+    """How the messages travel."""
+
+    by: str = CHANNEL
+    protocol: str = ""
+    """What its path must carry: `udp`, `tcp` or `multicast`."""
+    text: str = "a channel: every message arrives, in order"
+
+
+ANY_CHANNEL: Final = Flow()
+FLOWS: Final = {
+    "udp_only": Flow(
+        DATAGRAMS, text="datagrams over UDP: what the fault takes is gone, and counted as missing"
+    ),
+    "multicast_only": Flow(
+        protocol="multicast",
+        text="a channel that needs a path on which multicast passes. Holdfast multicasts nothing but heartbeats and "
+        "probes, so no message of it is lost; measured is how soon it has left the path",
+    ),
+}
+"""Flows that suffer from their class of faults; others use a channel without further needs."""
+
+
 class Outcome(msgspec.Struct, frozen=True):
     """What happened in one trial; -1 for what did not happen while it lasted."""
 
@@ -55,6 +85,10 @@ class Outcome(msgspec.Struct, frozen=True):
     """Members that a node held for anything but up, and sessions that ended."""
     accused: tuple[str, ...] = ()
     """Paths that the fault does not concern, and of which the two nodes said something bad."""
+    errors: tuple[tuple[str, str, str], ...] = ()
+    """What the listener says of the path at the end: the class of each error, the kind of packets, the direction."""
+    packets_per_s: float = 0.0
+    """Packets of the flow that the switch saw on the path just before it broke."""
 
 
 class Trial:
@@ -64,9 +98,14 @@ class Trial:
         self.lab = lab
         self.sender = sender
         self.listener = listener
+        self.flow: Flow | None = None
 
-    def start_flow(self) -> None:
+    def start_flow(self, flow: Flow = ANY_CHANNEL) -> None:
+        """Send by this flow from now on."""
+        if flow == self.flow:
+            return
         self.lab.warm_up()
+        self.flow = flow
         self.lab.ask(
             self.sender,
             "flow",
@@ -74,12 +113,17 @@ class Trial:
             size=FLOW_BYTES,
             every_ms=FLOW_EVERY_MS,
             fill=FILL,
+            by=flow.by,
+            protocol=flow.protocol,
         )
 
-    def run(self, what: str, ways: str = "->", seconds: float = 5.0) -> Outcome:
+    def run(
+        self, what: str, ways: str = "->", seconds: float = 5.0, flow: Flow = ANY_CHANNEL
+    ) -> Outcome:
         """Break the path in use, watch for so long, heal. `ways` is `->`, `<-` (the way back only) or `<->`."""
+        self.start_flow(flow)
         self.wait_sound()
-        path, what = self._aim(what)
+        path, what, packets_per_s = self._aim(what)
         subnet = path.partition("/")[0]
         ends = (self.listener, self.sender) if ways == "<-" else (self.sender, self.listener)
         fault = f"{subnet} {ends[0]}{'<->' if ways == '<->' else '->'}{ends[1]} {what}"
@@ -103,6 +147,7 @@ class Trial:
             accused |= dict.fromkeys(map(_name, innocent))
             time.sleep(_POLL_NS / SECOND)
         heard = self.lab.ask(self.listener, "flows")["heard"][self.sender]
+        errors = self._errors(subnet, ends)
         self.lab.heal()
         return Outcome(
             fault,
@@ -112,7 +157,15 @@ class Trial:
             heard["missing"],
             outsiders + self._ended() - ended,
             tuple(accused),
+            errors,
+            packets_per_s,
         )
+
+    def _errors(self, subnet: str, ends: tuple[str, str]) -> tuple[tuple[str, str, str], ...]:
+        """What the listener of a path calls its errors."""
+        incidents = self.lab.ask(ends[1], "health", what="incidents")["incidents"]
+        mine = [one for one in incidents if _is_on(one, subnet, ends)]
+        return tuple(sorted((e["error_class"], e["transport"], e["direction"]) for e in mine))
 
     def path_in_use(self) -> str:
         """The path of the flow, as adapter/adapter/transport."""
@@ -122,33 +175,51 @@ class Trial:
         return path
 
     def _path_in(self, status: dict[str, Any]) -> str:
+        datagrams = self.flow is not None and self.flow.by == DATAGRAMS
+        lanes, name = ("datagrams", "port") if datagrams else ("channels", "channel")
         for link in status["links"]:
             if link["peer"] == self.listener:
-                for channel in link["channels"]:
-                    if channel["channel"] == PORT:
-                        return str(channel["path"])
+                for lane in link[lanes]:
+                    if lane[name] == PORT:
+                        return str(lane["path"])
         return ""
 
-    def _aim(self, what: str) -> tuple[str, str]:
-        """The path in use, and the fault such that it hits the flow on it: of the flows, the quarter that it is in."""
-        path = self.path_in_use()
-        while " share " in what:
-            quarter = self._quarter_in_use(path)
-            before, path = path, self.path_in_use()
-            if path == before:
-                return path, f"{what} from {quarter}%"
-        return path, what
+    def _aim(self, what: str) -> tuple[str, str, float]:
+        """The path in use, the fault such that it hits the flow on it (of the flows, the quarter that it is in), and
+        how many packets of the flow cross it in a second."""
+        for _ in range(_AIMS_MAX):
+            path = self.path_in_use()
+            quarter, packets_per_s = self._look_at(path)
+            if path == self.path_in_use():
+                break
+        else:
+            raise HoldfastError("the flow does not stay on one path; nothing was broken")
+        if packets_per_s < _CROSSING * SECOND / (FLOW_EVERY_MS * MILLISECOND):
+            raise HoldfastError(
+                f"{packets_per_s} packets of the flow in a second on {path}: it is not there; nothing was broken"
+            )
+        return path, f"{what} from {quarter}%" if " share " in what else what, packets_per_s
 
-    def _quarter_in_use(self, path: str) -> int:
-        """Which quarter of the flows the messages belong to: the one with the most packets of their size."""
+    def _look_at(self, path: str) -> tuple[int, float]:
+        """Which quarter of the flows the messages belong to: the one with the most packets of their size; and how many
+        there are in a second. Messages are told from probes by their length: those have exactly the sizes of rungs."""
         subnet, _, transport = path.partition("+")[0].split("/")
-        watch = f"{subnet} {self.sender}->{self.listener} watch {FLOW_BYTES - 200} only {transport}"
+        watch, only = f"{subnet} {self.sender}->{self.listener} watch", f"only {transport}"
         quarters = (0, 25, 50, 75)
-        self.lab.break_(*(f"{watch} share 25% from {start}%" for start in quarters))
-        time.sleep(1.0)
-        counts = [fault["packets"] for fault in self.lab.status()["faults"]]
-        self.lab.heal()
-        return quarters[counts.index(max(counts))]
+        probes = [size for size in (*RUNGS, self.lab.plan.mtu) if size > FLOW_BYTES]
+        edges = [FLOW_BYTES, *(size - over for size in sorted({*probes}) for over in (1, 0))]
+        began = monotonic_ns()
+        names = self.lab.break_(
+            *(f"{watch} {FLOW_BYTES - 200} {only} share 25% from {start}%" for start in quarters),
+            *(f"{watch} {edge} {only}" for edge in edges),
+        )
+        time.sleep(_LOOK_S)
+        counts = {fault["name"]: fault["packets"] for fault in self.lab.status()["faults"]}
+        took_s = (monotonic_ns() - began) / SECOND
+        self.lab.heal(*names)
+        here, longer = [counts[name] for name in names[:4]], [counts[name] for name in names[4:]]
+        messages = sum(longer[::2]) - sum(longer[1::2])
+        return quarters[here.index(max(here))], round(messages / took_s, 1)
 
     def _ended(self) -> int:
         sent = self.lab.ask(self.sender, "flows")["sent"]
