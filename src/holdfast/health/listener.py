@@ -13,6 +13,7 @@ from holdfast.health.attributes import KIND_OF, MIXED, Plan, heard_plan
 from holdfast.health.lane import SETTLE_NS_MAX, Lane, Values
 from holdfast.health.liveness import PROMISE_MAX, Liveness
 from holdfast.health.metrics import Throughput
+from holdfast.health.signature import PAST
 from holdfast.health.speaker import lane_of
 from holdfast.health.state import BORROWED, UNKNOWN, Heard, State, state_of
 from holdfast.links.ports import FlowReady
@@ -40,6 +41,13 @@ class PathListener:
         self.changed: list[str] = []
         """Kinds of which something new is to be published."""
         self.check_at: Nanos = NEVER
+        self._lives_at: Nanos = PAST
+        """When a flow may have been silent for too long; then they are looked at."""
+        self._some_dead = False
+        self._rhythm_ns: Nanos = NEVER
+        """How often this node must be awake to hear what is promised."""
+        self._open: dict[str, Lane] = {}
+        """Lanes of which rounds may wait for probes."""
         self.diag_grace = 1
         self.turns: dict[str, int] = {}
         """How often what is said of a kind has changed for the worse: a path that flaps."""
@@ -66,6 +74,7 @@ class PathListener:
             live = Liveness(now, self._start_ns, stream=ready.transport == "tcp")
             live.announced_ns = self._announced_ns
             self.flows[ready.flow] = Heard(lane_of(ready), live)
+            self._lives_changed()
         elif ready.use == "alt" and self._mute:
             self._mute = False
             self._changed("udp", worse=False)
@@ -84,6 +93,7 @@ class PathListener:
         heard = self.flows.pop(flow, None)
         if heard is None:
             return ""
+        self._lives_changed()
         self._forget(heard.lane)
         kind = KIND_OF[heard.lane]
         self._changed(kind, worse=False)
@@ -102,11 +112,17 @@ class PathListener:
             if use != "alt":
                 return
             heard = self._other_port(now, flow)
-        if heard.live.basic(frame, at):
+        live = heard.live
+        promise_ns, grace = live.promise_ns, live.grace
+        if live.basic(frame, at):
+            self._lives_changed()
             self._forget(heard.lane)
             self._life(heard)
-        elif heard.lane in _DATAGRAMS and any(not h.live.alive for h in self.flows.values()):
-            self._changed("udp", worse=False)  # one port lives where another does not
+        else:
+            if live.promise_ns != promise_ns or live.grace != grace:
+                self._lives_at = PAST
+            if self._some_dead and heard.lane in _DATAGRAMS:
+                self._changed("udp", worse=False)  # one port lives where another does not
         if frame.sent and at > self._excused_to:
             self._announced(now, frame, at)
 
@@ -119,24 +135,27 @@ class PathListener:
         self._waiting.pop("alt", None)
         self._lanes()
         heard = self.flows[flow] = Heard("alt", Liveness(now, self._start_ns))
+        self._lives_changed()
         return heard
+
+    def _lives_changed(self) -> None:
+        self._some_dead = any(not heard.live.alive for heard in self.flows.values())
+        self._lives_at = PAST
 
     def _announced(self, now: Nanos, frame: Basic, at: Nanos) -> None:
         plan = self.plan
         if plan is None or plan.id != frame.plan:
             self._ask(now)
             return
-        masks: dict[str, int] = {}
-        for code in frame.sent:
-            if code < len(plan.codes):
-                planned, index = plan.codes[code]
-                masks[planned.name] = masks.get(planned.name, 0) | 1 << index
-        for name, mask in masks.items():
+        for name, mask in plan.masks(frame.sent):
             lane = self.lanes[name]
-            lane.announced(frame.pair, mask, at)
+            if not lane.announced(frame.pair, mask, at):
+                continue
             if lane.complete(frame.pair):
-                self._judge(now, name, lane, self._evidence)
+                if not lane.pass_calmly(frame.pair):
+                    self._judge(now, name, lane, self._evidence)
             else:
+                self._open[name] = lane
                 self.check_at = min(self.check_at, now + lane.settle_ns)
 
     def _ask(self, now: Nanos) -> None:
@@ -218,18 +237,27 @@ class PathListener:
         However rarely this node sends, it looks as often as it should hear something: only who is awake can tell
         its own pauses from a peer's silence.
         """
-        periods = [h.live.promise_ns for h in self.flows.values() if h.live.alive]
-        self.check_at = now + 3 * min(periods) // 2 if periods else NEVER
         self._evidence = evidence
-        if any(heard.live.quiet(now) for heard in self.flows.values()):
+        if now >= self._lives_at:
+            self._look_at_lives(now, evidence)
+        self.check_at = now + self._rhythm_ns
+        if self._open:
+            waiting, self._open = self._open, {}
+            for name, lane in waiting.items():
+                if lane.waits and self.lanes.get(name) is lane:
+                    self._judge(now, name, lane, evidence)
+        if self._waiting:
+            for name in [n for n, (_, _, until) in self._waiting.items() if until <= now]:
+                self._state(name)
+            for _, _, until in self._waiting.values():
+                self.check_at = min(self.check_at, until)
+
+    def _look_at_lives(self, now: Nanos, evidence: int) -> None:
+        if any(heard.live.quiet_at() <= now for heard in self.flows.values()):
             self._check_lives(now, evidence)
-        for name, lane in self.lanes.items():
-            if lane.waits:
-                self._judge(now, name, lane, evidence)
-        for name in [n for n, (_, _, until) in self._waiting.items() if until <= now]:
-            self._state(name)
-        for _, _, until in self._waiting.values():
-            self.check_at = min(self.check_at, until)
+        periods = [heard.live.promise_ns for heard in self.flows.values() if heard.live.alive]
+        self._rhythm_ns = 3 * min(periods) // 2 if periods else NEVER
+        self._lives_at = min((h.live.quiet_at() for h in self.flows.values()), default=NEVER)
 
     def _check_lives(self, now: Nanos, evidence: int) -> None:
         loss_ppm = max((h.live.loss.judged_ppm for h in self.flows.values()), default=0)
@@ -238,6 +266,7 @@ class PathListener:
         for heard in (*datagrams, *streams):
             alone = any(h.live.alive for h in datagrams)
             if heard.live.silent(now, evidence, loss_ppm if heard.live.stream else 0, alone):
+                self._lives_changed()
                 self._forget(heard.lane)
                 self._life(heard)
 
@@ -253,6 +282,7 @@ class PathListener:
         if lane.judge(now, loss_ppm, evidence):
             self._tell(now, name, lane)
         if lane.waits:
+            self._open[name] = lane
             self.check_at = min(self.check_at, now + lane.settle_ns)
 
     def _tell(self, now: Nanos, name: str, lane: Lane) -> None:
@@ -356,6 +386,7 @@ class PathListener:
 
     def clock_set_back(self, now: Nanos) -> None:
         self._excused_to = min(self._excused_to, now)
+        self._lives_at = PAST
         for heard in self.flows.values():
             heard.live.clock_set_back(now)
         for lane in self.lanes.values():

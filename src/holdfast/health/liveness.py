@@ -11,7 +11,7 @@ from typing import Final
 
 from holdfast.health.evidence import patience
 from holdfast.health.metrics import GAP_MAX, LossRate, RoundTrip
-from holdfast.types import MILLISECOND, SECOND, Nanos
+from holdfast.types import MILLISECOND, NEVER, SECOND, Nanos
 from holdfast.wire.frames import Basic
 
 PROMISE_MAX: Final = 1 << 42
@@ -67,31 +67,43 @@ class Liveness:
 
     def basic(self, frame: Basic, at: Nanos) -> bool:
         """A basic arrived. True when the flow was not alive until now."""
-        revived = not self.alive
         before, self.heard_at = self.heard_at, at
-        self._patient_from = max(self._patient_from, at)
+        if at > self._patient_from:
+            self._patient_from = at
+        if frame.next_ns != self.promise_ns or frame.grace != self.grace:
+            self._promised(frame)
+        self.heard += 1
+        alive = self.alive
+        n, last_n = frame.n, self.last_n
+        if n > last_n:
+            if n - last_n == 1 and alive:
+                self.expected += 1
+                self.loss.seen(0)
+                interval = at - before
+                if interval > 4 * self.promise_ns:
+                    interval = 4 * self.promise_ns
+                elif interval < 0:
+                    interval = 0
+                self._interval_ns += (interval - self._interval_ns) // 4
+            else:
+                gap = n - last_n if last_n else 1
+                lost = gap - 1 if gap <= GAP_MAX else 0
+                self.expected += lost + 1
+                self.loss.seen(lost if alive else 0)  # a flow that was dead lost nothing by chance
+            self.last_n = n
+            self.peer_sent_ns = frame.sent_ns
+            self.trip.arrived(at, frame.sent_ns, frame.echo_ns, frame.echo_age_ns)
+        if alive:
+            return False
+        self.alive = True
+        self._unheard = False
+        self.since = at
+        return True
+
+    def _promised(self, frame: Basic) -> None:
         self.promise_ns = min(max(frame.next_ns, 1), PROMISE_MAX)
         if frame.grace:
             self.grace = min(max(frame.grace, 1), GRACE_MAX)
-        self.heard += 1
-        if frame.n > self.last_n:
-            gap = frame.n - self.last_n if self.last_n else 1
-            lost = gap - 1 if gap <= GAP_MAX else 0
-            self.expected += lost + 1
-            self.loss.seen(0 if revived else lost)  # a flow that was dead lost nothing by chance
-            if gap == 1 and not revived:
-                interval = min(max(at - before, 0), 4 * self.promise_ns)
-                self._interval_ns += (interval - self._interval_ns) // 4
-            self.last_n = frame.n
-            self.peer_sent_ns = frame.sent_ns
-            self.trip.arrived(at, frame.sent_ns)
-            if frame.echo_ns:
-                self.trip.echoed(at, frame.echo_ns, frame.echo_age_ns)
-        if revived:
-            self.alive = True
-            self._unheard = False
-            self.since = at
-        return revived
 
     def period_ns(self) -> Nanos:
         """What silence is held against: the promise, or more if more was announced or is what really happens."""
@@ -121,9 +133,11 @@ class Liveness:
             return True
         return False
 
-    def quiet(self, now: Nanos) -> bool:
-        """Whether it has been silent for so long that it may be dead."""
-        return now - self._patient_from > self.grace * self.promise_ns
+    def quiet_at(self) -> Nanos:
+        """From when on it has been silent for so long that it may be dead; `NEVER` when it is said to be dead."""
+        if not (self.alive or self._unheard):
+            return NEVER
+        return self._patient_from + self.grace * self.promise_ns + 1
 
     def excuse(self, now: Nanos, pause_ns: Nanos) -> None:
         """This node was late itself: what it did not hear in that time says nothing."""

@@ -43,9 +43,10 @@ class LossRate:
 
     def seen(self, lost: int) -> None:
         """One packet arrived after `lost` others had not."""
-        for _ in range(min(lost, GAP_MAX)):
-            self._short += 1_000_000 - self._short // _SMOOTH
-            self._long += 1_000_000 - self._long // _SMOOTH_LONG
+        if lost:
+            for _ in range(min(lost, GAP_MAX)):
+                self._short += 1_000_000 - self._short // _SMOOTH
+                self._long += 1_000_000 - self._long // _SMOOTH_LONG
         self._short -= self._short // _SMOOTH
         self._long -= self._long // _SMOOTH_LONG
 
@@ -60,20 +61,24 @@ class RoundTrip:
         self.jitter_us = 0
         self._transit: Nanos | None = None
 
-    def echoed(self, at: Nanos, echo_ns: Nanos, age_ns: Nanos) -> None:
-        rtt = at - echo_ns - age_ns
-        if 0 <= rtt < _SAMPLE_MAX:
-            sample = rtt // 1000
-            self.rtt_us = (7 * self.rtt_us + sample) // 8 if self.rtt_us else sample
+    def arrived(
+        self, at: Nanos, sent_ns: Nanos, echo_ns: Nanos = 0, echo_age_ns: Nanos = 0
+    ) -> None:
+        """Something arrived that was sent at a time of the peer's clock, and that answers (unless 0) something of ours.
 
-    def arrived(self, at: Nanos, sent_ns: Nanos) -> None:
-        """Clocks differ by an unknown amount, but it stays the same: only differences are used (RFC 3550)."""
+        Clocks differ by an unknown amount, but it stays the same: for jitter only differences are used (RFC 3550).
+        """
         transit = at - sent_ns
         if self._transit is not None:
             change = abs(transit - self._transit)
             if change < SECOND:  # more is a clock that was set, or a process that stood still
                 self.jitter_us += (change // 1000 - self.jitter_us) // 16
         self._transit = transit
+        if echo_ns:
+            rtt = at - echo_ns - echo_age_ns
+            if 0 <= rtt < _SAMPLE_MAX:
+                sample = rtt // 1000
+                self.rtt_us = (7 * self.rtt_us + sample) // 8 if self.rtt_us else sample
 
 
 class Throughput:

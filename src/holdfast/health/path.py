@@ -7,7 +7,7 @@ from collections.abc import Callable
 from holdfast.health.listener import PathListener
 from holdfast.health.placement import Placement
 from holdfast.health.signature import BASIC_BYTES
-from holdfast.health.speaker import Echo, Speaker, lane_of
+from holdfast.health.speaker import Speaker, lane_of
 from holdfast.health.state import State
 from holdfast.health.verdicts import of_this_flow
 from holdfast.links.ports import FlowReady, FlowVerdict, Received, link_unit
@@ -53,6 +53,7 @@ class Path:
         "row_at",
         "rows",
         "said",
+        "sample_at",
         "sampled_at",
         "speaker",
         "unit",
@@ -72,6 +73,8 @@ class Path:
         self.rows: dict[str, PathRow] = {}
         """What we publish of it, by kind."""
         self.row_at = now
+        self.sample_at = now
+        """When to look again whether there is something to publish or to record without a change."""
         self.sampled_at: dict[str, Nanos] = {}
         self.said: dict[str, Settled] = {}
         """What the peer says of each lane that we send."""
@@ -100,15 +103,17 @@ class Path:
 
     # -- what arrives --------------------------------------------------------------------------------------------
 
-    def heard(self, now: Nanos, item: Received) -> None:
-        """Heartbeats that came in on a flow of this path."""
+    def heard(self, now: Nanos, item: Received) -> bool:
+        """Heartbeats that came in on a flow of this path. True when there is something to do about it."""
         flow = item.flow
         assert flow is not None
+        listener = self.listener
         for frame in item.frames:
             if type(frame) is Basic:
-                self.listener.basic(now, flow, self.flows[flow].use, frame, item.at)
+                listener.basic(now, flow, self.flows[flow].use, frame, item.at)
             elif type(frame) is Probe:
-                self.listener.probe(frame, item.at)
+                listener.probe(frame, item.at)
+        return bool(listener.check_at < self.armed_at or listener.replies or listener.changed)
 
     def told(self, now: Nanos, frame: AnyFrame) -> None:
         """What the peer says of the path, as its listener or as its sender."""
@@ -138,14 +143,6 @@ class Path:
         if self.speaker.stale and self.flows:
             replies.append(self.speaker.signature())
         return replies
-
-    def echoes(self, now: Nanos) -> dict[FlowId, Echo]:
-        """For each flow the send time of the last basic heard on it, and how long ago that was."""
-        return {
-            flow: (heard.live.peer_sent_ns, max(now - heard.live.heard_at, 0))
-            for flow, heard in self.listener.flows.items()
-            if heard.live.peer_sent_ns
-        }
 
     def judged(self, now: Nanos, rows: list[PathRow], placement: Placement) -> list[FlowVerdict]:
         """What these rows, and what the peer says of single flows, mean for sending here, where that is new."""

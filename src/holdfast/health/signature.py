@@ -26,6 +26,9 @@ from holdfast.health.config import Signatures
 from holdfast.types import MILLISECOND, NEVER, SECOND, FlowId, Nanos
 from holdfast.wire.frames import Settled
 
+PAST: Final = -NEVER
+"""Before any time, also of a clock that was set back."""
+
 INITIAL: Final = "initial"
 STABLE: Final = "stable"
 FOCUSED: Final = "focused"

@@ -10,15 +10,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-import msgspec
-
-from holdfast.health.attributes import MIXED, NEUTRAL, Plan, bytes_on_wire, fill_of
+from holdfast.health.attributes import (
+    ANNOUNCED_MAX,
+    MIXED,
+    NEUTRAL,
+    Plan,
+    bytes_on_wire,
+    fill_of,
+)
 from holdfast.health.config import SIGNATURES, Signatures, Tunables
 from holdfast.health.signature import (
     ALT_EVERY,
     BASIC_BYTES,
     BEGIN,
     DOUBT,
+    PAST,
     STABLE,
     LaneSender,
     Pulse,
@@ -26,18 +32,16 @@ from holdfast.health.signature import (
     basics_per_second,
     lanes_of,
 )
+from holdfast.health.state import Heard
 from holdfast.health.throttle import NORMAL, Throttle
 from holdfast.links.ports import FlowReady, SendFrame
 from holdfast.types import MILLISECOND, NEVER, SECOND, SYNC, FlowId, Nanos
 from holdfast.wire.frames import Basic, Probe, Settled, Signature, TunablesInfo
 
-ANNOUNCED_MAX: Final = 14
-"""Probes that one basic announces: it must stay small enough to pass wherever anything passes."""
 SPREAD_NS: Final = 1 * SECOND
 _SHARED: Final = ("frag", "tcp", "multicast")
 """Lanes without basics of their own: every flow that carries data announces their probes."""
 
-Echo = tuple[Nanos, Nanos]
 Sent = list[tuple[LaneSender, list[int]]]
 """What was sent of each lane, by index."""
 
@@ -66,11 +70,13 @@ class Speaker:
         self.stale = True
         """The listener has not been told of the signature as it is now."""
         self._throttle = throttle
-        self._bucket = throttle.path_bucket(now)
+        self._buckets = throttle.buckets(now, throttle.path_bucket(now), ready.adapter)
         self._n = now // MILLISECOND
         self._heeded = 0
         self._period_ns = signatures.basic_active.period_ns
         self._spread_at = now
+        self._calm_until: Nanos = PAST
+        """Until then no lane has anything to send, and there is no doubt to be settled: basics go alone."""
         self._turn = 0
 
     # -- flows ---------------------------------------------------------------------------------------------------
@@ -80,6 +86,7 @@ class Speaker:
         if lane in BASIC_BYTES and not ready.use.startswith("mss:"):
             if lane == "alt":
                 self._drop_pulse("alt")
+            self._calm_until = PAST
             self.pulses[ready.flow] = Pulse(ready.flow, lane, now)
             self.due_at = min(self.due_at, now + MILLISECOND)
         sender = self.lanes.get(lane)
@@ -143,6 +150,7 @@ class Speaker:
                 lane = self.lanes[self.plan.codes[code][0].name]
                 lane.event(DOUBT)
                 lane.next_at = min(lane.next_at, now)
+                self._calm_until = PAST
                 self.due_at = min(self.due_at, now + MILLISECOND)
 
     def heeded(self, now: Nanos, n: int) -> None:
@@ -154,6 +162,7 @@ class Speaker:
 
     def clock_set_back(self, now: Nanos) -> None:
         """Our clock went backwards: everything is due again soon."""
+        self._calm_until = PAST
         for pulse in self.pulses.values():
             pulse.next_at = min(pulse.next_at, now)
         for lane in self.lanes.values():
@@ -205,6 +214,7 @@ class Speaker:
     def spread(self, now: Nanos) -> None:
         """How often each lane is sent, as the budget and the demand of this moment have it."""
         self._spread_at = now + SPREAD_NS
+        self._calm_until = PAST
         basics = basics_per_second(list(self.pulses.values()), self._period_ns)
         costs = {name: lane.round_cost(self.mtu) for name, lane in self.lanes.items() if lane.flows}
         wish = self.signatures.diag_active.period_ns
@@ -240,36 +250,52 @@ class Speaker:
     def casts(self, now: Nanos) -> list[int]:
         """Combinations of the multicast lane that are due to this listener; they are sent once for all."""
         lane = self.lanes.get("multicast")
-        if lane is None or not lane.flows:
+        if lane is None or not lane.flows or now < self._calm_until:
             return []
         chosen = lane.choose(now, self.signatures)
         if chosen:
             lane.sent()
         return chosen
 
-    def tick(self, now: Nanos, echoes: dict[FlowId, Echo], casts: list[int]) -> list[SendFrame]:
-        """Everything that is due. `casts` went out by multicast just now, and must be announced."""
+    def tick(self, now: Nanos, heard: dict[FlowId, Heard], casts: list[int]) -> list[SendFrame]:
+        """Everything that is due. `heard` is what comes back on each flow, to be echoed; `casts` went out by multicast
+        just now, and must be announced."""
+        if now < self._calm_until and not casts:
+            sends = [
+                self._basic(now, pulse, heard.get(pulse.flow))
+                for pulse in self.pulses.values()
+                if now >= pulse.next_at
+            ]
+            self._next(now)
+            return sends
         if now >= self._spread_at:
             self.spread(now)  # a busy hour may have begun, or ended
         due = {pulse.lane for pulse in self.pulses.values() if now >= pulse.next_at}
         hurried = self._hurried()
-        if not due and not hurried:
-            self._next(now)
-            return []
-        pair = pair_at(now)
-        sends: list[SendFrame] = []
-        announced = {
-            lane.name: indexes for lane, indexes in self._probes(now, due | hurried, pair, sends)
-        }
-        if casts and "multicast" in self.lanes:
-            announced["multicast"] = casts
-        for pulse in self.pulses.values():
-            # Between its times a basic is sent only to announce something.
-            if pulse.lane in due or any(name in announced for name in announces(pulse.lane)):
-                echo = echoes.get(pulse.flow, (0, 0))
-                sends.append(self._basic(now, pulse, pair, announced, echo))
+        sends = []
+        if due or hurried:
+            pair = pair_at(now)
+            announced = {
+                lane.name: indexes
+                for lane, indexes in self._probes(now, due | hurried, pair, sends)
+            }
+            if casts and "multicast" in self.lanes:
+                announced["multicast"] = casts
+            for pulse in self.pulses.values():
+                # Between its times a basic is sent only to announce something.
+                if pulse.lane in due or any(name in announced for name in announces(pulse.lane)):
+                    sends.append(self._basic(now, pulse, heard.get(pulse.flow), pair, announced))
+        self._calm_until = PAST if hurried else self._lanes_at()
         self._next(now)
         return sends
+
+    def _lanes_at(self) -> Nanos:
+        """When something may have to be sent besides basics."""
+        at = self._spread_at
+        for lane in self.lanes.values():
+            if lane.flows:
+                at = min(at, lane.next_at, lane.retry_at)
+        return at
 
     def _hurried(self) -> set[str]:
         """The lanes whose basics must announce what settles a doubt, before their time."""
@@ -318,16 +344,16 @@ class Speaker:
             if flow is not None:
                 found.append((index, fill, size, flow))
                 cost += bytes_on_wire(lane.name, size, self.mtu)
-        if not found or not self._throttle.take(now, self._bucket, self.adapter, cost):
+        if not found or not self._throttle.take(now, self._buckets, cost):
             lane.next_at = min(lane.next_at, now + MILLISECOND)
             return []
         for index, fill, size, flow in found:
             sends.append(SendFrame(self.probe(lane, index, fill, size, pair), SYNC, flow, size))
         return [index for index, _, _, _ in found]
 
-    def pay(self, now: Nanos, size: int) -> None:
+    def pay(self, size: int) -> None:
         """A multicast went out on this path, too."""
-        self._throttle.pay(now, self._bucket, self.adapter, size)
+        self._throttle.pay(self._buckets, size)
 
     def probe(self, lane: LaneSender, index: int, fill: int, size: int, pair: int) -> Probe:
         patterns = lane.good_patterns() if fill == MIXED else lane.patterns
@@ -335,44 +361,55 @@ class Speaker:
         return Probe(lane.plan.base + index, size, pair, self.plan.id, octets)
 
     def _basic(
-        self, now: Nanos, pulse: Pulse, pair: int, announced: dict[str, list[int]], echo: Echo
+        self,
+        now: Nanos,
+        pulse: Pulse,
+        heard: Heard | None,
+        pair: int = 0,
+        announced: dict[str, list[int]] | None = None,
     ) -> SendFrame:
-        codes = []
-        if announced:
-            codes = [
-                self.lanes[name].plan.base + index
-                for name in announces(pulse.lane)
-                for index in announced.get(name, ())
-            ]
-        tunables = self._tunables(pulse)
-        period_ns = tunables.period_ns * pulse.every
+        codes = self._announce(pulse, announced) if announced else b""
+        if pulse.alive:
+            period_ns = self._period_ns * pulse.every
+        else:
+            period_ns = self.signatures.basic_retry.period_ns * pulse.every
         pulse.n += 1
-        pulse.next_at = aligned(now, period_ns)
-        self._throttle.pay(now, self._bucket, self.adapter, BASIC_BYTES[pulse.lane])
+        pulse.next_at = (now // period_ns + 1) * period_ns  # `aligned`, in the most frequent place
+        self._throttle.pay(self._buckets, BASIC_BYTES[pulse.lane])
+        echo_ns = echo_age_ns = 0
+        if heard is not None and heard.live.peer_sent_ns:
+            echo_ns = heard.live.peer_sent_ns
+            echo_age_ns = max(now - heard.live.heard_at, 0)
         basic = Basic(
-            n=pulse.n,
-            sent_ns=now,
-            next_ns=period_ns,
-            echo_ns=echo[0],
-            echo_age_ns=echo[1],
-            grace=self.signatures.basic_active.grace,
-            plan=self.plan.id if codes else 0,
-            pair=pair if codes else 0,
-            sent=bytes(codes[:ANNOUNCED_MAX]),
+            pulse.n,
+            now,
+            period_ns,
+            echo_ns,
+            echo_age_ns,
+            self.signatures.basic_active.grace,
+            self.plan.id if codes else 0,
+            pair if codes else 0,
+            codes,
         )
         return SendFrame(basic, SYNC, pulse.flow)
 
-    def _tunables(self, pulse: Pulse) -> Tunables:
-        if not pulse.alive:
-            return self.signatures.basic_retry
-        active = self.signatures.basic_active
-        return msgspec.structs.replace(active, period_ns=self._period_ns)
+    def _announce(self, pulse: Pulse, announced: dict[str, list[int]]) -> bytes:
+        codes = [
+            self.lanes[name].plan.base + index
+            for name in announces(pulse.lane)
+            for index in announced.get(name, ())
+        ]
+        return bytes(codes[:ANNOUNCED_MAX])
 
     def _next(self, now: Nanos) -> None:
-        due = min((pulse.next_at for pulse in self.pulses.values()), default=NEVER)
-        for lane in self.lanes.values():
-            if lane.state != STABLE and lane.flows and self.pulses:
-                due = min(due, aligned(now, lane.focus_ns(self.signatures)))
+        due = NEVER
+        for pulse in self.pulses.values():
+            if pulse.next_at < due:
+                due = pulse.next_at
+        if now >= self._calm_until and self.pulses:
+            for lane in self.lanes.values():
+                if lane.state != STABLE and lane.flows:
+                    due = min(due, aligned(now, lane.focus_ns(self.signatures)))
         self.due_at = max(due, now + MILLISECOND) if due < NEVER else NEVER
 
 

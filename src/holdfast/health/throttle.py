@@ -66,11 +66,13 @@ Demand = Interest | QueueDepth | BusyWindow
 class Bucket:
     """Bytes that may be sent now."""
 
-    __slots__ = ("_at", "_rest", "cap", "rate", "tokens")
+    __slots__ = ("_at", "_rest", "cap", "floor", "rate", "tokens")
 
     def __init__(self, now: Nanos, rate: int, cap: int) -> None:
         self.rate = rate
         self.cap = cap
+        self.floor = -cap // 4
+        """What was sent in any case is not held against more than this of what comes."""
         self.tokens = cap
         self._at = now
         self._rest = 0
@@ -83,6 +85,10 @@ class Bucket:
         made = min(passed, 60 * SECOND) * self.rate + self._rest
         self.tokens = min(self.cap, self.tokens + made // SECOND)
         self._rest = made % SECOND
+
+
+Buckets = tuple[Bucket, Bucket, Bucket]
+"""Of a path, of its adapter, of the node."""
 
 
 class Throttle:
@@ -106,7 +112,8 @@ class Throttle:
 
     # -- what is left --------------------------------------------------------------------------------------------
 
-    def _buckets(self, now: Nanos, path: Bucket, adapter: str) -> tuple[Bucket, Bucket, Bucket]:
+    def buckets(self, now: Nanos, path: Bucket, adapter: str) -> Buckets:
+        """All that what is sent on a path is taken from."""
         if self._domain is None:
             self._domain = self.bucket(now, self.budget.domain)
         own = self._adapters.get(adapter)
@@ -114,9 +121,9 @@ class Throttle:
             own = self._adapters[adapter] = self.bucket(now, self.budget.adapter)
         return path, own, self._domain
 
-    def take(self, now: Nanos, path: Bucket, adapter: str, size: int) -> bool:
+    @staticmethod
+    def take(now: Nanos, buckets: Buckets, size: int) -> bool:
         """Pay for a round of probes; False when it must wait. What is more than a bucket holds goes when it is full."""
-        buckets = self._buckets(now, path, adapter)
         for bucket in buckets:
             bucket.fill(now)
             if bucket.tokens < min(size, bucket.cap):
@@ -125,10 +132,11 @@ class Throttle:
             bucket.tokens -= size
         return True
 
-    def pay(self, now: Nanos, path: Bucket, adapter: str, size: int) -> None:
+    @staticmethod
+    def pay(buckets: Buckets, size: int) -> None:
         """Pay for what is sent in any case: a basic, or a multicast that another path asked for."""
-        for bucket in self._buckets(now, path, adapter):
-            bucket.tokens = max(bucket.tokens - size, -bucket.cap // 4)
+        for bucket in buckets:
+            bucket.tokens = max(bucket.tokens - size, bucket.floor)
 
     # -- how often -----------------------------------------------------------------------------------------------
 

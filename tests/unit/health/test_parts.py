@@ -222,18 +222,18 @@ def test_a_signature_that_does_not_exist_changes_nothing() -> None:
 @given(st.lists(st.tuples(st.integers(0, 400), st.integers(1, 60_000)), max_size=60))
 def test_no_path_spends_more_than_its_budget_and_one_burst(steps: list[tuple[int, int]]) -> None:
     throttle = Throttle(Budget())
-    bucket, now, spent = throttle.path_bucket(0), 0, 0
+    buckets, now, spent = throttle.buckets(0, throttle.path_bucket(0), "red"), 0, 0
     for wait, size in steps:
         now += wait * MILLISECOND
-        if throttle.take(now, bucket, "red", size):
+        if throttle.take(now, buckets, size):
             spent += size
     assert spent <= 64_000 * now // SECOND + 256_000
 
 
 def test_all_paths_of_an_adapter_and_all_adapters_share_what_there_is() -> None:
     throttle = Throttle(Budget(path=10_000, adapter=15_000, domain=20_000, burst_ms=1000))
-    paths = [throttle.path_bucket(0) for _ in range(4)]
-    taken = [throttle.take(0, path, name, 8_000) for path, name in zip(paths, "aabb", strict=True)]
+    paths = [throttle.buckets(0, throttle.path_bucket(0), adapter) for adapter in "aabb"]
+    taken = [throttle.take(0, path, 8_000) for path in paths]
     assert taken == [True, False, True, False], (
         "the second finds its adapter empty, the fourth everything"
     )
