@@ -24,7 +24,8 @@ class Caster:
         """Send what the listeners of these paths are due. For each group what went out, to be announced to all."""
         wanted: dict[Group, dict[int, Speaker]] = {}
         for path in due:
-            if path.speaker.due_at <= now:
+            speaker = path.speaker
+            if speaker.calm_until <= now and speaker.due_at <= now:
                 for index in path.speaker.casts(now):
                     wanted.setdefault(group_of(path), {})[index] = path.speaker
         sent: dict[Group, list[int]] = {}

@@ -15,7 +15,7 @@ from holdfast.health.liveness import PROMISE_MAX, Liveness
 from holdfast.health.metrics import Throughput
 from holdfast.health.signature import PAST
 from holdfast.health.speaker import lane_of
-from holdfast.health.state import BORROWED, UNKNOWN, Heard, State, state_of
+from holdfast.health.state import BORROWED, UNKNOWN, Heard, State, live_of, state_of
 from holdfast.links.ports import FlowReady
 from holdfast.types import MILLISECOND, NEVER, FlowId, Nanos
 from holdfast.wire.frames import AnyFrame, Basic, Confirm, Heeded, Notice, Probe, Settled, Signature
@@ -41,13 +41,15 @@ class PathListener:
         self.changed: list[str] = []
         """Kinds of which something new is to be published."""
         self.check_at: Nanos = NEVER
-        self._lives_at: Nanos = PAST
+        self.lives_at: Nanos = PAST
         """When a flow may have been silent for too long; then they are looked at."""
         self._some_dead = False
-        self._rhythm_ns: Nanos = NEVER
+        self.rhythm_ns: Nanos = NEVER
         """How often this node must be awake to hear what is promised."""
         self._open: dict[str, Lane] = {}
         """Lanes of which rounds may wait for probes."""
+        self.waits = False
+        """Something waits for its time: for probes, or for the sender's confirmation."""
         self.diag_grace = 1
         self.turns: dict[str, int] = {}
         """How often what is said of a kind has changed for the worse: a path that flaps."""
@@ -120,7 +122,7 @@ class PathListener:
             self._life(heard)
         else:
             if live.promise_ns != promise_ns or live.grace != grace:
-                self._lives_at = PAST
+                self.lives_at = PAST
             if self._some_dead and heard.lane in _DATAGRAMS:
                 self._changed("udp", worse=False)  # one port lives where another does not
         if frame.sent and at > self._excused_to:
@@ -140,7 +142,7 @@ class PathListener:
 
     def _lives_changed(self) -> None:
         self._some_dead = any(not heard.live.alive for heard in self.flows.values())
-        self._lives_at = PAST
+        self.lives_at = PAST
 
     def _announced(self, now: Nanos, frame: Basic, at: Nanos) -> None:
         plan = self.plan
@@ -156,6 +158,7 @@ class PathListener:
                     self._judge(now, name, lane, self._evidence)
             else:
                 self._open[name] = lane
+                self.waits = True
                 self.check_at = min(self.check_at, now + lane.settle_ns)
 
     def _ask(self, now: Nanos) -> None:
@@ -238,9 +241,10 @@ class PathListener:
         its own pauses from a peer's silence.
         """
         self._evidence = evidence
-        if now >= self._lives_at:
+        if now >= self.lives_at:
             self._look_at_lives(now, evidence)
-        self.check_at = now + self._rhythm_ns
+        self.check_at = now + self.rhythm_ns
+        self.waits = False
         if self._open:
             waiting, self._open = self._open, {}
             for name, lane in waiting.items():
@@ -251,13 +255,14 @@ class PathListener:
                 self._state(name)
             for _, _, until in self._waiting.values():
                 self.check_at = min(self.check_at, until)
+                self.waits = True
 
     def _look_at_lives(self, now: Nanos, evidence: int) -> None:
         if any(heard.live.quiet_at() <= now for heard in self.flows.values()):
             self._check_lives(now, evidence)
         periods = [heard.live.promise_ns for heard in self.flows.values() if heard.live.alive]
-        self._rhythm_ns = 3 * min(periods) // 2 if periods else NEVER
-        self._lives_at = min((h.live.quiet_at() for h in self.flows.values()), default=NEVER)
+        self.rhythm_ns = 3 * min(periods) // 2 if periods else NEVER
+        self.lives_at = min((h.live.quiet_at() for h in self.flows.values()), default=NEVER)
 
     def _check_lives(self, now: Nanos, evidence: int) -> None:
         loss_ppm = max((h.live.loss.judged_ppm for h in self.flows.values()), default=0)
@@ -283,6 +288,7 @@ class PathListener:
             self._tell(now, name, lane)
         if lane.waits:
             self._open[name] = lane
+            self.waits = True
             self.check_at = min(self.check_at, now + lane.settle_ns)
 
     def _tell(self, now: Nanos, name: str, lane: Lane) -> None:
@@ -332,6 +338,7 @@ class PathListener:
             values != self.stated.get(name) or name in self._waiting
         ):
             self._waiting[name] = (self._n, values, now + self._confirm_ns)
+            self.waits = True
             self.check_at = min(self.check_at, now + self._confirm_ns)
 
     def _tellable(self, name: str, values: Values, done: bool) -> bool:
@@ -386,7 +393,7 @@ class PathListener:
 
     def clock_set_back(self, now: Nanos) -> None:
         self._excused_to = min(self._excused_to, now)
-        self._lives_at = PAST
+        self.lives_at = PAST
         for heard in self.flows.values():
             heard.live.clock_set_back(now)
         for lane in self.lanes.values():
@@ -398,6 +405,14 @@ class PathListener:
         """What is to be said of a kind now."""
         rate = self._rate.rate_kbps
         return state_of(kind, self.flows, self.lanes.get(kind), self.stated, rate, self._mute)
+
+    def figures(self, kind: str) -> tuple[int, int, int, int]:
+        """Of that what drifts: loss (millionths), round trip and jitter (microseconds), rate (kbit/s)."""
+        live = live_of(kind, self.flows)
+        rate = self._rate.rate_kbps if kind == "udp" else 0
+        if live is None:
+            return 0, 0, 0, rate
+        return live.loss.ppm, live.trip.rtt_us, live.trip.jitter_us, rate
 
     def tally(self, kind: str) -> tuple[int, int]:
         """Basics heard and expected since the last time, and begin to count anew."""

@@ -67,38 +67,50 @@ class Liveness:
 
     def basic(self, frame: Basic, at: Nanos) -> bool:
         """A basic arrived. True when the flow was not alive until now."""
-        before, self.heard_at = self.heard_at, at
+        if (
+            frame.n != self.last_n + 1
+            or frame.next_ns != self.promise_ns
+            or frame.grace != self.grace
+            or not self.alive
+        ):
+            return self._unusual(frame, at)
+        # The next one, as it was promised: this is what happens all the time.
+        interval, self.heard_at = at - self.heard_at, at
         if at > self._patient_from:
             self._patient_from = at
-        if frame.next_ns != self.promise_ns or frame.grace != self.grace:
-            self._promised(frame)
         self.heard += 1
-        alive = self.alive
-        n, last_n = frame.n, self.last_n
-        if n > last_n:
-            if n - last_n == 1 and alive:
-                self.expected += 1
-                self.loss.seen(0)
-                interval = at - before
-                if interval > 4 * self.promise_ns:
-                    interval = 4 * self.promise_ns
-                elif interval < 0:
-                    interval = 0
+        self.expected += 1
+        interval = min(max(interval, 0), 4 * self.promise_ns)
+        self._interval_ns += (interval - self._interval_ns) // 4
+        self.loss.arrived()
+        self.last_n += 1
+        self.peer_sent_ns = frame.sent_ns
+        self.trip.arrived(at, frame.sent_ns, frame.echo_ns, frame.echo_age_ns)
+        return False
+
+    def _unusual(self, frame: Basic, at: Nanos) -> bool:
+        """The first one, or some are missing, or it promises something else."""
+        before, self.heard_at = self.heard_at, at
+        self._patient_from = max(self._patient_from, at)
+        self._promised(frame)
+        revived = not self.alive
+        self.heard += 1
+        if frame.n > self.last_n:
+            gap = frame.n - self.last_n if self.last_n else 1
+            lost = gap - 1 if gap <= GAP_MAX else 0
+            self.expected += lost + 1
+            self.loss.seen(0 if revived else lost)  # a flow that was dead lost nothing by chance
+            if gap == 1 and not revived:
+                interval = min(max(at - before, 0), 4 * self.promise_ns)
                 self._interval_ns += (interval - self._interval_ns) // 4
-            else:
-                gap = n - last_n if last_n else 1
-                lost = gap - 1 if gap <= GAP_MAX else 0
-                self.expected += lost + 1
-                self.loss.seen(lost if alive else 0)  # a flow that was dead lost nothing by chance
-            self.last_n = n
+            self.last_n = frame.n
             self.peer_sent_ns = frame.sent_ns
             self.trip.arrived(at, frame.sent_ns, frame.echo_ns, frame.echo_age_ns)
-        if alive:
-            return False
-        self.alive = True
-        self._unheard = False
-        self.since = at
-        return True
+        if revived:
+            self.alive = True
+            self._unheard = False
+            self.since = at
+        return revived
 
     def _promised(self, frame: Basic) -> None:
         self.promise_ns = min(max(frame.next_ns, 1), PROMISE_MAX)

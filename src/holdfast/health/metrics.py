@@ -43,10 +43,13 @@ class LossRate:
 
     def seen(self, lost: int) -> None:
         """One packet arrived after `lost` others had not."""
-        if lost:
-            for _ in range(min(lost, GAP_MAX)):
-                self._short += 1_000_000 - self._short // _SMOOTH
-                self._long += 1_000_000 - self._long // _SMOOTH_LONG
+        for _ in range(min(lost, GAP_MAX)):
+            self._short += 1_000_000 - self._short // _SMOOTH
+            self._long += 1_000_000 - self._long // _SMOOTH_LONG
+        self.arrived()
+
+    def arrived(self) -> None:
+        """One packet arrived after the one before it."""
         self._short -= self._short // _SMOOTH
         self._long -= self._long // _SMOOTH_LONG
 

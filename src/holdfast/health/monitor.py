@@ -310,16 +310,23 @@ class HealthMachine(Machine):
         self._now = now
         due = self._wheel.due(now)
         casts = self._caster.cast(now, due, out)
+        evidence = self._evidence
         for path in due:
-            path.listener.check(now, self._evidence)
-            speaker = path.speaker
+            listener, speaker = path.listener, path.speaker
+            if now < listener.lives_at and not listener.waits:
+                listener.check_at = now + listener.rhythm_ns
+            else:
+                listener.check(now, evidence)
             if speaker.due_at <= now:
                 cast = casts.get(group_of(path), []) if casts else []
-                for send in speaker.tick(now, path.listener.flows, cast):
+                for send in speaker.tick(now, listener.flows, cast):
                     out.down(path.unit, send, True)
                 if now >= path.sample_at:
                     self._sample(now, path, out)
-            self._after(now, path, out)
+            if listener.replies or listener.changed or speaker.stale:
+                self._after(now, path, out)
+            else:
+                self._wheel.arm(path)
         if now >= self.placement.deadline:
             for flow in self.placement.due(now):
                 for path in [path for (_, known), path in self._flows.items() if known == flow]:

@@ -81,10 +81,6 @@ class Path:
         self.verdicts: dict[FlowId, FlowVerdict] = {}
         self.armed_at: Nanos = NEVER
 
-    @property
-    def wake_at(self) -> Nanos:
-        return min(self.speaker.due_at, self.listener.check_at)
-
     # -- flows ---------------------------------------------------------------------------------------------------
 
     def flow_ready(self, now: Nanos, ready: FlowReady) -> None:
@@ -187,14 +183,15 @@ class Path:
 
     def drifted(self, kind: str) -> bool:
         """Whether values have moved without a change of state."""
-        row, state = self.rows.get(kind), self.listener.state(kind)
+        row = self.rows.get(kind)
         if row is None:
             return True
+        loss_ppm, rtt_us, jitter_us, rate_kbps = self.listener.figures(kind)
         return (
-            abs(row.loss_ppm - state.loss_ppm) >= 10_000
-            or abs(row.rtt_us - state.rtt_us) > max(1000, row.rtt_us // 2)
-            or abs(row.jitter_us - state.jitter_us) > max(1000, row.jitter_us)
-            or abs(row.rate_kbps.bit_length() - state.rate_kbps.bit_length()) > 2
+            abs(row.loss_ppm - loss_ppm) >= 10_000
+            or abs(row.rtt_us - rtt_us) > max(1000, row.rtt_us // 2)
+            or abs(row.jitter_us - jitter_us) > max(1000, row.jitter_us)
+            or abs(row.rate_kbps.bit_length() - rate_kbps.bit_length()) > 2
         )
 
     def fact(self, now: Nanos, kind: str, event: str, name_of: Callable[[bytes], str]) -> PathFact:

@@ -75,9 +75,12 @@ class Speaker:
         self._heeded = 0
         self._period_ns = signatures.basic_active.period_ns
         self._spread_at = now
-        self._calm_until: Nanos = PAST
+        self._speed = 0
+        self.calm_until: Nanos = PAST
         """Until then no lane has anything to send, and there is no doubt to be settled: basics go alone."""
         self._turn = 0
+        self._owed = 0
+        """Bytes of basics that were sent and not paid for yet: they are many and small."""
 
     # -- flows ---------------------------------------------------------------------------------------------------
 
@@ -86,7 +89,7 @@ class Speaker:
         if lane in BASIC_BYTES and not ready.use.startswith("mss:"):
             if lane == "alt":
                 self._drop_pulse("alt")
-            self._calm_until = PAST
+            self.calm_until = PAST
             self.pulses[ready.flow] = Pulse(ready.flow, lane, now)
             self.due_at = min(self.due_at, now + MILLISECOND)
         sender = self.lanes.get(lane)
@@ -135,6 +138,7 @@ class Speaker:
 
     def _revive(self, now: Nanos, pulse: Pulse, alive: bool) -> None:
         pulse.alive = alive
+        self._speed = 0  # basics cost something else now
         main = all(p.alive for p in self.pulses.values() if p.lane == "udp")
         for other in self.pulses.values():
             if other is pulse if alive else other.lane == "alt":
@@ -150,7 +154,7 @@ class Speaker:
                 lane = self.lanes[self.plan.codes[code][0].name]
                 lane.event(DOUBT)
                 lane.next_at = min(lane.next_at, now)
-                self._calm_until = PAST
+                self.calm_until = PAST
                 self.due_at = min(self.due_at, now + MILLISECOND)
 
     def heeded(self, now: Nanos, n: int) -> None:
@@ -162,7 +166,7 @@ class Speaker:
 
     def clock_set_back(self, now: Nanos) -> None:
         """Our clock went backwards: everything is due again soon."""
-        self._calm_until = PAST
+        self.calm_until = PAST
         for pulse in self.pulses.values():
             pulse.next_at = min(pulse.next_at, now)
         for lane in self.lanes.values():
@@ -214,13 +218,24 @@ class Speaker:
     def spread(self, now: Nanos) -> None:
         """How often each lane is sent, as the budget and the demand of this moment have it."""
         self._spread_at = now + SPREAD_NS
-        self._calm_until = PAST
+        self.calm_until = PAST
+        self._settle_debts()
         basics = basics_per_second(list(self.pulses.values()), self._period_ns)
         costs = {name: lane.round_cost(self.mtu) for name, lane in self.lanes.items() if lane.flows}
         wish = self.signatures.diag_active.period_ns
-        wish = wish * NORMAL // self._throttle.speed(now, self.subnet, self.adapter)
+        self._speed = self._throttle.speed(now, self.subnet, self.adapter)
+        wish = wish * NORMAL // self._speed
         for name, period in self._throttle.spread(costs, wish, basics).items():
             self.lanes[name].period_ns = period
+
+    def _look_at_demand(self, now: Nanos) -> None:
+        """A busy hour may have begun, or ended."""
+        if self._throttle.speed(now, self.subnet, self.adapter) != self._speed:
+            self.spread(now)
+            return
+        self._spread_at = now + SPREAD_NS
+        self._settle_debts()
+        self._look_ahead()
 
     def signature(self) -> Signature:
         self.stale = False
@@ -250,7 +265,7 @@ class Speaker:
     def casts(self, now: Nanos) -> list[int]:
         """Combinations of the multicast lane that are due to this listener; they are sent once for all."""
         lane = self.lanes.get("multicast")
-        if lane is None or not lane.flows or now < self._calm_until:
+        if lane is None or not lane.flows or now < self.calm_until:
             return []
         chosen = lane.choose(now, self.signatures)
         if chosen:
@@ -260,16 +275,10 @@ class Speaker:
     def tick(self, now: Nanos, heard: dict[FlowId, Heard], casts: list[int]) -> list[SendFrame]:
         """Everything that is due. `heard` is what comes back on each flow, to be echoed; `casts` went out by multicast
         just now, and must be announced."""
-        if now < self._calm_until and not casts:
-            sends = [
-                self._basic(now, pulse, heard.get(pulse.flow))
-                for pulse in self.pulses.values()
-                if now >= pulse.next_at
-            ]
-            self._next(now)
-            return sends
         if now >= self._spread_at:
-            self.spread(now)  # a busy hour may have begun, or ended
+            self._look_at_demand(now)
+        if now < self.calm_until and not casts:
+            return self._basics(now, heard)
         due = {pulse.lane for pulse in self.pulses.values() if now >= pulse.next_at}
         hurried = self._hurried()
         sends = []
@@ -281,21 +290,34 @@ class Speaker:
             }
             if casts and "multicast" in self.lanes:
                 announced["multicast"] = casts
-            for pulse in self.pulses.values():
-                # Between its times a basic is sent only to announce something.
-                if pulse.lane in due or any(name in announced for name in announces(pulse.lane)):
-                    sends.append(self._basic(now, pulse, heard.get(pulse.flow), pair, announced))
-        self._calm_until = PAST if hurried else self._lanes_at()
+            # Between its times a basic is sent only to announce something.
+            sends += [
+                self._basic(now, pulse, heard.get(pulse.flow), pair, announced)
+                for pulse in self.pulses.values()
+                if pulse.lane in due or any(name in announced for name in announces(pulse.lane))
+            ]
+        self._look_ahead()
         self._next(now)
         return sends
 
-    def _lanes_at(self) -> Nanos:
+    def _basics(self, now: Nanos, heard: dict[FlowId, Heard]) -> list[SendFrame]:
+        """What is due when there is nothing to announce: almost every tick is this one."""
+        sends = []
+        due_at = NEVER
+        for pulse in self.pulses.values():
+            if now >= pulse.next_at:
+                sends.append(self._basic(now, pulse, heard.get(pulse.flow)))
+            due_at = min(due_at, pulse.next_at)
+        self.due_at = due_at
+        return sends
+
+    def _look_ahead(self) -> None:
         """When something may have to be sent besides basics."""
         at = self._spread_at
         for lane in self.lanes.values():
             if lane.flows:
-                at = min(at, lane.next_at, lane.retry_at)
-        return at
+                at = min(at, lane.next_at, lane.retry_at) if lane.state == STABLE else PAST
+        self.calm_until = at
 
     def _hurried(self) -> set[str]:
         """The lanes whose basics must announce what settles a doubt, before their time."""
@@ -344,12 +366,17 @@ class Speaker:
             if flow is not None:
                 found.append((index, fill, size, flow))
                 cost += bytes_on_wire(lane.name, size, self.mtu)
+        self._settle_debts()
         if not found or not self._throttle.take(now, self._buckets, cost):
             lane.next_at = min(lane.next_at, now + MILLISECOND)
             return []
         for index, fill, size, flow in found:
             sends.append(SendFrame(self.probe(lane, index, fill, size, pair), SYNC, flow, size))
         return [index for index, _, _, _ in found]
+
+    def _settle_debts(self) -> None:
+        owed, self._owed = self._owed, 0
+        self._throttle.pay(self._buckets, owed)
 
     def pay(self, size: int) -> None:
         """A multicast went out on this path, too."""
@@ -375,11 +402,13 @@ class Speaker:
             period_ns = self.signatures.basic_retry.period_ns * pulse.every
         pulse.n += 1
         pulse.next_at = (now // period_ns + 1) * period_ns  # `aligned`, in the most frequent place
-        self._throttle.pay(self._buckets, BASIC_BYTES[pulse.lane])
+        self._owed += BASIC_BYTES[pulse.lane]
         echo_ns = echo_age_ns = 0
-        if heard is not None and heard.live.peer_sent_ns:
-            echo_ns = heard.live.peer_sent_ns
-            echo_age_ns = max(now - heard.live.heard_at, 0)
+        if heard is not None:
+            live = heard.live
+            echo_ns = live.peer_sent_ns
+            if echo_ns and now > live.heard_at:
+                echo_age_ns = now - live.heard_at
         basic = Basic(
             pulse.n,
             now,
@@ -402,14 +431,10 @@ class Speaker:
         return bytes(codes[:ANNOUNCED_MAX])
 
     def _next(self, now: Nanos) -> None:
-        due = NEVER
-        for pulse in self.pulses.values():
-            if pulse.next_at < due:
-                due = pulse.next_at
-        if now >= self._calm_until and self.pulses:
-            for lane in self.lanes.values():
-                if lane.state != STABLE and lane.flows:
-                    due = min(due, aligned(now, lane.focus_ns(self.signatures)))
+        due = min((pulse.next_at for pulse in self.pulses.values()), default=NEVER)
+        for lane in self.lanes.values():
+            if lane.state != STABLE and lane.flows and self.pulses:
+                due = min(due, aligned(now, lane.focus_ns(self.signatures)))
         self.due_at = max(due, now + MILLISECOND) if due < NEVER else NEVER
 
 

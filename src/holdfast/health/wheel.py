@@ -22,7 +22,9 @@ class Wheel:
 
     def arm(self, path: Path) -> None:
         """Look at it when it wants that, if that is before the time for which it is armed."""
-        at = path.wake_at
+        at, check_at = path.speaker.due_at, path.listener.check_at
+        if check_at < at:
+            at = check_at
         if at < path.armed_at:
             path.armed_at = at
             slot = self._slots.get(at)
