@@ -16,7 +16,7 @@ from holdfast.health.metrics import Throughput
 from holdfast.health.signature import PAST
 from holdfast.health.speaker import lane_of
 from holdfast.health.state import BORROWED, UNKNOWN, Heard, State, live_of, state_of
-from holdfast.links.ports import FlowReady
+from holdfast.links.ports import FlowReady, Received
 from holdfast.types import MILLISECOND, NEVER, FlowId, Nanos
 from holdfast.wire.frames import AnyFrame, Basic, Confirm, Heeded, Notice, Probe, Settled, Signature
 
@@ -108,25 +108,30 @@ class PathListener:
 
     # -- what arrives --------------------------------------------------------------------------------------------
 
-    def basic(self, now: Nanos, flow: FlowId, use: str, frame: Basic, at: Nanos) -> None:
-        heard = self.flows.get(flow)
-        if heard is None:
-            if use != "alt":
-                return
-            heard = self._other_port(now, flow)
-        live = heard.live
-        promise_ns, grace = live.promise_ns, live.grace
-        if live.basic(frame, at):
-            self._lives_changed()
-            self._forget(heard.lane)
-            self._life(heard)
-        else:
-            if live.promise_ns != promise_ns or live.grace != grace:
-                self.lives_at = PAST
-            if self._some_dead and heard.lane in _DATAGRAMS:
-                self._changed("udp", worse=False)  # one port lives where another does not
-        if frame.sent and at > self._excused_to:
-            self._announced(now, frame, at)
+    def hear(self, now: Nanos, item: Received, ready: dict[FlowId, FlowReady]) -> None:
+        """Heartbeats that came in on one of these flows of the path."""
+        flow, at = item.flow, item.at
+        assert flow is not None
+        for frame in item.frames:
+            if type(frame) is Basic:
+                heard = self.flows.get(flow)
+                if heard is None:
+                    if ready[flow].use != "alt":
+                        continue
+                    heard = self._other_port(now, flow)
+                dead = not heard.live.alive
+                if heard.live.basic(frame, at):
+                    self.lives_at = PAST
+                if dead:
+                    self._lives_changed()
+                    self._forget(heard.lane)
+                    self._life(heard)
+                elif self._some_dead and heard.lane in _DATAGRAMS:
+                    self._changed("udp", worse=False)  # one port lives where another does not
+                if frame.sent and at > self._excused_to:
+                    self._announced(now, frame, at)
+            elif type(frame) is Probe:
+                self._probe(frame, at)
 
     def _other_port(self, now: Nanos, flow: FlowId) -> Heard:
         """The sender has moved its other flow to another port: the lane begins anew."""
@@ -167,7 +172,7 @@ class PathListener:
             self._asked_at = now
             self.replies.append(Notice(self.adapter, self.local, 0, b""))
 
-    def probe(self, frame: Probe, at: Nanos) -> None:
+    def _probe(self, frame: Probe, at: Nanos) -> None:
         """A probe arrived: its combination passes, at least this once."""
         plan = self.plan
         if plan is None or plan.id != frame.plan or not 0 <= frame.code < len(plan.codes):
@@ -419,8 +424,9 @@ class PathListener:
         heard = expected = 0
         for item in self.flows.values():
             if KIND_OF[item.lane] == kind:
-                heard, expected = heard + item.live.heard, expected + item.live.expected
-                item.live.heard = item.live.expected = 0
+                live = item.live
+                heard, expected = heard + live.heard, expected + live.heard + live.missed
+                live.heard = live.missed = 0
         return heard, expected
 
 

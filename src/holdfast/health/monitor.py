@@ -121,8 +121,11 @@ class HealthMachine(Machine):
             if type(item) is Received and item.flow is not None:
                 # Heartbeats: there are many, and almost all only say that nothing has changed.
                 path = flows.get((item.peer, item.flow))
-                if path is not None and path.heard(now, item):
-                    touched[path.key] = path
+                if path is not None:
+                    listener = path.listener
+                    listener.hear(now, item, path.flows)
+                    if listener.check_at < path.armed_at or listener.replies or listener.changed:
+                        touched[path.key] = path
                 continue
             calm = False
             take = self._inputs.get(type(item))
@@ -310,7 +313,7 @@ class HealthMachine(Machine):
         self._now = now
         due = self._wheel.due(now)
         casts = self._caster.cast(now, due, out)
-        evidence = self._evidence
+        evidence, arm = self._evidence, self._wheel.arm
         for path in due:
             listener, speaker = path.listener, path.speaker
             if now < listener.lives_at and not listener.waits:
@@ -318,15 +321,20 @@ class HealthMachine(Machine):
             else:
                 listener.check(now, evidence)
             if speaker.due_at <= now:
-                cast = casts.get(group_of(path), []) if casts else []
-                for send in speaker.tick(now, listener.flows, cast):
+                if casts:
+                    sends = speaker.tick(now, listener.flows, casts.get(group_of(path), []))
+                elif now < speaker.calm_until:
+                    sends = speaker.basics(now, listener.flows)
+                else:
+                    sends = speaker.tick(now, listener.flows, [])
+                for send in sends:
                     out.down(path.unit, send, True)
                 if now >= path.sample_at:
                     self._sample(now, path, out)
             if listener.replies or listener.changed or speaker.stale:
                 self._after(now, path, out)
             else:
-                self._wheel.arm(path)
+                arm(path)
         if now >= self.placement.deadline:
             for flow in self.placement.due(now):
                 for path in [path for (_, known), path in self._flows.items() if known == flow]:

@@ -10,17 +10,15 @@ from holdfast.health.signature import BASIC_BYTES
 from holdfast.health.speaker import Speaker, lane_of
 from holdfast.health.state import State
 from holdfast.health.verdicts import of_this_flow
-from holdfast.links.ports import FlowReady, FlowVerdict, Received, link_unit
+from holdfast.links.ports import FlowReady, FlowVerdict, link_unit
 from holdfast.telemetry.facts import PathFact
 from holdfast.types import NEVER, FlowId, Nanos, NodeId
 from holdfast.wire.frames import (
     AnyFrame,
-    Basic,
     Confirm,
     Heeded,
     Notice,
     PathRow,
-    Probe,
     Settled,
     Signature,
 )
@@ -98,18 +96,6 @@ class Path:
         return self.listener.flow_lost(flow)
 
     # -- what arrives --------------------------------------------------------------------------------------------
-
-    def heard(self, now: Nanos, item: Received) -> bool:
-        """Heartbeats that came in on a flow of this path. True when there is something to do about it."""
-        flow = item.flow
-        assert flow is not None
-        listener = self.listener
-        for frame in item.frames:
-            if type(frame) is Basic:
-                listener.basic(now, flow, self.flows[flow].use, frame, item.at)
-            elif type(frame) is Probe:
-                listener.probe(frame, item.at)
-        return bool(listener.check_at < self.armed_at or listener.replies or listener.changed)
 
     def told(self, now: Nanos, frame: AnyFrame) -> None:
         """What the peer says of the path, as its listener or as its sender."""

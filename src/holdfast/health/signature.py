@@ -11,6 +11,7 @@ For each lane the sender keeps what this listener passes (the per-listener list)
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import lcm
 from typing import Final
 
@@ -240,10 +241,14 @@ class LaneSender:
         return self._turn
 
 
+BASIC_BYTES: Final = {"udp": 130, "alt": 130, "tcp": 170}
+"""A basic on the wire, and the acknowledgement of one on a stream."""
+
+
 class Pulse:
     """The basics of one flow."""
 
-    __slots__ = ("alive", "every", "flow", "lane", "n", "next_at")
+    __slots__ = ("alive", "cost", "every", "flow", "lane", "n", "next_at", "period_ns")
 
     def __init__(self, flow: FlowId, lane: str, now: Nanos) -> None:
         self.flow = flow
@@ -255,6 +260,8 @@ class Pulse:
         """Another port needs no more basics than it takes to know that it is alive, and a stream must be silent for
         longer than a few of them in any case."""
         self.next_at = now
+        self.period_ns: Nanos = 0
+        self.cost = BASIC_BYTES[lane]
 
 
 def aligned(now: Nanos, step: Nanos) -> Nanos:
@@ -266,10 +273,6 @@ def lanes_of(plan: Plan, now: Nanos) -> dict[str, LaneSender]:
     return {name: LaneSender(lane, plan.patterns, now) for name, lane in plan.lanes.items()}
 
 
-BASIC_BYTES: Final = {"udp": 130, "alt": 130, "tcp": 170}
-"""A basic on the wire, and the acknowledgement of one on a stream."""
-
-
-def basics_per_second(pulses: list[Pulse], period_ns: Nanos) -> int:
+def basics_per_second(pulses: Iterable[Pulse]) -> int:
     """Bytes per second that the basics of a path cost."""
-    return sum(BASIC_BYTES[p.lane] * SECOND // (period_ns * p.every) for p in pulses)
+    return sum(pulse.cost * SECOND // pulse.period_ns for pulse in pulses)

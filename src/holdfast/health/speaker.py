@@ -91,6 +91,7 @@ class Speaker:
                 self._drop_pulse("alt")
             self.calm_until = PAST
             self.pulses[ready.flow] = Pulse(ready.flow, lane, now)
+            self._pace()
             self.due_at = min(self.due_at, now + MILLISECOND)
         sender = self.lanes.get(lane)
         if sender is None or (lane == "tcp" and not ready.use):
@@ -145,7 +146,14 @@ class Speaker:
                 other.next_at = now
             if other.lane == "alt":
                 other.every = ALT_EVERY if main else 1  # it may have to carry the data now
+        self._pace()
         self.due_at = min(self.due_at, now + MILLISECOND)
+
+    def _pace(self) -> None:
+        """How often each flow has basics."""
+        for pulse in self.pulses.values():
+            period_ns = self._period_ns if pulse.alive else self.signatures.basic_retry.period_ns
+            pulse.period_ns = period_ns * pulse.every
 
     def doubted(self, now: Nanos, codes: bytes) -> None:
         """The listener misses combinations, or hears some that it should not: send everything apart, now."""
@@ -220,7 +228,8 @@ class Speaker:
         self._spread_at = now + SPREAD_NS
         self.calm_until = PAST
         self._settle_debts()
-        basics = basics_per_second(list(self.pulses.values()), self._period_ns)
+        self._pace()
+        basics = basics_per_second(self.pulses.values())
         costs = {name: lane.round_cost(self.mtu) for name, lane in self.lanes.items() if lane.flows}
         wish = self.signatures.diag_active.period_ns
         self._speed = self._throttle.speed(now, self.subnet, self.adapter)
@@ -278,10 +287,10 @@ class Speaker:
         if now >= self._spread_at:
             self._look_at_demand(now)
         if now < self.calm_until and not casts:
-            return self._basics(now, heard)
+            return self.basics(now, heard)
         due = {pulse.lane for pulse in self.pulses.values() if now >= pulse.next_at}
         hurried = self._hurried()
-        sends = []
+        sends: list[SendFrame] = []
         if due or hurried:
             pair = pair_at(now)
             announced = {
@@ -291,23 +300,25 @@ class Speaker:
             if casts and "multicast" in self.lanes:
                 announced["multicast"] = casts
             # Between its times a basic is sent only to announce something.
-            sends += [
-                self._basic(now, pulse, heard.get(pulse.flow), pair, announced)
-                for pulse in self.pulses.values()
-                if pulse.lane in due or any(name in announced for name in announces(pulse.lane))
-            ]
+            for pulse in self.pulses.values():
+                codes = self._announce(pulse, announced) if announced else b""
+                if codes or pulse.lane in due:
+                    sends.append(self._basic(now, pulse, heard.get(pulse.flow), pair, codes))
         self._look_ahead()
         self._next(now)
         return sends
 
-    def _basics(self, now: Nanos, heard: dict[FlowId, Heard]) -> list[SendFrame]:
-        """What is due when there is nothing to announce: almost every tick is this one."""
+    def basics(self, now: Nanos, heard: dict[FlowId, Heard]) -> list[SendFrame]:
+        """What is due before `calm_until`, when there is nothing to announce."""
         sends = []
         due_at = NEVER
         for pulse in self.pulses.values():
-            if now >= pulse.next_at:
+            next_at = pulse.next_at
+            if now >= next_at:
                 sends.append(self._basic(now, pulse, heard.get(pulse.flow)))
-            due_at = min(due_at, pulse.next_at)
+                next_at = pulse.next_at
+            if next_at < due_at:
+                due_at = next_at
         self.due_at = due_at
         return sends
 
@@ -388,38 +399,25 @@ class Speaker:
         return Probe(lane.plan.base + index, size, pair, self.plan.id, octets)
 
     def _basic(
-        self,
-        now: Nanos,
-        pulse: Pulse,
-        heard: Heard | None,
-        pair: int = 0,
-        announced: dict[str, list[int]] | None = None,
+        self, now: Nanos, pulse: Pulse, heard: Heard | None, pair: int = 0, codes: bytes = b""
     ) -> SendFrame:
-        codes = self._announce(pulse, announced) if announced else b""
-        if pulse.alive:
-            period_ns = self._period_ns * pulse.every
-        else:
-            period_ns = self.signatures.basic_retry.period_ns * pulse.every
+        """A basic: what it promises, what it answers, and (`pair`, `codes`) what it announces."""
+        period_ns = pulse.period_ns
         pulse.n += 1
         pulse.next_at = (now // period_ns + 1) * period_ns  # `aligned`, in the most frequent place
-        self._owed += BASIC_BYTES[pulse.lane]
+        self._owed += pulse.cost
         echo_ns = echo_age_ns = 0
         if heard is not None:
             live = heard.live
             echo_ns = live.peer_sent_ns
             if echo_ns and now > live.heard_at:
                 echo_age_ns = now - live.heard_at
-        basic = Basic(
-            pulse.n,
-            now,
-            period_ns,
-            echo_ns,
-            echo_age_ns,
-            self.signatures.basic_active.grace,
-            self.plan.id if codes else 0,
-            pair if codes else 0,
-            codes,
-        )
+        grace = self.signatures.basic_active.grace
+        if not codes:
+            basic = Basic(pulse.n, now, period_ns, echo_ns, echo_age_ns, grace)
+        else:
+            echo = (echo_ns, echo_age_ns)
+            basic = Basic(pulse.n, now, period_ns, *echo, grace, self.plan.id, pair, codes)
         return SendFrame(basic, SYNC, pulse.flow)
 
     def _announce(self, pulse: Pulse, announced: dict[str, list[int]]) -> bytes:

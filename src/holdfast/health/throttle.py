@@ -23,11 +23,14 @@ DEEP_BYTES: Final = 1 << 20
 """A send queue as deep as this slows diagnostics down to a quarter."""
 WINDOWS_MAX: Final = 1000
 DEMANDS_MAX: Final = 10_000
-SHARES: Final = {"udp": 50, "alt": 8, "frag": 16, "tcp": 16, "multicast": 10}
+SHARES: Final = {"udp": 60, "alt": 8, "frag": 16, "tcp": 12, "multicast": 8}
 """How the budget of a path is divided where it does not do for all: most goes to the flow that carries data."""
 SLOWER: Final = {"udp": 1, "alt": 5, "frag": 2, "tcp": 2, "multicast": 2}
 """Lanes that wait for more than one period: a fault of the path shows on the flow that carries data first."""
-_STEADY_PERCENT: Final = 65
+_FILL_PERCENT: Final = 80
+"""A bucket fills at this share of its budget, so that what it saves up for a burst is part of the budget, too: any 20 s
+of a path stay within it."""
+_STEADY_PERCENT: Final = 50
 """What a quiet path may use of its budget; the rest is for doubts."""
 
 
@@ -104,8 +107,9 @@ class Throttle:
         """No diagnostics before this: somebody else measures."""
         self._windows: list[BusyWindow] = []
 
-    def bucket(self, now: Nanos, rate: int) -> Bucket:
-        return Bucket(now, rate, rate * self.budget.burst_ms // 1000)
+    def bucket(self, now: Nanos, budget: int) -> Bucket:
+        rate = budget * _FILL_PERCENT // 100
+        return Bucket(now, rate, budget * self.budget.burst_ms // 1000)
 
     def path_bucket(self, now: Nanos) -> Bucket:
         return self.bucket(now, self.budget.path)

@@ -27,12 +27,11 @@ class Wheel:
             at = check_at
         if at < path.armed_at:
             path.armed_at = at
-            slot = self._slots.get(at)
-            if slot is None:
+            if at in self._slots:
+                self._slots[at].append(path)
+            else:
                 self._slots[at] = [path]
                 heappush(self._times, at)
-            else:
-                slot.append(path)
 
     def due(self, now: Nanos) -> list[Path]:
         """The paths whose time has come, earliest first, in the order in which they were armed. They are not armed

@@ -270,7 +270,7 @@ class Host:
         if len(self.inbox if running else self._unread) >= self._packets_max:
             self.dropped_packets += len(packets)
             return
-        views = list(map(memoryview, packets))
+        views = [memoryview(packet) for packet in packets]
         item = (DOOR, Arrived(end.flow, views, world.now + self.clock_ns))
         if world.trace is not None:
             world.trace.line(world.now, self.name, f"hears udp {end.flow} {len(packets)}")
@@ -312,16 +312,21 @@ class Host:
         if self._turn_at != NEVER:
             return
         world = self.world
-        self._turn_at = at = world.now + self._lateness_ns()
+        bits = self._draw(32)
+        late_ns = 1 + ((bits & 0xFFFF) * self._jitter_ns >> 16)
+        if bits >> 16 < self._hiccups:
+            late_ns += self._hiccup_ns()
+        self._turn_at = at = world.now + late_ns
         world.sequence = sequence = world.sequence + 1
         heappush(world.heap, (at, sequence, self._turn, at))
 
     def _lateness_ns(self) -> Nanos:
         bits = self._draw(32)
         late_ns = 1 + ((bits & 0xFFFF) * self._jitter_ns >> 16)
-        if bits >> 16 < self._hiccups:
-            late_ns += self._draw(16) * self.profile.hiccup_ns >> 16
-        return late_ns
+        return late_ns if bits >> 16 >= self._hiccups else late_ns + self._hiccup_ns()
+
+    def _hiccup_ns(self) -> Nanos:
+        return self._draw(16) * self.profile.hiccup_ns >> 16
 
     def _turn(self, at: Nanos) -> None:
         if at == self._turn_at:
@@ -344,7 +349,11 @@ class Host:
         if self.disk.outstanding_bytes > OUTSTANDING_MAX:
             self._waits_for_disk = True
             return
-        inputs = self._take()
+        inputs = self.inbox
+        if self._read or len(inputs) > self._batch_limit:
+            inputs = self._take()
+        else:
+            self.inbox = []
         try:
             result = core.turn(self.world.now + self.clock_ns, inputs)
         except Exception as error:  # noqa: BLE001  # whatever it is, it must not leave a node

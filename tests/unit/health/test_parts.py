@@ -219,7 +219,7 @@ def test_a_signature_that_does_not_exist_changes_nothing() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 400), st.integers(1, 60_000)), max_size=60))
+@given(st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 60_000)), max_size=60))
 def test_no_path_spends_more_than_its_budget_and_one_burst(steps: list[tuple[int, int]]) -> None:
     throttle = Throttle(Budget())
     buckets, now, spent = throttle.buckets(0, throttle.path_bucket(0), "red"), 0, 0
@@ -227,7 +227,9 @@ def test_no_path_spends_more_than_its_budget_and_one_burst(steps: list[tuple[int
         now += wait * MILLISECOND
         if throttle.take(now, buckets, size):
             spent += size
-    assert spent <= 64_000 * now // SECOND + 256_000
+    assert spent <= 51_200 * now // SECOND + 256_000
+    if now >= 20 * SECOND:
+        assert spent <= 64_000 * now // SECOND, "the burst is part of the budget"
 
 
 def test_all_paths_of_an_adapter_and_all_adapters_share_what_there_is() -> None:
@@ -248,7 +250,7 @@ def test_what_is_due_is_spread_by_shares_and_what_one_does_not_need_is_for_the_o
     assert cheap["udp"] == 200 * MILLISECOND
     assert cheap["frag"] < many["frag"]
     cost = sum(10_000 * SECOND // period for period in many.values())
-    assert cost + 3_000 <= 64_000 * 65 // 100
+    assert cost + 3_000 <= 64_000 * 50 // 100
 
 
 def test_demand_speeds_diagnostics_up_and_slows_them_down() -> None:
