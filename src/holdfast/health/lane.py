@@ -219,7 +219,11 @@ class Lane:
                 found |= 1 << index
         if not found or (self.trial is not None and now - self.trial_at < TRIAL_NS):
             return 0
-        self.trial, self.trial_at = 0, now
+        if self.trial is None:
+            self.trial = (
+                0  # one that goes on keeps what it has: where rounds are rare it would never end
+            )
+        self.trial_at = now
         return found
 
     def begin(self, now: Nanos) -> None:
@@ -373,7 +377,9 @@ class Lane:
                 self.ignored = True
             if came >> fill & 1:
                 self.doubts.pop(index, None)
-                if not believed and fill != MIXED:
+                if believed:
+                    self.surprises &= ~(1 << index)
+                elif fill != MIXED:
                     self.surprises |= 1 << index
                 if bit is not None:
                     bit.heard += 1

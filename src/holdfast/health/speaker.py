@@ -378,8 +378,11 @@ class Speaker:
                 found.append((index, fill, size, flow))
                 cost += bytes_on_wire(lane.name, size, self.mtu)
         self._settle_debts()
-        if not found or not self._throttle.take(now, self._buckets, cost):
-            lane.next_at = min(lane.next_at, now + MILLISECOND)
+        if not found:
+            return []
+        if not self._throttle.take(now, self._buckets, cost):
+            # As soon as it can be paid for, and not before: nobody is to wake up for nothing.
+            lane.next_at = now + max(self._throttle.wait_ns(self._buckets, cost), MILLISECOND)
             return []
         for index, fill, size, flow in found:
             sends.append(SendFrame(self.probe(lane, index, fill, size, pair), SYNC, flow, size))
@@ -432,7 +435,8 @@ class Speaker:
         due = min((pulse.next_at for pulse in self.pulses.values()), default=NEVER)
         for lane in self.lanes.values():
             if lane.state != STABLE and lane.flows and self.pulses:
-                due = min(due, aligned(now, lane.focus_ns(self.signatures)))
+                begin = max(now, lane.next_at - 1)
+                due = min(due, aligned(begin, lane.focus_ns(self.signatures)))
         self.due_at = max(due, now + MILLISECOND) if due < NEVER else NEVER
 
 

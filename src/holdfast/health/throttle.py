@@ -27,10 +27,10 @@ SHARES: Final = {"udp": 60, "alt": 8, "frag": 16, "tcp": 12, "multicast": 8}
 """How the budget of a path is divided where it does not do for all: most goes to the flow that carries data."""
 SLOWER: Final = {"udp": 1, "alt": 5, "frag": 2, "tcp": 2, "multicast": 2}
 """Lanes that wait for more than one period: a fault of the path shows on the flow that carries data first."""
-_FILL_PERCENT: Final = 80
-"""A bucket fills at this share of its budget, so that what it saves up for a burst is part of the budget, too: any 20 s
-of a path stay within it."""
-_STEADY_PERCENT: Final = 50
+_FILL_PERCENT: Final = 75
+"""A bucket fills at this share of its budget: what it saves up for a burst, and what is not reckoned with (repetitions
+and acknowledgements of streams, what is said of a doubt), are part of the budget, too. Any 20 s stay within it."""
+_STEADY_PERCENT: Final = 46
 """What a quiet path may use of its budget; the rest is for doubts."""
 
 
@@ -135,6 +135,11 @@ class Throttle:
         for bucket in buckets:
             bucket.tokens -= size
         return True
+
+    @staticmethod
+    def wait_ns(buckets: Buckets, size: int) -> Nanos:
+        """How long it takes until so much can be paid for, if nothing else is."""
+        return max((min(size, b.cap) - b.tokens) * SECOND // b.rate for b in buckets)
 
     @staticmethod
     def pay(buckets: Buckets, size: int) -> None:
