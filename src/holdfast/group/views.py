@@ -101,8 +101,8 @@ class Membership:
     def may_change(self) -> bool:
         core, log, view = self._core, self._core.log, self._core.log.tail.view
         # Two sides of a cut go on in `availability` groups, but they must stay one group.
-        cut = core.config.mode == "availability" and view is not None
-        if cut and len(core.voters_here()) + 1 < core.true_majority(view):
+        available = view is not None and core.config.mode == "availability"
+        if available and len(core.voters_here()) + 1 < core.true_majority(view):  # type: ignore[arg-type]
             return False
         return (
             log.commit >= self._term_index and log.view_index <= log.commit and self._appends.is_informed()

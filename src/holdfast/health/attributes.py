@@ -31,6 +31,9 @@ MIXED: Final = 1
 """A fill that is cut into segments of all patterns: one packet tests its size and all of them."""
 FIRST_PATTERN: Final = 2
 CODES_MAX: Final = 256
+ANNOUNCED_MAX: Final = 14
+"""Probes that one basic announces: it must stay small enough to pass wherever anything passes."""
+MASKS_MAX: Final = 256
 SEGMENT: Final = 64
 IP_TCP: Final = 40
 IP_HEAD: Final = 20
@@ -61,7 +64,7 @@ class LanePlan(msgspec.Struct, frozen=True, gc=False, array_like=True):
 class Plan:
     """Every combination of an adapter, numbered."""
 
-    __slots__ = ("codes", "id", "lanes", "patterns")
+    __slots__ = ("_masks", "codes", "id", "lanes", "patterns")
 
     def __init__(
         self, patterns: tuple[str, ...], lanes: tuple[tuple[str, tuple[int, ...]], ...]
@@ -77,8 +80,25 @@ class Plan:
                 continue
             self.lanes[name] = lane
             self.codes.extend((lane, index) for index in range(lane.count))
+        self._masks: dict[bytes, tuple[tuple[str, int], ...]] = {}
         text = repr((patterns, [(lane.name, lane.sizes) for lane in self.lanes.values()]))
         self.id = 1 + crc32(text.encode()) % 0xFFFF
+
+    def masks(self, codes: bytes) -> tuple[tuple[str, int], ...]:
+        """The combinations that these codes stand for, as bits of each lane. The same codes come over and over."""
+        found = self._masks.get(codes)
+        if found is None:
+            by_lane: dict[str, int] = {}
+            for code in codes:
+                if code < len(self.codes):
+                    lane, index = self.codes[code]
+                    by_lane[lane.name] = by_lane.get(lane.name, 0) | 1 << index
+            found = tuple(by_lane.items())
+            if len(codes) <= ANNOUNCED_MAX:
+                if len(self._masks) >= MASKS_MAX:
+                    self._masks.clear()
+                self._masks[codes] = found
+        return found
 
     def spoken(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """What a listener must be told to have the same plan."""

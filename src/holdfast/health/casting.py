@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.health.path import Path
 from holdfast.health.speaker import Speaker, pair_at
-from holdfast.health.throttle import Bucket, Throttle
+from holdfast.health.throttle import Buckets, Throttle
 from holdfast.links.ports import SendFrame, multicast_unit
 from holdfast.machine import Outbox
 from holdfast.types import SYNC, Nanos
@@ -18,17 +18,18 @@ class Caster:
 
     def __init__(self, throttle: Throttle) -> None:
         self._throttle = throttle
-        self._buckets: dict[str, Bucket] = {}
+        self._buckets: dict[str, Buckets] = {}
 
     def cast(self, now: Nanos, due: list[Path], out: Outbox) -> dict[Group, list[int]]:
         """Send what the listeners of these paths are due. For each group what went out, to be announced to all."""
         wanted: dict[Group, dict[int, Speaker]] = {}
         bad: dict[Group, tuple[str, ...]] = {}
         for path in due:
-            if path.speaker.hears_casts:
+            speaker = path.speaker
+            if speaker.hears_casts:
                 group = group_of(path)
-                bad[group] = bad.get(group, ()) + path.speaker.lanes["multicast"].bad
-            if path.speaker.due_at <= now:
+                bad[group] = bad.get(group, ()) + speaker.lanes["multicast"].bad
+            if speaker.calm_until <= now and speaker.due_at <= now:
                 for index in path.speaker.casts(now):
                     wanted.setdefault(group_of(path), {})[index] = path.speaker
         sent: dict[Group, list[int]] = {}
@@ -36,20 +37,21 @@ class Caster:
             adapter = group[0]
             ordered = sorted(indexes.items(), key=lambda item: item[0])
             sends, cost = _probes(now, ordered, bad.get(group, ()))
-            if sends and self._throttle.take(now, self._bucket(now, adapter), adapter, cost):
+            if sends and self._throttle.take(now, self._buckets_of(now, adapter), cost):
                 sent[group] = list(indexes)
                 for send in sends:
                     out.down(multicast_unit(adapter), send, True)
                 for path in due:
                     if path.key[1] == adapter and path.speaker.hears_casts:
-                        path.speaker.pay(now, cost)
+                        path.speaker.pay(cost)
         return sent
 
-    def _bucket(self, now: Nanos, adapter: str) -> Bucket:
-        bucket = self._buckets.get(adapter)
-        if bucket is None:
-            bucket = self._buckets[adapter] = self._throttle.path_bucket(now)
-        return bucket
+    def _buckets_of(self, now: Nanos, adapter: str) -> Buckets:
+        found = self._buckets.get(adapter)
+        if found is None:
+            own = self._throttle.path_bucket(now)
+            found = self._buckets[adapter] = self._throttle.buckets(now, own, adapter)
+        return found
 
 
 def group_of(path: Path) -> Group:

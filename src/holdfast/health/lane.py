@@ -289,19 +289,32 @@ class Lane:
             del self._arrived[next(iter(self._arrived))]
         self._arrived[pair] = self._arrived.get(pair, 0) | 1 << index
 
-    def announced(self, pair: int, mask: int, at: Nanos) -> None:
-        """A basic said what was sent with it."""
+    def announced(self, pair: int, mask: int, at: Nanos) -> bool:
+        """A basic said what was sent with it. False when that round was judged before."""
         if pair in self._judged:
-            return
+            return False
         known, since = self._rounds.get(pair, (0, at))
         if not known and len(self._rounds) >= ROUNDS_MAX:
             del self._rounds[next(iter(self._rounds))]
         self._rounds[pair] = (known | mask, since)
+        return True
 
     def complete(self, pair: int) -> bool:
         """Whether everything that was announced of a round is here."""
         sent, _ = self._rounds.get(pair, (0, 0))
         return not sent & ~self._arrived.get(pair, 0)
+
+    def pass_calmly(self, pair: int) -> bool:
+        """A round that is complete, on a lane of which nothing is in doubt, and the only one that waits: it says
+        nothing new. False when it must be weighed."""
+        if len(self._rounds) != 1 or not self.calm:
+            return False
+        _, at = self._rounds.pop(pair)
+        self._arrived.pop(pair, None)
+        self._judged[pair] = (0, at)
+        if len(self._judged) > ROUNDS_MAX:
+            del self._judged[next(iter(self._judged))]
+        return True
 
     @property
     def calm(self) -> bool:

@@ -13,9 +13,10 @@ from holdfast.health.attributes import KIND_OF, MIXED, Plan, heard_plan
 from holdfast.health.lane import SETTLE_NS_MAX, Lane, Values
 from holdfast.health.liveness import PROMISE_MAX, Liveness
 from holdfast.health.metrics import Throughput
+from holdfast.health.signature import PAST
 from holdfast.health.speaker import lane_of, segment_size
-from holdfast.health.state import BORROWED, UNKNOWN, Heard, State, state_of
-from holdfast.links.ports import FlowReady
+from holdfast.health.state import BORROWED, UNKNOWN, Heard, State, live_of, state_of
+from holdfast.links.ports import FlowReady, Received
 from holdfast.types import MILLISECOND, NEVER, FlowId, Nanos
 from holdfast.wire.frames import AnyFrame, Basic, Confirm, Heeded, Notice, Probe, Settled, Signature
 
@@ -45,6 +46,15 @@ class PathListener:
         self.changed: list[str] = []
         """Kinds of which something new is to be published."""
         self.check_at: Nanos = NEVER
+        self.lives_at: Nanos = PAST
+        """When a flow may have been silent for too long; then they are looked at."""
+        self._some_dead = False
+        self.rhythm_ns: Nanos = NEVER
+        """How often this node must be awake to hear what is promised."""
+        self._open: dict[str, Lane] = {}
+        """Lanes of which rounds may wait for probes."""
+        self.waits = False
+        """Something waits for its time: for probes, or for the sender's confirmation."""
         self.diag_grace = 1
         self.turns: dict[str, int] = {}
         """How often what is said of a kind has changed for the worse: a path that flaps."""
@@ -72,6 +82,7 @@ class PathListener:
             live = Liveness(now, self._start_ns, stream=ready.transport == "tcp")
             live.announced_ns = self._announced_ns
             self.flows[ready.flow] = Heard(lane_of(ready), live)
+            self._lives_changed()
         elif ready.use == "alt" and self._mute:
             self._mute = False
             self._changed("udp", worse=False)
@@ -101,6 +112,7 @@ class PathListener:
         heard = self.flows.pop(flow, None)
         if heard is None:
             return ""
+        self._lives_changed()
         self._forget(heard.lane)
         kind = KIND_OF[heard.lane]
         self._changed(kind, worse=False)
@@ -113,19 +125,30 @@ class PathListener:
 
     # -- what arrives --------------------------------------------------------------------------------------------
 
-    def basic(self, now: Nanos, flow: FlowId, use: str, frame: Basic, at: Nanos) -> None:
-        heard = self.flows.get(flow)
-        if heard is None:
-            if use != "alt":
-                return
-            heard = self._other_port(now, flow)
-        if heard.live.basic(frame, at):
-            self._forget(heard.lane)
-            self._life(heard)
-        elif heard.lane in _DATAGRAMS and any(not h.live.alive for h in self.flows.values()):
-            self._changed("udp", worse=False)  # one port lives where another does not
-        if frame.sent and at > self._excused_to:
-            self._announced(now, frame, at)
+    def hear(self, now: Nanos, item: Received, ready: dict[FlowId, FlowReady]) -> None:
+        """Heartbeats that came in on one of these flows of the path."""
+        flow, at = item.flow, item.at
+        assert flow is not None
+        for frame in item.frames:
+            if type(frame) is Basic:
+                heard = self.flows.get(flow)
+                if heard is None:
+                    if ready[flow].use != "alt":
+                        continue
+                    heard = self._other_port(now, flow)
+                dead = not heard.live.alive
+                if heard.live.basic(frame, at):
+                    self.lives_at = PAST
+                if dead:
+                    self._lives_changed()
+                    self._forget(heard.lane)
+                    self._life(heard)
+                elif self._some_dead and heard.lane in _DATAGRAMS:
+                    self._changed("udp", worse=False)  # one port lives where another does not
+                if frame.sent and at > self._excused_to:
+                    self._announced(now, frame, at)
+            elif type(frame) is Probe:
+                self._probe(frame, at)
 
     def _other_port(self, now: Nanos, flow: FlowId) -> Heard:
         """The sender has moved its other flow to another port: the lane begins anew."""
@@ -136,30 +159,38 @@ class PathListener:
         self._waiting.pop("alt", None)
         self._lanes()
         heard = self.flows[flow] = Heard("alt", Liveness(now, self._start_ns))
+        self._lives_changed()
         return heard
+
+    def _lives_changed(self) -> None:
+        self._some_dead = any(not heard.live.alive for heard in self.flows.values())
+        self.lives_at = PAST
 
     def _announced(self, now: Nanos, frame: Basic, at: Nanos) -> None:
         plan = self.plan
         if plan is None or plan.id != frame.plan:
             self._ask(now)
             return
-        masks: dict[str, int] = {}
-        for code in frame.sent:
-            if code < len(plan.codes):
-                planned, index = plan.codes[code]
-                if (
-                    planned.name == "tcp"
-                    and planned.sizes[index // planned.fills] not in self.segments
-                ):
-                    continue  # it went out on a connection that is gone
-                masks[planned.name] = masks.get(planned.name, 0) | 1 << index
-        for name, mask in masks.items():
+        for name, announced in plan.masks(frame.sent):
             lane = self.lanes[name]
-            lane.announced(frame.pair, mask, at)
+            mask = self._on_connections(lane, announced) if name == "tcp" else announced
+            if not mask or not lane.announced(frame.pair, mask, at):
+                continue
             if lane.complete(frame.pair):
-                self._judge(now, name, lane, self._evidence)
+                if not lane.pass_calmly(frame.pair):
+                    self._judge(now, name, lane, self._evidence)
             else:
+                self._open[name] = lane
+                self.waits = True
                 self.check_at = min(self.check_at, now + lane.settle_ns)
+
+    def _on_connections(self, lane: Lane, mask: int) -> int:
+        """What of a round did not go out on a connection that is gone."""
+        fills = lane.plan.fills
+        for number, size in enumerate(lane.plan.sizes):
+            if size not in self.segments:
+                mask &= ~(((1 << fills) - 1) << number * fills)
+        return mask
 
     def _ask(self, now: Nanos) -> None:
         """What the numbers mean was said before we could hear it: please say it again."""
@@ -167,7 +198,7 @@ class PathListener:
             self._asked_at = now
             self.replies.append(Notice(self.adapter, self.local, 0, b""))
 
-    def probe(self, frame: Probe, at: Nanos) -> None:
+    def _probe(self, frame: Probe, at: Nanos) -> None:
         """A probe arrived: its combination passes, at least this once."""
         plan = self.plan
         if plan is None or plan.id != frame.plan or not 0 <= frame.code < len(plan.codes):
@@ -240,18 +271,29 @@ class PathListener:
         However rarely this node sends, it looks as often as it should hear something: only who is awake can tell
         its own pauses from a peer's silence.
         """
-        periods = [h.live.promise_ns for h in self.flows.values() if h.live.alive]
-        self.check_at = now + 3 * min(periods) // 2 if periods else NEVER
         self._evidence = evidence
-        if any(heard.live.quiet(now) for heard in self.flows.values()):
+        if now >= self.lives_at:
+            self._look_at_lives(now, evidence)
+        self.check_at = now + self.rhythm_ns
+        self.waits = False
+        if self._open:
+            waiting, self._open = self._open, {}
+            for name, lane in waiting.items():
+                if lane.waits and self.lanes.get(name) is lane:
+                    self._judge(now, name, lane, evidence)
+        if self._waiting:
+            for name in [n for n, (_, _, until) in self._waiting.items() if until <= now]:
+                self._state(name)
+            for _, _, until in self._waiting.values():
+                self.check_at = min(self.check_at, until)
+                self.waits = True
+
+    def _look_at_lives(self, now: Nanos, evidence: int) -> None:
+        if any(heard.live.quiet_at() <= now for heard in self.flows.values()):
             self._check_lives(now, evidence)
-        for name, lane in self.lanes.items():
-            if lane.waits:
-                self._judge(now, name, lane, evidence)
-        for name in [n for n, (_, _, until) in self._waiting.items() if until <= now]:
-            self._state(name)
-        for _, _, until in self._waiting.values():
-            self.check_at = min(self.check_at, until)
+        periods = [heard.live.promise_ns for heard in self.flows.values() if heard.live.alive]
+        self.rhythm_ns = 3 * min(periods) // 2 if periods else NEVER
+        self.lives_at = min((h.live.quiet_at() for h in self.flows.values()), default=NEVER)
 
     def _check_lives(self, now: Nanos, evidence: int) -> None:
         loss_ppm = max((h.live.loss.judged_ppm for h in self.flows.values()), default=0)
@@ -261,6 +303,7 @@ class PathListener:
             # One that sends rarely may be as dead as the others, and not be missed yet: it must have been heard lately.
             alone = any(h.live.alive and h.live.punctual(now) for h in datagrams)
             if heard.live.silent(now, evidence, loss_ppm if heard.live.stream else 0, alone):
+                self._lives_changed()
                 self._forget(heard.lane)
                 self._life(heard)
 
@@ -279,6 +322,8 @@ class PathListener:
             sizes, lane.stuck = lane.stuck, []
             self.stuck += [self.segments[size] for size in sizes if size in self.segments]
         if lane.waits:
+            self._open[name] = lane
+            self.waits = True
             self.check_at = min(self.check_at, now + lane.settle_ns)
 
     @staticmethod
@@ -335,6 +380,7 @@ class PathListener:
             values != self.stated.get(name) or name in self._waiting
         ):
             self._waiting[name] = (self._n, values, now + self._confirm_ns)
+            self.waits = True
             self.check_at = min(self.check_at, now + self._confirm_ns)
 
     def _tellable(self, name: str, values: Values, done: bool) -> bool:
@@ -389,6 +435,7 @@ class PathListener:
 
     def clock_set_back(self, now: Nanos) -> None:
         self._excused_to = min(self._excused_to, now)
+        self.lives_at = PAST
         for heard in self.flows.values():
             heard.live.clock_set_back(now)
         for lane in self.lanes.values():
@@ -401,13 +448,22 @@ class PathListener:
         rate = self._rate.rate_kbps
         return state_of(kind, self.flows, self.lanes.get(kind), self.stated, rate, self._mute)
 
+    def figures(self, kind: str) -> tuple[int, int, int, int]:
+        """Of that what drifts: loss (millionths), round trip and jitter (microseconds), rate (kbit/s)."""
+        live = live_of(kind, self.flows)
+        rate = self._rate.rate_kbps if kind == "udp" else 0
+        if live is None:
+            return 0, 0, 0, rate
+        return live.loss.ppm, live.trip.rtt_us, live.trip.jitter_us, rate
+
     def tally(self, kind: str) -> tuple[int, int]:
         """Basics heard and expected since the last time, and begin to count anew."""
         heard = expected = 0
         for item in self.flows.values():
             if KIND_OF[item.lane] == kind:
-                heard, expected = heard + item.live.heard, expected + item.live.expected
-                item.live.heard = item.live.expected = 0
+                live = item.live
+                heard, expected = heard + live.heard, expected + live.heard + live.missed
+                live.heard = live.missed = 0
         return heard, expected
 
 

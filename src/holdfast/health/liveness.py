@@ -11,7 +11,7 @@ from typing import Final
 
 from holdfast.health.evidence import patience
 from holdfast.health.metrics import GAP_MAX, LossRate, RoundTrip
-from holdfast.types import MILLISECOND, SECOND, Nanos
+from holdfast.types import MILLISECOND, NEVER, SECOND, Nanos
 from holdfast.wire.frames import Basic
 
 PROMISE_MAX: Final = 1 << 42
@@ -27,16 +27,17 @@ class Liveness:
 
     __slots__ = (
         "_interval_ns",
+        "_late_ns",
         "_patient_from",
         "_unheard",
         "alive",
         "announced_ns",
-        "expected",
         "grace",
         "heard",
         "heard_at",
         "last_n",
         "loss",
+        "missed",
         "peer_sent_ns",
         "promise_ns",
         "since",
@@ -57,41 +58,73 @@ class Liveness:
         self.last_n = 0
         self.peer_sent_ns = 0
         self.heard = 0
-        self.expected = 0
+        self.missed = 0
+        """How many more were expected than heard."""
         self.loss = LossRate()
         self.trip = RoundTrip()
         self._interval_ns = 0
+        self._late_ns = promise_ns
         self._patient_from = now
         self._unheard = True
         """Nothing was said of this flow yet, neither that it is alive nor that it is dead."""
 
     def basic(self, frame: Basic, at: Nanos) -> bool:
-        """A basic arrived. True when the flow was not alive until now."""
-        revived = not self.alive
+        """A basic arrived, and the flow is alive. False when it is just the next one, as it was promised."""
+        if (
+            frame.n != self.last_n + 1
+            or frame.next_ns != self.promise_ns
+            or frame.grace != self.grace
+            or not self.alive
+        ):
+            self._unusual(frame, at)
+            return True
+        # The next one, as it was promised: this is what happens all the time.
+        if at - self.heard_at > self._late_ns or self._interval_ns > self._late_ns:
+            self._follow(at - self.heard_at)
+        self.heard_at = at
+        if at > self._patient_from:
+            self._patient_from = at
+        self.heard += 1
+        self.loss.arrivals += 1
+        self.last_n = frame.n
+        self.peer_sent_ns = frame.sent_ns
+        self.trip.arrived(at, frame.sent_ns, frame.echo_ns, frame.echo_age_ns)
+        return False
+
+    def _unusual(self, frame: Basic, at: Nanos) -> None:
+        """The first one, or some are missing, or it promises something else."""
         before, self.heard_at = self.heard_at, at
         self._patient_from = max(self._patient_from, at)
-        self.promise_ns = min(max(frame.next_ns, 1), PROMISE_MAX)
-        if frame.grace:
-            self.grace = min(max(frame.grace, 1), GRACE_MAX)
+        self._promised(frame)
+        revived = not self.alive
         self.heard += 1
-        if frame.n > self.last_n:
+        if frame.n <= self.last_n:
+            self.missed -= 1  # it was overtaken and counted as missing, or it is a copy
+        else:
             gap = frame.n - self.last_n if self.last_n else 1
             lost = gap - 1 if gap <= GAP_MAX else 0
-            self.expected += lost + 1
+            self.missed += lost
             self.loss.seen(0 if revived else lost)  # a flow that was dead lost nothing by chance
             if gap == 1 and not revived:
-                interval = min(max(at - before, 0), 4 * self.promise_ns)
-                self._interval_ns += (interval - self._interval_ns) // 4
+                self._follow(at - before)
             self.last_n = frame.n
             self.peer_sent_ns = frame.sent_ns
-            self.trip.arrived(at, frame.sent_ns)
-            if frame.echo_ns:
-                self.trip.echoed(at, frame.echo_ns, frame.echo_age_ns)
+            self.trip.arrived(at, frame.sent_ns, frame.echo_ns, frame.echo_age_ns)
         if revived:
             self.alive = True
             self._unheard = False
             self.since = at
-        return revived
+
+    def _follow(self, interval_ns: Nanos) -> None:
+        """A sender that does not keep its promises is followed by what is observed."""
+        interval_ns = min(max(interval_ns, 0), 4 * self.promise_ns)
+        self._interval_ns += (interval_ns - self._interval_ns) // 4
+
+    def _promised(self, frame: Basic) -> None:
+        self.promise_ns = min(max(frame.next_ns, 1), PROMISE_MAX)
+        self._late_ns = self.promise_ns + self.promise_ns // 8
+        if frame.grace:
+            self.grace = min(max(frame.grace, 1), GRACE_MAX)
 
     def period_ns(self) -> Nanos:
         """What silence is held against: the promise, or more if more was announced or is what really happens."""
@@ -121,9 +154,11 @@ class Liveness:
             return True
         return False
 
-    def quiet(self, now: Nanos) -> bool:
-        """Whether it has been silent for so long that it may be dead."""
-        return now - self._patient_from > self.grace * self.promise_ns
+    def quiet_at(self) -> Nanos:
+        """From when on it has been silent for so long that it may be dead; `NEVER` when it is said to be dead."""
+        if not (self.alive or self._unheard):
+            return NEVER
+        return self._patient_from + self.grace * self.promise_ns + 1
 
     def punctual(self, now: Nanos) -> bool:
         """Whether its last promise was kept, or may still be."""

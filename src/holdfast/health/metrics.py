@@ -16,38 +16,53 @@ GAP_NS_MIN: Final = 20 * MICROSECOND
 """Packets that are read closer to each other than this say nothing of the path, only of who reads them."""
 _SAMPLE_MAX: Final = 1 << 40
 _FLAT_MAX: Final = 16
+_NO_TRANSIT: Final = -(1 << 80)
 
 
 class LossRate:
     """Loss is smoothed twice. The short one follows; the long one remembers, or a lossy path would be taken for a
     clean one whenever it is lucky for a while, and then its next losses for a fault."""
 
-    __slots__ = ("_long", "_short")
+    __slots__ = ("_long", "_short", "arrivals")
 
     def __init__(self) -> None:
         self._short = 0
         self._long = _LOSS_START_PPM * _SMOOTH_LONG
+        self.arrivals = 0
+        """Packets that arrived one after the other and are not reckoned in yet: whoever hears one only counts."""
 
     @property
     def ppm(self) -> int:
+        self._reckon()
         return self._short // _SMOOTH
 
     @property
     def long_ppm(self) -> int:
+        self._reckon()
         return self._long // _SMOOTH_LONG
 
     @property
     def judged_ppm(self) -> int:
         """The loss that verdicts reckon with: rather too high than too low."""
+        self._reckon()
         return max(self._short // _SMOOTH, self._long // _SMOOTH_LONG, LOSS_FLOOR_PPM)
 
     def seen(self, lost: int) -> None:
         """One packet arrived after `lost` others had not."""
+        self._reckon()
         for _ in range(min(lost, GAP_MAX)):
             self._short += 1_000_000 - self._short // _SMOOTH
             self._long += 1_000_000 - self._long // _SMOOTH_LONG
-        self._short -= self._short // _SMOOTH
-        self._long -= self._long // _SMOOTH_LONG
+        self.arrivals = 1
+
+    def _reckon(self) -> None:
+        arrivals, self.arrivals = self.arrivals, 0
+        short, long = self._short, self._long
+        while arrivals and (short >= _SMOOTH or long >= _SMOOTH_LONG):
+            short -= short // _SMOOTH
+            long -= long // _SMOOTH_LONG
+            arrivals -= 1
+        self._short, self._long = short, long
 
 
 class RoundTrip:
@@ -58,22 +73,27 @@ class RoundTrip:
     def __init__(self) -> None:
         self.rtt_us = 0
         self.jitter_us = 0
-        self._transit: Nanos | None = None
+        self._transit: Nanos = _NO_TRANSIT
 
-    def echoed(self, at: Nanos, echo_ns: Nanos, age_ns: Nanos) -> None:
-        rtt = at - echo_ns - age_ns
-        if 0 <= rtt < _SAMPLE_MAX:
-            sample = rtt // 1000
-            self.rtt_us = (7 * self.rtt_us + sample) // 8 if self.rtt_us else sample
+    def arrived(
+        self, at: Nanos, sent_ns: Nanos, echo_ns: Nanos = 0, echo_age_ns: Nanos = 0
+    ) -> None:
+        """Something arrived that was sent at a time of the peer's clock, and that answers (unless 0) something of ours.
 
-    def arrived(self, at: Nanos, sent_ns: Nanos) -> None:
-        """Clocks differ by an unknown amount, but it stays the same: only differences are used (RFC 3550)."""
+        Clocks differ by an unknown amount, but it stays the same: for jitter only differences are used (RFC 3550).
+        """
         transit = at - sent_ns
-        if self._transit is not None:
-            change = abs(transit - self._transit)
-            if change < SECOND:  # more is a clock that was set, or a process that stood still
-                self.jitter_us += (change // 1000 - self.jitter_us) // 16
+        change = abs(transit - self._transit)
+        if (
+            change < SECOND
+        ):  # more is a clock that was set, a process that stood still, or the first one
+            self.jitter_us += (change // 1000 - self.jitter_us) // 16
         self._transit = transit
+        if echo_ns:
+            rtt = at - echo_ns - echo_age_ns
+            if 0 <= rtt < _SAMPLE_MAX:
+                sample = rtt // 1000
+                self.rtt_us = (7 * self.rtt_us + sample) // 8 if self.rtt_us else sample
 
 
 class Throughput:

@@ -8,7 +8,6 @@ keeper tells everybody; what listeners say of our own sending comes from there.
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heappop, heappush
 from typing import Any, ClassVar, Final
 
 from holdfast.health.attributes import Plan
@@ -24,6 +23,7 @@ from holdfast.health.ports import HEALTH, KEEPER, Fresh, ResetHistory, RowsHeard
 from holdfast.health.speaker import Speaker
 from holdfast.health.table import PathTable
 from holdfast.health.throttle import BusyWindow, Hush, Interest, QueueDepth, Throttle
+from holdfast.health.wheel import Wheel
 from holdfast.health.wishes import Wishes
 from holdfast.links.config import Self
 from holdfast.links.ports import (
@@ -49,6 +49,8 @@ __all__ = ["HEALTH", "HealthMachine"]
 TESTS_PER_PATH: Final = 16
 LATE_NS: Final = 100 * MILLISECOND
 """A wake-up that is later than this shows that this node was held up: it may have heard nobody."""
+SAMPLE_EARLY_NS: Final = 10 * MILLISECOND
+"""A tick may come a little before its time on the clock of the one before: that must not cost a whole period."""
 
 
 class HealthMachine(Machine):
@@ -79,14 +81,15 @@ class HealthMachine(Machine):
         self._paths: dict[PathKey, Path] = {}
         self._flows: dict[tuple[bytes, FlowId], Path] = {}
         self._peers: dict[NodeId, bool] = {}
-        self._heap: list[tuple[Nanos, int, Path]] = []
-        self._order = 0
+        self._wheel = Wheel()
         self._caster = Caster(self.throttle)
         self._queues: dict[tuple[NodeId, str], int] = {}
         """Bytes that wait in links, by peer and adapter, where they are many."""
         self._evidence = threshold(10, TESTS_PER_PATH, config.budget.alarms_per_1000_days)
         self._version = 0
         self._now: Nanos = 0
+        self._late_at: Nanos = NEVER
+        """A call after this shows that this node was held up."""
         self._excused_to: Nanos = 0
         self._inputs: dict[type[Any], Callable[[Nanos, Any, dict[PathKey, Path], Outbox], None]] = {
             Received: self._received,
@@ -109,12 +112,28 @@ class HealthMachine(Machine):
     # -- inputs --------------------------------------------------------------------------------------------------
 
     def up(self, now: Nanos, inputs: list[Any], out: Outbox) -> None:
-        self._clock(now)
+        calm = self._now <= now <= self._late_at
+        if not calm:
+            self._clock(now)
+        self._now = now
         touched: dict[PathKey, Path] = {}
+        flows = self._flows
         for item in inputs:
+            if type(item) is Received and item.flow is not None:
+                # Heartbeats: there are many, and almost all only say that nothing has changed.
+                path = flows.get((item.peer, item.flow))
+                if path is not None:
+                    listener = path.listener
+                    listener.hear(now, item, path.flows)
+                    if listener.check_at < path.armed_at or listener.replies or listener.changed:
+                        touched[path.key] = path
+                continue
+            calm = False
             take = self._inputs.get(type(item))
             if take is not None:
                 take(now, item, touched, out)
+        if calm and not touched:
+            return
         self._heed_needs(now, touched, out)
         for path in touched.values():
             self._after(now, path, out)
@@ -128,24 +147,21 @@ class HealthMachine(Machine):
                 path.listener.clock_set_back(now)
                 path.speaker.clock_set_back(now)
                 path.armed_at = NEVER
-                self._schedule(path)
+                path.sample_at = min(path.sample_at, now)
+                path.row_at = min(path.row_at, now)
+                self._wheel.arm(path)
         elif self.deadline < NEVER:
             late = now - max(self.deadline, self._excused_to)
             if late > LATE_NS:
                 self._excused_to = now
                 for path in self._paths.values():
                     path.listener.excuse(now, late)
-        self._now = now
+            self._late_at = max(self.deadline, self._excused_to) + LATE_NS
 
     def _received(
         self, now: Nanos, item: Received, touched: dict[PathKey, Path], out: Outbox
     ) -> None:
-        if item.flow is not None:
-            path = self._flows.get((item.peer, item.flow))
-            if path is not None:
-                path.heard(now, item)
-                touched[path.key] = path
-            return
+        """What a peer says of a path, by channel."""
         for frame in item.frames:
             if isinstance(frame, SPOKEN):
                 path = self._paths.get(key_of(item.peer, frame))
@@ -293,38 +309,51 @@ class HealthMachine(Machine):
     # -- the tick ------------------------------------------------------------------------------------------------
 
     def wake(self, now: Nanos, out: Outbox) -> None:
-        self._clock(now)
-        due: list[Path] = []
-        heap = self._heap
-        while heap and heap[0][0] <= now:
-            at, _, path = heappop(heap)
-            if at == path.armed_at:
-                path.armed_at = NEVER
-                due.append(path)
+        if not self._now <= now <= self._late_at:
+            self._clock(now)
+        self._now = now
+        due = self._wheel.due(now)
         casts = self._caster.cast(now, due, out)
+        evidence, arm = self._evidence, self._wheel.arm
         for path in due:
-            path.listener.check(now, self._evidence)
-            if path.speaker.due_at <= now:
-                sends = path.speaker.tick(now, path.echoes(now), casts.get(group_of(path), []))
+            listener, speaker = path.listener, path.speaker
+            if now < listener.lives_at and not listener.waits:
+                listener.check_at = now + listener.rhythm_ns
+            else:
+                listener.check(now, evidence)
+            if speaker.due_at <= now:
+                if casts:
+                    sends = speaker.tick(now, listener.flows, casts.get(group_of(path), []))
+                elif now < speaker.calm_until:
+                    sends = speaker.basics(now, listener.flows)
+                else:
+                    sends = speaker.tick(now, listener.flows, [])
                 for send in sends:
                     out.down(path.unit, send, True)
-                self._sample(now, path, out)
-            self._after(now, path, out)
-        for flow in self.placement.due(now):
-            for path in [path for (_, known), path in self._flows.items() if known == flow]:
-                self._judge(now, path, out)
+                if now >= path.sample_at:
+                    self._sample(now, path, out)
+            if listener.replies or listener.changed or speaker.stale:
+                self._after(now, path, out)
+            else:
+                arm(path)
+        if now >= self.placement.deadline:
+            for flow in self.placement.due(now):
+                for path in [path for (_, known), path in self._flows.items() if known == flow]:
+                    self._judge(now, path, out)
         self._publish(out)
         self._arm()
 
     def _sample(self, now: Nanos, path: Path, out: Outbox) -> None:
         """Publish values that moved without a change of state, and record some of them, now and then."""
-        if now - path.row_at >= self.config.rows_ns:
+        config = self.config
+        path.sample_at = now + min(config.rows_ns, config.sample_ns) - SAMPLE_EARLY_NS
+        if now - path.row_at >= config.rows_ns - SAMPLE_EARLY_NS:
             path.row_at = now
             for kind in path.rows:
                 if path.drifted(kind):
                     self._put(now, path, kind)
         for kind in path.rows:
-            if now - path.sampled_at.get(kind, now) >= self.config.sample_ns:
+            if now - path.sampled_at.get(kind, now) >= config.sample_ns - SAMPLE_EARLY_NS:
                 out.fact(path.fact(now, kind, "sample", self._name))
 
     def _after(self, now: Nanos, path: Path, out: Outbox) -> None:
@@ -345,20 +374,11 @@ class HealthMachine(Machine):
             for kind in changed:
                 if not path.same(kind):
                     self._state(now, path, kind, out)
-        self._schedule(path)
-
-    def _schedule(self, path: Path) -> None:
-        at = path.wake_at
-        if at < path.armed_at:
-            path.armed_at = at
-            self._order += 1
-            heappush(self._heap, (at, self._order, path))
+        self._wheel.arm(path)
 
     def _arm(self) -> None:
-        heap = self._heap
-        while heap and heap[0][0] != heap[0][2].armed_at:
-            heappop(heap)
-        self.deadline = min(heap[0][0] if heap else NEVER, self.placement.deadline)
+        self.deadline = deadline = min(self._wheel.next(), self.placement.deadline)
+        self._late_at = max(deadline, self._excused_to) + LATE_NS
 
     # -- rows ----------------------------------------------------------------------------------------------------
 
@@ -389,7 +409,7 @@ class HealthMachine(Machine):
                 path.speaker.heard(now, row.transport, row.alive)
                 ours[path.key] = path
         for path in ours.values():
-            self._schedule(path)
+            self._wheel.arm(path)
             self._judge(now, path, out)
 
     # -- what links are told -------------------------------------------------------------------------------------

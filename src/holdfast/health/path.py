@@ -7,20 +7,18 @@ from collections.abc import Callable
 from holdfast.health.listener import PathListener
 from holdfast.health.placement import Placement
 from holdfast.health.signature import BASIC_BYTES
-from holdfast.health.speaker import Echo, Speaker, lane_of
+from holdfast.health.speaker import Speaker, lane_of
 from holdfast.health.state import State
 from holdfast.health.verdicts import of_this_flow
-from holdfast.links.ports import FlowReady, FlowVerdict, Received, link_unit
+from holdfast.links.ports import FlowReady, FlowVerdict, link_unit
 from holdfast.telemetry.facts import PathFact
 from holdfast.types import NEVER, FlowId, Nanos, NodeId
 from holdfast.wire.frames import (
     AnyFrame,
-    Basic,
     Confirm,
     Heeded,
     Notice,
     PathRow,
-    Probe,
     Settled,
     Signature,
 )
@@ -53,6 +51,7 @@ class Path:
         "row_at",
         "rows",
         "said",
+        "sample_at",
         "sampled_at",
         "speaker",
         "unit",
@@ -72,15 +71,13 @@ class Path:
         self.rows: dict[str, PathRow] = {}
         """What we publish of it, by kind."""
         self.row_at = now
+        self.sample_at = now
+        """When to look again whether there is something to publish or to record without a change."""
         self.sampled_at: dict[str, Nanos] = {}
         self.said: dict[str, Settled] = {}
         """What the peer says of each lane that we send."""
         self.verdicts: dict[FlowId, FlowVerdict] = {}
         self.armed_at: Nanos = NEVER
-
-    @property
-    def wake_at(self) -> Nanos:
-        return min(self.speaker.due_at, self.listener.check_at)
 
     # -- flows ---------------------------------------------------------------------------------------------------
 
@@ -99,16 +96,6 @@ class Path:
         return self.listener.flow_lost(flow)
 
     # -- what arrives --------------------------------------------------------------------------------------------
-
-    def heard(self, now: Nanos, item: Received) -> None:
-        """Heartbeats that came in on a flow of this path."""
-        flow = item.flow
-        assert flow is not None
-        for frame in item.frames:
-            if type(frame) is Basic:
-                self.listener.basic(now, flow, self.flows[flow].use, frame, item.at)
-            elif type(frame) is Probe:
-                self.listener.probe(frame, item.at)
 
     def told(self, now: Nanos, frame: AnyFrame) -> None:
         """What the peer says of the path, as its listener or as its sender."""
@@ -138,14 +125,6 @@ class Path:
         if self.speaker.stale and self.flows:
             replies.append(self.speaker.signature())
         return replies
-
-    def echoes(self, now: Nanos) -> dict[FlowId, Echo]:
-        """For each flow the send time of the last basic heard on it, and how long ago that was."""
-        return {
-            flow: (heard.live.peer_sent_ns, max(now - heard.live.heard_at, 0))
-            for flow, heard in self.listener.flows.items()
-            if heard.live.peer_sent_ns
-        }
 
     def judged(self, now: Nanos, rows: list[PathRow], placement: Placement) -> list[FlowVerdict]:
         """What these rows, and what the peer says of single flows, mean for sending here, where that is new."""
@@ -190,14 +169,15 @@ class Path:
 
     def drifted(self, kind: str) -> bool:
         """Whether values have moved without a change of state."""
-        row, state = self.rows.get(kind), self.listener.state(kind)
+        row = self.rows.get(kind)
         if row is None:
             return True
+        loss_ppm, rtt_us, jitter_us, rate_kbps = self.listener.figures(kind)
         return (
-            abs(row.loss_ppm - state.loss_ppm) >= 10_000
-            or abs(row.rtt_us - state.rtt_us) > max(1000, row.rtt_us // 2)
-            or abs(row.jitter_us - state.jitter_us) > max(1000, row.jitter_us)
-            or abs(row.rate_kbps.bit_length() - state.rate_kbps.bit_length()) > 2
+            abs(row.loss_ppm - loss_ppm) >= 10_000
+            or abs(row.rtt_us - rtt_us) > max(1000, row.rtt_us // 2)
+            or abs(row.jitter_us - jitter_us) > max(1000, row.jitter_us)
+            or abs(row.rate_kbps.bit_length() - rate_kbps.bit_length()) > 2
         )
 
     def fact(self, now: Nanos, kind: str, event: str, name_of: Callable[[bytes], str]) -> PathFact:

@@ -11,6 +11,7 @@ For each lane the sender keeps what this listener passes (the per-listener list)
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import lcm
 from typing import Final
 
@@ -25,6 +26,9 @@ from holdfast.health.attributes import (
 from holdfast.health.config import Signatures
 from holdfast.types import MILLISECOND, NEVER, SECOND, FlowId, Nanos
 from holdfast.wire.frames import Settled
+
+PAST: Final = -NEVER
+"""Before any time, also of a clock that was set back."""
 
 INITIAL: Final = "initial"
 STABLE: Final = "stable"
@@ -188,11 +192,11 @@ class LaneSender:
         self.next_at = now + self.focus_ns(signatures) - MILLISECOND
         return self._apart()
 
-    def postpone(self, now: Nanos) -> None:
-        """What was chosen could not be paid for: it stays due."""
-        self.next_at = min(self.next_at, now + MILLISECOND)
+    def postpone(self, until: Nanos) -> None:
+        """What was chosen could not be paid for: it is due again then."""
+        self.next_at = until
         if self._retried:
-            self.retry_at = min(self.retry_at, now + MILLISECOND)
+            self.retry_at = min(self.retry_at, until)
 
     def sent(self) -> None:
         """A round went out."""
@@ -252,10 +256,14 @@ class LaneSender:
         return self._turn
 
 
+BASIC_BYTES: Final = {"udp": 130, "alt": 130, "tcp": 170}
+"""A basic on the wire, and the acknowledgement of one on a stream."""
+
+
 class Pulse:
     """The basics of one flow."""
 
-    __slots__ = ("alive", "every", "flow", "lane", "n", "next_at")
+    __slots__ = ("alive", "cost", "every", "flow", "lane", "n", "next_at", "period_ns")
 
     def __init__(self, flow: FlowId, lane: str, now: Nanos) -> None:
         self.flow = flow
@@ -267,6 +275,8 @@ class Pulse:
         """Another port needs no more basics than it takes to know that it is alive, and a stream must be silent for
         longer than a few of them in any case."""
         self.next_at = now
+        self.period_ns: Nanos = 0
+        self.cost = BASIC_BYTES[lane]
 
 
 def aligned(now: Nanos, step: Nanos) -> Nanos:
@@ -278,10 +288,6 @@ def lanes_of(plan: Plan, now: Nanos) -> dict[str, LaneSender]:
     return {name: LaneSender(lane, plan.patterns, now) for name, lane in plan.lanes.items()}
 
 
-BASIC_BYTES: Final = {"udp": 130, "alt": 130, "tcp": 170}
-"""A basic on the wire, and the acknowledgement of one on a stream."""
-
-
-def basics_per_second(pulses: list[Pulse], period_ns: Nanos) -> int:
+def basics_per_second(pulses: Iterable[Pulse]) -> int:
     """Bytes per second that the basics of a path cost."""
-    return sum(BASIC_BYTES[p.lane] * SECOND // (period_ns * p.every) for p in pulses)
+    return sum(pulse.cost * SECOND // pulse.period_ns for pulse in pulses)

@@ -10,15 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-import msgspec
-
-from holdfast.health.attributes import MIXED, NEUTRAL, Plan, bytes_on_wire, fill_of, in_order
+from holdfast.health.attributes import (
+    ANNOUNCED_MAX,
+    MIXED,
+    NEUTRAL,
+    Plan,
+    bytes_on_wire,
+    fill_of,
+    in_order,
+)
 from holdfast.health.config import SIGNATURES, Signatures, Tunables
 from holdfast.health.signature import (
     ALT_EVERY,
     BASIC_BYTES,
     BEGIN,
     DOUBT,
+    PAST,
     STABLE,
     LaneSender,
     Pulse,
@@ -26,19 +33,17 @@ from holdfast.health.signature import (
     basics_per_second,
     lanes_of,
 )
+from holdfast.health.state import Heard
 from holdfast.health.throttle import NORMAL, Throttle
 from holdfast.links.measuring import IP_TCP, mss_of
 from holdfast.links.ports import FlowReady, SendFrame
 from holdfast.types import MILLISECOND, NEVER, SECOND, SYNC, FlowId, Nanos
 from holdfast.wire.frames import Basic, Probe, Settled, Signature, TunablesInfo
 
-ANNOUNCED_MAX: Final = 14
-"""Probes that one basic announces: it must stay small enough to pass wherever anything passes."""
 SPREAD_NS: Final = 1 * SECOND
 _SHARED: Final = ("frag", "tcp", "multicast")
 """Lanes without basics of their own: every flow that carries data announces their probes."""
 
-Echo = tuple[Nanos, Nanos]
 Sent = list[tuple[LaneSender, list[int]]]
 """What was sent of each lane, by index."""
 
@@ -67,15 +72,20 @@ class Speaker:
         self.stale = True
         """The listener has not been told of the signature as it is now."""
         self._throttle = throttle
-        self._bucket = throttle.path_bucket(now)
+        self._buckets = throttle.buckets(now, throttle.path_bucket(now), ready.adapter)
         self._n = now // MILLISECOND
         self._heeded = 0
         self._period_ns = signatures.basic_active.period_ns
         self._spread_at = now
+        self._speed = 0
+        self.calm_until: Nanos = PAST
+        """Until then no lane has anything to send, and there is no doubt to be settled: basics go alone."""
         self._turn = 0
-        self._owed = ""
+        self._foremost = ""
         """The lane that waits until the budget does for its round; those that share its turn let it go first, or small
         rounds would for ever take what a large one needs."""
+        self._owed = 0
+        """Bytes of basics that were sent and not paid for yet: they are many and small."""
 
     # -- flows ---------------------------------------------------------------------------------------------------
 
@@ -84,7 +94,9 @@ class Speaker:
         if lane in BASIC_BYTES and not ready.use.startswith("mss:"):
             if lane == "alt":
                 self._drop_pulse("alt")
+            self.calm_until = PAST
             self.pulses[ready.flow] = Pulse(ready.flow, lane, now)
+            self._pace()
             self.due_at = min(self.due_at, now + MILLISECOND)
         sender = self.lanes.get(lane)
         if sender is None or (lane == "tcp" and not ready.use):
@@ -134,13 +146,21 @@ class Speaker:
 
     def _revive(self, now: Nanos, pulse: Pulse, alive: bool) -> None:
         pulse.alive = alive
+        self._speed = 0  # basics cost something else now
         main = all(p.alive for p in self.pulses.values() if p.lane == "udp")
         for other in self.pulses.values():
             if other is pulse if alive else other.lane == "alt":
                 other.next_at = now
             if other.lane == "alt":
                 other.every = ALT_EVERY if main else 1  # it may have to carry the data now
+        self._pace()
         self.due_at = min(self.due_at, now + MILLISECOND)
+
+    def _pace(self) -> None:
+        """How often each flow has basics."""
+        for pulse in self.pulses.values():
+            period_ns = self._period_ns if pulse.alive else self.signatures.basic_retry.period_ns
+            pulse.period_ns = period_ns * pulse.every
 
     def doubted(self, now: Nanos, codes: bytes) -> None:
         """The listener misses combinations, or hears some that it should not: send everything apart, now."""
@@ -149,6 +169,7 @@ class Speaker:
                 lane = self.lanes[self.plan.codes[code][0].name]
                 lane.event(DOUBT)
                 lane.next_at = min(lane.next_at, now)
+                self.calm_until = PAST
                 self.due_at = min(self.due_at, now + MILLISECOND)
 
     def heeded(self, now: Nanos, n: int) -> None:
@@ -160,6 +181,7 @@ class Speaker:
 
     def clock_set_back(self, now: Nanos) -> None:
         """Our clock went backwards: everything is due again soon."""
+        self.calm_until = PAST
         for pulse in self.pulses.values():
             pulse.next_at = min(pulse.next_at, now)
         for lane in self.lanes.values():
@@ -211,12 +233,25 @@ class Speaker:
     def spread(self, now: Nanos) -> None:
         """How often each lane is sent, as the budget and the demand of this moment have it."""
         self._spread_at = now + SPREAD_NS
-        basics = basics_per_second(list(self.pulses.values()), self._period_ns)
+        self.calm_until = PAST
+        self._settle_debts()
+        self._pace()
+        basics = basics_per_second(self.pulses.values())
         costs = {name: lane.round_cost(self.mtu) for name, lane in self.lanes.items() if lane.flows}
         wish = self.signatures.diag_active.period_ns
-        wish = wish * NORMAL // self._throttle.speed(now, self.subnet, self.adapter)
+        self._speed = self._throttle.speed(now, self.subnet, self.adapter)
+        wish = wish * NORMAL // self._speed
         for name, period in self._throttle.spread(costs, wish, basics).items():
             self.lanes[name].period_ns = period
+
+    def _look_at_demand(self, now: Nanos) -> None:
+        """A busy hour may have begun, or ended."""
+        if self._throttle.speed(now, self.subnet, self.adapter) != self._speed:
+            self.spread(now)
+            return
+        self._spread_at = now + SPREAD_NS
+        self._settle_debts()
+        self._look_ahead()
 
     def signature(self) -> Signature:
         self.stale = False
@@ -246,36 +281,61 @@ class Speaker:
     def casts(self, now: Nanos) -> list[int]:
         """Combinations of the multicast lane that are due to this listener; they are sent once for all."""
         lane = self.lanes.get("multicast")
-        if lane is None or not lane.flows:
+        if lane is None or not lane.flows or now < self.calm_until:
             return []
         chosen = lane.choose(now, self.signatures)
         if chosen:
             lane.sent()
         return chosen
 
-    def tick(self, now: Nanos, echoes: dict[FlowId, Echo], casts: list[int]) -> list[SendFrame]:
-        """Everything that is due. `casts` went out by multicast just now, and must be announced."""
+    def tick(self, now: Nanos, heard: dict[FlowId, Heard], casts: list[int]) -> list[SendFrame]:
+        """Everything that is due. `heard` is what comes back on each flow, to be echoed; `casts` went out by multicast
+        just now, and must be announced."""
         if now >= self._spread_at:
-            self.spread(now)  # a busy hour may have begun, or ended
+            self._look_at_demand(now)
+        if now < self.calm_until and not casts:
+            return self.basics(now, heard)
         due = {pulse.lane for pulse in self.pulses.values() if now >= pulse.next_at}
         hurried = self._hurried()
-        if not due and not hurried:
-            self._next(now)
-            return []
-        pair = pair_at(now)
         sends: list[SendFrame] = []
-        announced = {
-            lane.name: indexes for lane, indexes in self._probes(now, due | hurried, pair, sends)
-        }
-        if casts and "multicast" in self.lanes:
-            announced["multicast"] = casts
-        for pulse in self.pulses.values():
+        if due or hurried:
+            pair = pair_at(now)
+            announced = {
+                lane.name: indexes
+                for lane, indexes in self._probes(now, due | hurried, pair, sends)
+            }
+            if casts and "multicast" in self.lanes:
+                announced["multicast"] = casts
             # Between its times a basic is sent only to announce something.
-            if pulse.lane in due or any(name in announced for name in announces(pulse.lane)):
-                echo = echoes.get(pulse.flow, (0, 0))
-                sends.append(self._basic(now, pulse, pair, announced, echo))
+            for pulse in self.pulses.values():
+                codes = self._announce(pulse, announced) if announced else b""
+                if codes or pulse.lane in due:
+                    sends.append(self._basic(now, pulse, heard.get(pulse.flow), pair, codes))
+        self._look_ahead()
         self._next(now)
         return sends
+
+    def basics(self, now: Nanos, heard: dict[FlowId, Heard]) -> list[SendFrame]:
+        """What is due before `calm_until`, when there is nothing to announce."""
+        sends = []
+        due_at = NEVER
+        for pulse in self.pulses.values():
+            next_at = pulse.next_at
+            if now >= next_at:
+                sends.append(self._basic(now, pulse, heard.get(pulse.flow)))
+                next_at = pulse.next_at
+            if next_at < due_at:
+                due_at = next_at
+        self.due_at = due_at
+        return sends
+
+    def _look_ahead(self) -> None:
+        """When something may have to be sent besides basics."""
+        at = self._spread_at
+        for lane in self.lanes.values():
+            if lane.flows:
+                at = min(at, lane.next_at, lane.retry_at) if lane.state == STABLE else PAST
+        self.calm_until = at
 
     def _hurried(self) -> set[str]:
         """The lanes whose basics must announce what settles a doubt, before their time."""
@@ -291,8 +351,8 @@ class Speaker:
             return []
         self._turn += 1
         shared = _SHARED[self._turn % 3 :] + _SHARED[: self._turn % 3]
-        if self._owed:
-            shared = (self._owed, *(name for name in shared if name != self._owed))
+        if self._foremost:
+            shared = (self._foremost, *(name for name in shared if name != self._foremost))
         room = ANNOUNCED_MAX - 4
         sent: Sent = []
         for name in ("udp", "alt", *shared):
@@ -303,14 +363,13 @@ class Speaker:
                 continue
             if name not in ("udp", "alt") and room <= 0:
                 continue
-            if self._owed and name in _SHARED and name != self._owed:
+            if self._foremost and name in _SHARED and name != self._foremost:
                 continue
-            if name == "frag" and self._is_busy():
-                self._owed = "" if name == self._owed else self._owed
-                continue
-            chosen = lane.choose(now, self.signatures)
+            busy = name == "frag" and self._is_busy()
+            chosen = [] if busy else lane.choose(now, self.signatures)
             if not chosen:
-                self._owed = "" if name == self._owed else self._owed
+                if name == self._foremost:
+                    self._foremost = ""
                 continue
             went = self._send_lane(now, lane, chosen[:ANNOUNCED_MAX], pair, sends)
             if went:
@@ -321,7 +380,8 @@ class Speaker:
 
     def _is_busy(self) -> bool:
         """Whether what is left of the budget is for doubts about what carries data: fragments are dear and can wait."""
-        if 2 * self._bucket.tokens >= self._bucket.cap:
+        bucket = self._buckets[0]
+        if 2 * bucket.tokens >= bucket.cap:
             return False
         lanes = [self.lanes.get(name) for name in ("udp", "tcp")]
         return any(lane is not None and lane.flows and lane.state != STABLE for lane in lanes)
@@ -342,19 +402,27 @@ class Speaker:
             if flow is not None:
                 found.append((index, fill, size, flow))
                 cost += bytes_on_wire(lane.name, size, self.mtu)
-        paid = found and self._throttle.take(now, self._bucket, self.adapter, cost)
+        self._settle_debts()
+        paid = bool(found) and self._throttle.take(now, self._buckets, cost)
         if lane.name in _SHARED:
-            self._owed = "" if paid or not found else lane.name
+            self._foremost = "" if paid or not found else lane.name
+        if not found:
+            return []
         if not paid:
-            lane.postpone(now)
+            # As soon as it can be paid for, and not before: nobody is to wake up for nothing.
+            lane.postpone(now + max(self._throttle.wait_ns(self._buckets, cost), MILLISECOND))
             return []
         for index, fill, size, flow in found:
             sends.append(SendFrame(self.probe(lane, index, fill, size, pair), SYNC, flow, size))
         return [index for index, _, _, _ in found]
 
-    def pay(self, now: Nanos, size: int) -> None:
+    def _settle_debts(self) -> None:
+        owed, self._owed = self._owed, 0
+        self._throttle.pay(self._buckets, owed)
+
+    def pay(self, size: int) -> None:
         """A multicast went out on this path, too."""
-        self._throttle.pay(now, self._bucket, self.adapter, size)
+        self._throttle.pay(self._buckets, size)
 
     def probe(
         self,
@@ -373,44 +441,41 @@ class Speaker:
         return Probe(lane.plan.base + index, size, pair, self.plan.id, octets)
 
     def _basic(
-        self, now: Nanos, pulse: Pulse, pair: int, announced: dict[str, list[int]], echo: Echo
+        self, now: Nanos, pulse: Pulse, heard: Heard | None, pair: int = 0, codes: bytes = b""
     ) -> SendFrame:
-        codes = []
-        if announced:
-            codes = [
-                self.lanes[name].plan.base + index
-                for name in announces(pulse.lane)
-                for index in announced.get(name, ())
-            ]
-        tunables = self._tunables(pulse)
-        period_ns = tunables.period_ns * pulse.every
+        """A basic: what it promises, what it answers, and (`pair`, `codes`) what it announces."""
+        period_ns = pulse.period_ns
         pulse.n += 1
-        pulse.next_at = aligned(now, period_ns)
-        self._throttle.pay(now, self._bucket, self.adapter, BASIC_BYTES[pulse.lane])
-        basic = Basic(
-            n=pulse.n,
-            sent_ns=now,
-            next_ns=period_ns,
-            echo_ns=echo[0],
-            echo_age_ns=echo[1],
-            grace=self.signatures.basic_active.grace,
-            plan=self.plan.id if codes else 0,
-            pair=pair if codes else 0,
-            sent=bytes(codes[:ANNOUNCED_MAX]),
-        )
+        pulse.next_at = (now // period_ns + 1) * period_ns  # `aligned`, in the most frequent place
+        self._owed += pulse.cost
+        echo_ns = echo_age_ns = 0
+        if heard is not None:
+            live = heard.live
+            echo_ns = live.peer_sent_ns
+            if echo_ns and now > live.heard_at:
+                echo_age_ns = now - live.heard_at
+        grace = self.signatures.basic_active.grace
+        if not codes:
+            basic = Basic(pulse.n, now, period_ns, echo_ns, echo_age_ns, grace)
+        else:
+            echo = (echo_ns, echo_age_ns)
+            basic = Basic(pulse.n, now, period_ns, *echo, grace, self.plan.id, pair, codes)
         return SendFrame(basic, SYNC, pulse.flow)
 
-    def _tunables(self, pulse: Pulse) -> Tunables:
-        if not pulse.alive:
-            return self.signatures.basic_retry
-        active = self.signatures.basic_active
-        return msgspec.structs.replace(active, period_ns=self._period_ns)
+    def _announce(self, pulse: Pulse, announced: dict[str, list[int]]) -> bytes:
+        codes = [
+            self.lanes[name].plan.base + index
+            for name in announces(pulse.lane)
+            for index in announced.get(name, ())
+        ]
+        return bytes(codes[:ANNOUNCED_MAX])
 
     def _next(self, now: Nanos) -> None:
         due = min((pulse.next_at for pulse in self.pulses.values()), default=NEVER)
         for lane in self.lanes.values():
             if lane.state != STABLE and lane.flows and self.pulses:
-                due = min(due, aligned(now, lane.focus_ns(self.signatures)))
+                begin = max(now, lane.next_at - 1)
+                due = min(due, aligned(begin, lane.focus_ns(self.signatures)))
         self.due_at = max(due, now + MILLISECOND) if due < NEVER else NEVER
 
 

@@ -52,15 +52,13 @@ def state_of(
     mute: bool,
 ) -> State:
     """The union over the flows of a kind. `mute`: a flow from another port could not even be agreed on."""
-    own = [heard for heard in flows.values() if KIND_OF[heard.lane] == kind]
+    own = _own(kind, flows)
     values = [stated[name] for name in stated if KIND_OF[name] == kind]
     best = max(values, key=lambda item: item.size, default=UNKNOWN)
+    live = live_of(kind, flows)
+    alive = live is not None and live.alive
     if kind in BORROWED:
-        live = _first_alive(flows)
-        alive = live is not None and live.alive and best.alive and best.size > 0
-    else:
-        live = _speaks(own)
-        alive = live is not None and live.alive
+        alive = alive and best.alive and best.size > 0
     bad = 0
     if alive and kind == "udp":
         bad = sum(_is_bad(heard, stated.get(heard.lane), best) for heard in own) + mute
@@ -79,6 +77,15 @@ def state_of(
         flows=len(own) + mute if kind == "udp" else 0,
         flows_bad=bad,
     )
+
+
+def live_of(kind: str, flows: dict[FlowId, Heard]) -> Liveness | None:
+    """The basics that speak for a kind."""
+    return _first_alive(flows) if kind in BORROWED else _speaks(_own(kind, flows))
+
+
+def _own(kind: str, flows: dict[FlowId, Heard]) -> list[Heard]:
+    return [heard for heard in flows.values() if KIND_OF[heard.lane] == kind]
 
 
 def _first_alive(flows: dict[FlowId, Heard]) -> Liveness | None:

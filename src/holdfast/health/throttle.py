@@ -23,11 +23,14 @@ DEEP_BYTES: Final = 1 << 20
 """A send queue as deep as this slows diagnostics down to a quarter."""
 WINDOWS_MAX: Final = 1000
 DEMANDS_MAX: Final = 10_000
-SHARES: Final = {"udp": 50, "alt": 8, "frag": 16, "tcp": 16, "multicast": 10}
+SHARES: Final = {"udp": 60, "alt": 8, "frag": 16, "tcp": 12, "multicast": 8}
 """How the budget of a path is divided where it does not do for all: most goes to the flow that carries data."""
 SLOWER: Final = {"udp": 1, "alt": 5, "frag": 2, "tcp": 2, "multicast": 2}
 """Lanes that wait for more than one period: a fault of the path shows on the flow that carries data first."""
-_STEADY_PERCENT: Final = 65
+_FILL_PERCENT: Final = 75
+"""A bucket fills at this share of its budget: what it saves up for a burst, and what is not reckoned with (repetitions
+and acknowledgements of streams, what is said of a doubt), are part of the budget, too. Any 20 s stay within it."""
+_STEADY_PERCENT: Final = 46
 """What a quiet path may use of its budget; the rest is for doubts."""
 
 
@@ -66,11 +69,13 @@ Demand = Interest | QueueDepth | BusyWindow
 class Bucket:
     """Bytes that may be sent now."""
 
-    __slots__ = ("_at", "_rest", "cap", "rate", "tokens")
+    __slots__ = ("_at", "_rest", "cap", "floor", "rate", "tokens")
 
     def __init__(self, now: Nanos, rate: int, cap: int) -> None:
         self.rate = rate
         self.cap = cap
+        self.floor = -cap // 4
+        """What was sent in any case is not held against more than this of what comes."""
         self.tokens = cap
         self._at = now
         self._rest = 0
@@ -83,6 +88,10 @@ class Bucket:
         made = min(passed, 60 * SECOND) * self.rate + self._rest
         self.tokens = min(self.cap, self.tokens + made // SECOND)
         self._rest = made % SECOND
+
+
+Buckets = tuple[Bucket, Bucket, Bucket]
+"""Of a path, of its adapter, of the node."""
 
 
 class Throttle:
@@ -98,15 +107,17 @@ class Throttle:
         """No diagnostics before this: somebody else measures."""
         self._windows: list[BusyWindow] = []
 
-    def bucket(self, now: Nanos, rate: int) -> Bucket:
-        return Bucket(now, rate, rate * self.budget.burst_ms // 1000)
+    def bucket(self, now: Nanos, budget: int) -> Bucket:
+        rate = budget * _FILL_PERCENT // 100
+        return Bucket(now, rate, budget * self.budget.burst_ms // 1000)
 
     def path_bucket(self, now: Nanos) -> Bucket:
         return self.bucket(now, self.budget.path)
 
     # -- what is left --------------------------------------------------------------------------------------------
 
-    def _buckets(self, now: Nanos, path: Bucket, adapter: str) -> tuple[Bucket, Bucket, Bucket]:
+    def buckets(self, now: Nanos, path: Bucket, adapter: str) -> Buckets:
+        """All that what is sent on a path is taken from."""
         if self._domain is None:
             self._domain = self.bucket(now, self.budget.domain)
         own = self._adapters.get(adapter)
@@ -114,9 +125,9 @@ class Throttle:
             own = self._adapters[adapter] = self.bucket(now, self.budget.adapter)
         return path, own, self._domain
 
-    def take(self, now: Nanos, path: Bucket, adapter: str, size: int) -> bool:
+    @staticmethod
+    def take(now: Nanos, buckets: Buckets, size: int) -> bool:
         """Pay for a round of probes; False when it must wait. What is more than a bucket holds goes when it is full."""
-        buckets = self._buckets(now, path, adapter)
         for bucket in buckets:
             bucket.fill(now)
             if bucket.tokens < min(size, bucket.cap):
@@ -125,10 +136,16 @@ class Throttle:
             bucket.tokens -= size
         return True
 
-    def pay(self, now: Nanos, path: Bucket, adapter: str, size: int) -> None:
+    @staticmethod
+    def wait_ns(buckets: Buckets, size: int) -> Nanos:
+        """How long it takes until so much can be paid for, if nothing else is."""
+        return max((min(size, b.cap) - b.tokens) * SECOND // b.rate for b in buckets)
+
+    @staticmethod
+    def pay(buckets: Buckets, size: int) -> None:
         """Pay for what is sent in any case: a basic, or a multicast that another path asked for."""
-        for bucket in self._buckets(now, path, adapter):
-            bucket.tokens = max(bucket.tokens - size, -bucket.cap // 4)
+        for bucket in buckets:
+            bucket.tokens = max(bucket.tokens - size, bucket.floor)
 
     # -- how often -----------------------------------------------------------------------------------------------
 

@@ -45,6 +45,9 @@ Watcher = Callable[["Host", Any], None]
 class Handlers(dict[type, Handler]):
     """By type of effect. Names an effect that nobody carries out, instead of a bare `KeyError`."""
 
+    plain = False
+    """Nobody looks at what is transmitted on its way to the network."""
+
     def __missing__(self, kind: type) -> Handler:
         raise MisuseError(f"no host of this world carries out {kind.__name__}: add it with `on`")
 
@@ -72,12 +75,14 @@ def handlers_of(host: Host) -> Handlers:
             SessionEnded: _ignore,
         }
     )
+    transmit = handlers[Transmit]
     for kind, callback in host.callbacks.items():
         handlers[kind] = partial(callback, host)
     for kind, watchers in host.world.watchers.items():
         handlers[kind] = partial(_watched, host, watchers, handlers.get(kind, _ignore))
     if host.world.trace is not None:
         handlers[Transmit] = partial(_traced, host, handlers[Transmit])
+    handlers.plain = handlers[Transmit] is transmit
     return handlers
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from holdfast.errors import MisuseError, StoreError
 from holdfast.group.ports import Replica
-from holdfast.links.ports import DOOR, Arrived, FlowClosed
+from holdfast.links.ports import DOOR, Arrived, FlowClosed, Transmit
 from holdfast.machine import Result
 from holdfast.sim.application import Worker
 from holdfast.sim.disk import OUTSTANDING_MAX, Disk, DiskStore
@@ -312,16 +312,21 @@ class Host:
         if self._turn_at != NEVER:
             return
         world = self.world
-        self._turn_at = at = world.now + self._lateness_ns()
+        bits = self._draw(32)
+        late_ns = 1 + ((bits & 0xFFFF) * self._jitter_ns >> 16)
+        if bits >> 16 < self._hiccups:
+            late_ns += self._hiccup_ns()
+        self._turn_at = at = world.now + late_ns
         world.sequence = sequence = world.sequence + 1
         heappush(world.heap, (at, sequence, self._turn, at))
 
     def _lateness_ns(self) -> Nanos:
         bits = self._draw(32)
         late_ns = 1 + ((bits & 0xFFFF) * self._jitter_ns >> 16)
-        if bits >> 16 < self._hiccups:
-            late_ns += self._draw(16) * self.profile.hiccup_ns >> 16
-        return late_ns
+        return late_ns if bits >> 16 >= self._hiccups else late_ns + self._hiccup_ns()
+
+    def _hiccup_ns(self) -> Nanos:
+        return self._draw(16) * self.profile.hiccup_ns >> 16
 
     def _turn(self, at: Nanos) -> None:
         if at == self._turn_at:
@@ -344,7 +349,11 @@ class Host:
         if self.disk.outstanding_bytes > OUTSTANDING_MAX:
             self._waits_for_disk = True
             return
-        inputs = self._take()
+        inputs = self.inbox
+        if self._read or len(inputs) > self._batch_limit:
+            inputs = self._take()
+        else:
+            self.inbox = []
         try:
             result = core.turn(self.world.now + self.clock_ns, inputs)
         except Exception as error:  # noqa: BLE001  # whatever it is, it must not leave a node
@@ -390,9 +399,15 @@ class Host:
             return
         if result.writes:
             self.disk.submit(result.number, result.writes)
-        handlers = self._handlers
+        handlers, flows = self._handlers, self.flows
         for effect in result.effects:
-            handlers[type(effect)](effect)
+            if type(effect) is Transmit and handlers.plain:
+                # Most of what is ever asked for. A flow that is not there was closed meanwhile.
+                end = flows.get(effect.flow)
+                if end is not None:
+                    end.send(effect.packets)
+            else:
+                handlers[type(effect)](effect)
         if result.facts and world.facts is not None:
             world.facts.record(self, result.facts)
         if result.more or self.inbox:

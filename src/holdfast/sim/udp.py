@@ -72,7 +72,7 @@ class UdpEnd:
         if path.faults or self.fragments:
             self._send_one_by_one(packets)
             return
-        size = sum(map(len, packets))
+        size = len(packets[0]) if len(packets) == 1 else sum(map(len, packets))
         if size + HEADS > path.mtu:
             packets = self._fitting(packets)
             size = sum(map(len, packets))

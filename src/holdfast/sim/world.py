@@ -112,22 +112,25 @@ class World:
         When the time is reached the clock stands at `until`; when the events run out it stands at the last one.
         """
         heap = self.heap
-        left = max_events
+        done = 0
         try:
-            while heap and left and heap[0][0] <= until:
-                when, _, call, argument = heappop(heap)
-                self.now = when
-                left -= 1
+            for done in range(max_events):  # noqa: B007  # how many happened before this one
+                if not heap or heap[0][0] > until:
+                    break
+                self.now, _, call, argument = heappop(heap)
                 call(argument)
+            else:
+                done = max_events
         except Exception as error:
+            done += 1
             if not isinstance(error, CheckFailed):
                 error.add_note(f"at {self.now} ns; replay: {self.replay}")
             raise
         finally:
-            self.events += max_events - left
-        if left and until != NEVER:
+            self.events += done
+        if done < max_events and until != NEVER:
             self.now = until
-        return max_events - left
+        return done
 
     def run_for(self, duration: Nanos, max_events: int = EVENTS_MAX) -> int:
         return self.run(self.now + duration, max_events)

@@ -246,7 +246,7 @@ def test_measuring_stays_within_the_budget_of_each_path(mtu: int, uses: tuple[st
     wires.packets.clear()
     wires.run(30)
     assert len(wires.bytes) == 5 * 4 * 2
-    assert max(wires.bytes.values()) / 30 <= 64_000
+    assert max(wires.bytes.values()) / 30 <= 36_000, "a quiet path leaves room for doubts"
     assert max(wires.packets.values()) / 30 <= 60
 
 
@@ -258,8 +258,8 @@ def test_the_budget_holds_on_a_lossy_path_too(loss: float) -> None:
     wires.loss = loss
     wires.run(10)
     wires.bytes.clear()
-    wires.run(60)
-    assert max(wires.bytes.values()) / 60 <= 68_000, "the budget and one saved-up burst"
+    wires.run(20)
+    assert max(wires.bytes.values()) / 20 <= 60_000, "the budget has room for a saved-up burst"
 
 
 def test_a_small_budget_is_kept_and_basics_go_on() -> None:

@@ -273,3 +273,34 @@ def test_memory_is_bounded_whatever_is_announced(
         lane.judge(now, 5000, EVIDENCE)
         assert max(len(lane._rounds), len(lane._arrived), len(lane._judged)) <= ROUNDS_MAX
         assert isinstance(lane.values().size, int)
+
+
+def test_a_doubt_that_is_told_again_keeps_the_rounds_that_it_has() -> None:
+    """Where the budget lets few rounds pass, a trial that began anew with every word would never end."""
+    sender = Sender().apart(10)
+    lane = sender.lane
+    assert lane.done()
+    sender.over = 1400
+    sender.round([PLAN.index(5, MIXED)])
+    lane.judge(sender.now + SECOND // 10, sender.loss.judged_ppm, EVIDENCE)
+    assert lane.doubt(sender.now, 1)
+    sender.over = 1 << 20
+    sender.apart()
+    lane.surprises = 1 << PLAN.index(5, NEUTRAL)  # something that it has not been told of yet
+    sender.now += SECOND
+    assert lane.doubt(sender.now, 1), "it goes on, so the sender hears of it again"
+    sender.apart()
+    assert lane.done()
+
+
+def test_what_was_a_surprise_is_none_when_it_is_believed_to_pass() -> None:
+    sender = Sender().apart(10)
+    sender.bad_fill = FIRST_PATTERN + 2
+    sender.apart(20)
+    assert sender.lane.values().bad_patterns == ("55",)
+    sender.bad_fill = -1
+    sender.apart(1)
+    assert sender.lane.surprises
+    sender.apart(20)
+    assert sender.lane.values().bad_patterns == ()
+    assert not sender.lane.surprises

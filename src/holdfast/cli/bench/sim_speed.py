@@ -1,8 +1,9 @@
 """How fast the simulator is: a ring of real nodes that do nothing but heartbeat.
 
 Each node has two subnets and links to its eight neighbours on the ring; basics go ten times a second on every flow.
-An event is one thing that the world takes off its heap: packets that reach a host, a wake-up, a timer. Next to it
-stands what the same machine does per second with a bare heap, so that the figure means something elsewhere.
+An event is one thing that the world takes off its heap: packets that reach a host (here always one), a turn that they
+asked for, a wake-up. Next to it stands what the same machine does per second with a bare heap, so that the figure means
+something elsewhere.
 """
 
 from __future__ import annotations
