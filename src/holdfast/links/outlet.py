@@ -123,6 +123,8 @@ class Outlet:
         placed: list[Placed] = [*self._order, *self.datagrams.placed()]
         good_before = {lane.traffic: flow.judged and flow.good_for(lane.traffic) for lane in placed}
         piece_max = flow.piece_max
+        # One that was good, but had an error that does not matter to this traffic, may be the better one again.
+        mended = flow.degraded and not verdict.degraded
         flow.take(verdict)
         if flow.piece_max < piece_max:
             for channel in self._order:
@@ -133,7 +135,9 @@ class Outlet:
                 continue
             if not here.suits(lane.traffic, now):
                 self._leave(now, lane, here.why_not(lane.traffic, now), out)
-            elif not good_before[lane.traffic] and self.lanes.given_back(now, lane, flow):
+            elif (mended or not good_before[lane.traffic]) and self.lanes.given_back(
+                now, lane, flow
+            ):
                 self._assign(now, lane, flow, f"{flow.path} is given back to it", out)
 
     def _leave(self, now: Nanos, lane: Placed, why: str, out: Outbox) -> None:
