@@ -122,7 +122,7 @@ def test_a_limit_of_streams_is_found_also_when_a_large_message_has_stopped_the_d
     (stream,) = [f for f in link.flows.values() if f.path == "red/red/tcp"]
     host.flows[stream.flow].send([bytes(1400)])
     ok = domain.world.run_until(
-        lambda: row_of(domain, "n1", "n2", "tcp") == (True, 1000, ()), 3 * SECOND
+        lambda: row_of(domain, "n1", "n2", "tcp") == (True, 1000, ()), 4 * SECOND
     )
     assert ok, domain.row("n1", "n2", "tcp")
 
