@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +14,7 @@ from holdfast.group.ports import Applied, Apply, Batch, Output, SnapshotTaken
 from holdfast.machine import Result
 from holdfast.runtime import driver as module
 from holdfast.runtime.driver import ANSWER_BYTES, ANSWER_NS, Driver
-from holdfast.runtime.loop import LOOP, loop_factory, run
+from holdfast.runtime.loop import loop_factory, run
 from holdfast.types import NEVER
 from holdfast.wire.frames import StreamId
 
@@ -141,11 +142,12 @@ def test_a_turn_takes_place_in_time_to_look_for_answers(monkeypatch: Any) -> Non
     with_driver(test, monkeypatch)
 
 
-def test_nodes_run_on_uvloop_unless_they_are_told_otherwise(monkeypatch: Any) -> None:
+def test_nodes_run_on_uvloop_where_it_is_installed_and_without_it_elsewhere(
+    monkeypatch: Any,
+) -> None:
     uvloop = pytest.importorskip("uvloop")
-    monkeypatch.delenv(LOOP, raising=False)
     assert loop_factory() is uvloop.new_event_loop
-    monkeypatch.setenv(LOOP, "asyncio")
+    monkeypatch.setitem(sys.modules, "uvloop", None)
     assert loop_factory() is asyncio.new_event_loop
 
     async def answer() -> int:
