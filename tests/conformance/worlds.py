@@ -16,6 +16,7 @@ from holdfast.group.ports import Multicast
 from holdfast.links.ports import PortReady, SendChannel, link_unit
 from holdfast.node.config import AdapterConfig, GroupSection, LabConfig, NodeConfig, SecurityConfig
 from holdfast.node.core import NodeCore
+from holdfast.runtime.loop import loop_factory
 from holdfast.runtime.node import Node
 from holdfast.sim.cluster import make_core
 from holdfast.sim.faults import Blackout, Fault, Filter, Over, Where
@@ -151,7 +152,7 @@ class SocketWorld:
 
     def __init__(self, directory: Path) -> None:
         self.received: dict[str, list[bytes]] = {name: [] for name in NAMES}
-        self._loop = asyncio.new_event_loop()
+        self._loop = loop_factory()()
         self._ledgers: dict[str, Ledger] = {}
         self._nodes: dict[str, Node] = {}
         self._hosts = {

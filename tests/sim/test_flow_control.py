@@ -68,7 +68,7 @@ class Pourer:
         host = cluster.world.hosts["n4"]
         self._cluster, self._host, self._until_ns = cluster, host, until_ns
         loop: Any = Loop(host)
-        self.handle = loop.handle = Group(loop, "source/book", WINDOW)
+        self.handle = loop.handle = Group(loop, "book", WINDOW)
         host.on(SourceRoom, lambda _, effect: self.handle.queued(effect.held))
         self.accepted = 0
         self.refused_at: list[Nanos] = []

@@ -44,6 +44,7 @@ class FakeDomain:
             "node": self._node(me),
             "members": [self._member(i, name) for i, name in enumerate(self.names)],
             "paths": self._paths(),
+            "paths_left_out": 0,
             "incidents": [],
             "links": [self._link(name) for name in self.names[1:]],
             "groups": [self._group(me)],

@@ -238,6 +238,8 @@ class Decisions:
             return
         if case.stage is Stage.SEEKING and (self._all_answered(case) or now >= case.due_ns):
             self._ask(case, left, now, out)
+        elif case.stage is Stage.RECOVERING and self._is_all_that_can_come(case, left):
+            self._recovery_failed(case, left, now, out)
         elif case.due_ns > now:
             return
         elif case.stage is Stage.ASKING:
@@ -247,6 +249,12 @@ class Decisions:
         elif case.stage is Stage.PAUSING:
             case.stage = Stage.SEEKING
             self._seek(case, now, out)
+
+    def _is_all_that_can_come(self, case: Case, left: RangeSet) -> bool:
+        """Everybody has said what he has, and all of that is here: to wait for the rest brings nothing."""
+        if case.holders(left) or self._core.recovery.source_is_here(case.stream.id):
+            return False
+        return self._all_answered(case)
 
     def _finish(self, case: Case) -> None:
         """Nothing is missing any more of what the case was about, or it was decided."""

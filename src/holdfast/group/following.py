@@ -23,6 +23,8 @@ class Following:
         self._answer: bool | None = None
         """What to answer the leader at the end of the turn; None: it has asked nothing."""
         self._all_marks = False
+        self._changed: dict[StreamId, None] = {}
+        """The streams that the leader was not told of since something of them came."""
         self._told = (0, 0)
         """What the leader was last told: (match, applied)."""
         self._due_ns = NEVER
@@ -103,8 +105,12 @@ class Following:
     def _acknowledge(self, now: Nanos, out: Outbox) -> None:
         """Tell the leader how far this replica has come. What decides nothing can wait a little."""
         core = self._core
+        if core.streams.changed:
+            self._changed.update(core.streams.changed)
         told = (core.waiting.match, core.delivery.applied)
         leader = core.peers.named(core.leadership.leader)
+        if leader is None:
+            self._changed.clear()  # who leads next is told of all
         if leader is None or (self._answer is None and told == self._told):
             self._due_ns = NEVER
             return
@@ -126,12 +132,17 @@ class Following:
         self._due_ns = NEVER
 
     def _marks(self, every: bool) -> tuple[tuple[StreamId, int], ...]:
-        """The highest numbers held: of the streams that have changed, and of all of them with each sign of life."""
+        """The highest numbers held: of the streams that have changed since the last answer, and of all of them with
+        each sign of life."""
         streams = self._core.streams.streams
-        names = streams if every else self._core.streams.changed
-        return tuple(
-            (name, streams[name].top) for name in list(names)[:MARKS_MAX] if streams[name].top
+        names = streams if every else self._changed
+        marks = tuple(
+            (name, streams[name].top)
+            for name in list(names)[:MARKS_MAX]
+            if name in streams and streams[name].top
         )
+        self._changed.clear()
+        return marks
 
     def deadline(self) -> Nanos:
         return self._due_ns

@@ -731,7 +731,7 @@ class LinkMachine(Machine):
         problem = self._inlet.take(frame, flow.stream)
         if self._inlet.in_hurry:
             self._touched = True
-        else:
+        elif self._inlet.owes:
             self._wake_at(self._inlet.owe(now))
         if problem is None or problem.reason == "window":
             return

@@ -158,7 +158,7 @@ class _Plan:
                     Step(self._end_ns + SECOND, Ask(self._budget.group, "add", host))
                 )
             self._steps.append(Step(self._end_ns + SECOND, Ask(self._budget.group, "refound")))
-        return Scenario("nemesis", tuple(self._steps))
+        return Scenario("nemesis", tuple(sorted(self._steps, key=lambda step: step.at_ns)))
 
     def _step(self, action: Action) -> None:
         self._steps.append(Step(self._now, action))

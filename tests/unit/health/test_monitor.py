@@ -308,7 +308,7 @@ def test_a_link_is_told_only_what_has_changed() -> None:
         told.append(verdict)
         original(now, verdict, out)
 
-    link._verdict = listen
+    link._takes[FlowVerdict] = listen
     world.run(20)
     assert told == []
     world.path("n1", "n2").over = 1000
