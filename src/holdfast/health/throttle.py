@@ -23,14 +23,14 @@ DEEP_BYTES: Final = 1 << 20
 """A send queue as deep as this slows diagnostics down to a quarter."""
 WINDOWS_MAX: Final = 1000
 DEMANDS_MAX: Final = 10_000
-SHARES: Final = {"udp": 60, "alt": 8, "frag": 16, "tcp": 12, "multicast": 8}
+SHARES: Final = {"udp": 50, "alt": 8, "frag": 16, "tcp": 16, "multicast": 10}
 """How the budget of a path is divided where it does not do for all: most goes to the flow that carries data."""
 SLOWER: Final = {"udp": 1, "alt": 5, "frag": 2, "tcp": 2, "multicast": 2}
 """Lanes that wait for more than one period: a fault of the path shows on the flow that carries data first."""
-_FILL_PERCENT: Final = 75
-"""A bucket fills at this share of its budget: what it saves up for a burst, and what is not reckoned with (repetitions
-and acknowledgements of streams, what is said of a doubt), are part of the budget, too. Any 20 s stay within it."""
-_STEADY_PERCENT: Final = 46
+_FILL_PERCENT: Final = 95
+"""A bucket fills at this share of its budget: what is not reckoned with (repetitions and acknowledgements of streams,
+what is said of a doubt) is part of the budget, too. Less left a limit of 9000-byte streams unseen for 15 s."""
+_STEADY_PERCENT: Final = 55
 """What a quiet path may use of its budget; the rest is for doubts."""
 
 
