@@ -94,7 +94,7 @@ class ChannelOut:
         self.home = ""
         self.waiting_bytes = 0
         self.told_waiting = -1
-        """What the application was last told of the bytes that wait."""
+        """What the application was last told of the bytes that wait; -1: it is to be told in any case."""
         self.messages = 0
         self.acked = 0
         """Everything below this offset has arrived."""
@@ -131,6 +131,9 @@ class ChannelOut:
 
     def write(self, messages: list[bytes]) -> None:
         self._waiting.extend(messages)
+        self.told_waiting = (
+            -1
+        )  # whoever sent these counts them as waiting until it is told otherwise
         self.waiting_bytes += sum(map(len, messages))
         self.messages += len(messages)
 

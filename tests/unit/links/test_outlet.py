@@ -12,7 +12,7 @@ from holdfast.links.cipher import WINDOWS_MAX, Cipher
 from holdfast.links.config import LAN
 from holdfast.links.flow import DATAGRAM_MIN, IP_UDP, TAG_SHIFT, FlowState
 from holdfast.links.outlet import Outlet
-from holdfast.links.ports import FlowOpened, Identity, Transmit
+from holdfast.links.ports import FlowOpened, Identity, PortRoom, Transmit
 from holdfast.machine import Outbox
 from holdfast.types import FlowId, NodeId
 from holdfast.wire.codec import Rejected, encode
@@ -209,3 +209,18 @@ def test_a_basic_is_no_larger_than_what_is_said_to_pass_where_only_basics_pass()
     basic = Basic(large, 1 << 62, 10**9, 1 << 62, 10**9, 100, 0xFFFF, large, sent)
     packet = near.write(flow_of(), [encode(basic)])
     assert len(packet) + IP_UDP <= BASIC_SIZE == DATAGRAM_MIN
+
+
+def test_whoever_sends_on_a_channel_is_told_each_time_what_waits() -> None:
+    """A handle counts what it hands over as waiting until it hears otherwise, also when that is nothing, as before."""
+    near, _ = ciphers(False)
+    flow = flow_of("tcp")
+    outlet = outlet_of(near, flow)
+    for _ in range(3):
+        out = Outbox()
+        outlet.channel(16).write([bytes(100)])
+        outlet.flush(0, out)
+        assert [effect for effect, _ in out.effects] == [PortRoom(PEER, 16, 0)]
+    out = Outbox()
+    outlet.flush(0, out)
+    assert out.effects == []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from struct import Struct
 from time import monotonic_ns
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from holdfast.cli.bench.raw import BURST, PACK, PackedReceiver, SingleReceiver
 from holdfast.types import SECOND
@@ -25,8 +25,8 @@ class _Outlet(asyncio.Protocol):
         self.writable.set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        # Those of uvloop are not of the class, and do all that it does.
+        self.transport = cast(asyncio.Transport, transport)
 
     def pause_writing(self) -> None:
         self.writable.clear()

@@ -18,7 +18,6 @@ from holdfast.cli.bench.peer import PORT
 from holdfast.cli.bench.report import Report, new_report
 from holdfast.errors import HoldfastError
 from holdfast.node.config import parse_config
-from holdfast.runtime.loop import run as run_loop
 from holdfast.runtime.node import Node
 from holdfast.transports.authority import issue, load_authority, make_authority, write_pair
 
@@ -30,7 +29,7 @@ DOMAIN: Final = "bench"
 def bench_links(seconds: float, rounds: int) -> Report:
     report = new_report("links")
     with TemporaryDirectory(prefix="holdfast-bench-") as directory:
-        run_loop(_all(report, seconds, rounds, Path(directory)))
+        asyncio.run(_all(report, seconds, rounds, Path(directory)))
     for size in SIZES:
         figures = report.figures
         raw_tcp = max(figures[f"raw_tcp_{form}_{size}B_per_s"] for form in ("single", "packed"))

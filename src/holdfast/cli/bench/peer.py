@@ -15,7 +15,6 @@ from typing import Any
 from holdfast.cli.bench.raw import DatagramReceiver, PackedReceiver, SingleReceiver, Take
 from holdfast.node.config import parse_config
 from holdfast.runtime.collector import calm_collector
-from holdfast.runtime.loop import run as run_loop
 from holdfast.runtime.node import Node
 
 PORT = 16
@@ -93,4 +92,4 @@ async def conclude(count: Count) -> None:
 
 
 if __name__ == "__main__":
-    run_loop(serve(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else ""))
+    asyncio.run(serve(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else ""))

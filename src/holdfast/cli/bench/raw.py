@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from struct import Struct
-from typing import Final
+from typing import Final, cast
 
 from holdfast.wire.blocks import block_size, pack_block, unpack_block
 
@@ -70,8 +70,8 @@ class Sender(asyncio.Protocol):
         self._writable.set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        # Those of uvloop are not of the class, and do all that it does.
+        self.transport = cast(asyncio.Transport, transport)
 
     def pause_writing(self) -> None:
         self._writable.clear()
