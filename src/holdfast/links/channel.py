@@ -131,9 +131,8 @@ class ChannelOut:
 
     def write(self, messages: list[bytes]) -> None:
         self._waiting.extend(messages)
-        self.told_waiting = (
-            -1
-        )  # whoever sent these counts them as waiting until it is told otherwise
+        # Whoever sent these counts them as waiting until it is told otherwise.
+        self.told_waiting = -1
         self.waiting_bytes += sum(map(len, messages))
         self.messages += len(messages)
 

@@ -11,6 +11,7 @@ from tests.unit.group.harness import World, node_id, ready, settle
 from holdfast.group.actions import DROP, IGNORE, RECOVER, SUSPEND, Action
 from holdfast.group.loss import LossInfo
 from holdfast.group.policy import Rule
+from holdfast.group.ports import EndIgnoring
 from holdfast.types import MILLISECOND, SECOND
 from holdfast.wire.frames import Ballot, Nack, Payload
 
@@ -401,15 +402,19 @@ def test_what_is_recovered_is_delivered_while_later_messages_are_ignored() -> No
     delivered(world, [1, 2])
 
 
-def test_an_operator_ends_what_is_ignored() -> None:
-    from holdfast.group.ports import EndIgnoring
-
+def that_ignores() -> World:
+    """Number 2 was lost, and what comes after it is ignored for good."""
     world = lossy()
     answer(world, IGNORE())
     losing(world, range(2, 3), *ALL)
     send(world, 3)
     delivered(world, [1])
     world.run(100 * MILLISECOND)
+    return world
+
+
+def test_an_operator_ends_what_is_ignored() -> None:
+    world = that_ignores()
     row = world.hosts["n1"].status["ignoring"][0]
     world.inject("n1", EndIgnoring(row["id"]))
     world.drop = None
@@ -418,14 +423,7 @@ def test_an_operator_ends_what_is_ignored() -> None:
 
 
 def test_a_replica_that_follows_passes_on_to_the_leader_what_is_to_be_ignored_no_more() -> None:
-    from holdfast.group.ports import EndIgnoring
-
-    world = lossy()
-    answer(world, IGNORE())
-    losing(world, range(2, 3), *ALL)
-    send(world, 3)
-    delivered(world, [1])
-    world.run(100 * MILLISECOND)
+    world = that_ignores()
     row = world.hosts["n2"].status["ignoring"][0]
     world.inject("n2", EndIgnoring(row["id"] + 1000))
     world.run(100 * MILLISECOND)

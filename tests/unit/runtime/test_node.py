@@ -152,6 +152,26 @@ def test_a_full_queue_refuses_and_then_takes_again() -> None:
     asyncio.run(run())
 
 
+def test_a_channel_takes_many_times_its_bound_bit_by_bit() -> None:
+    """What was handed over counts as waiting until the link says otherwise, also when nothing ever waits there."""
+
+    async def run() -> None:
+        got = 0
+
+        def take(_: bytes, messages: list[memoryview]) -> None:
+            nonlocal got
+            got += len(messages)
+
+        async with pair() as (ann, ben), asyncio.timeout(PATIENCE_S):
+            ben.listen(PORT, take)
+            channel = ann.channel("ben", PORT)
+            for number in range(1, 301):
+                await channel.send(bytes(100_000))
+                await eventually(lambda number=number: got == number)  # type: ignore[misc]
+
+    asyncio.run(run())
+
+
 def test_a_channel_to_a_peer_that_stops_ends_loudly() -> None:
     async def run() -> None:
         async with pair() as (ann, ben):
