@@ -304,14 +304,18 @@ class Driver:
             self._timer = None
         self._timer_at = deadline
         if deadline < NEVER:
-            delay = max(0, deadline - monotonic_ns()) / 1e9
-            self._timer = self._loop.call_later(delay, self._due)
+            # Loops count in milliseconds, and uvloop rounds: rather late than too early, for nothing, again and again.
+            delay_ms = -(-max(0, deadline - monotonic_ns()) // MILLISECOND)
+            self._timer = self._loop.call_later(delay_ms / 1000, self._due)
 
     def _due(self) -> None:
         late = monotonic_ns() - self._timer_at
-        self.lag_ns_max = max(self.lag_ns_max, late)
         self._timer = None
         self._timer_at = NEVER
+        if late < 0:
+            self._arm()
+            return
+        self.lag_ns_max = max(self.lag_ns_max, late)
         self.wake()
 
     # -- effects -------------------------------------------------------------------------------------------------
