@@ -8,8 +8,6 @@ import subprocess
 import sys
 from itertools import product
 from pathlib import Path
-from typing import Any
-
 import msgspec
 import pytest
 from typer.testing import CliRunner
@@ -37,21 +35,8 @@ def invoke(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-OPEN_SEEDS = {
-    2: "fast and availability: what the only state there is has applied is not decided, so the replica that is needed "
-    "to decide it gets none",
-}
-"""Found, and not mended yet."""
-
-
-def _seed(seed: int) -> Any:
-    if seed not in OPEN_SEEDS:
-        return seed
-    return pytest.param(seed, marks=pytest.mark.xfail(reason=OPEN_SEEDS[seed], strict=False))
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [_seed(seed) for seed in (*CI_SEEDS, *FOUND_SEEDS)])
+@pytest.mark.parametrize("seed", (*CI_SEEDS, *FOUND_SEEDS))
 def test_groups_keep_their_promises(seed: int) -> None:
     """A share of `make soak-groups`; every invariant of groups is checked in each run."""
     run = draw(seed)

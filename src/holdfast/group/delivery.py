@@ -83,8 +83,10 @@ class Delivery:
         self._settle()
 
     def _may_run_ahead(self) -> bool:
-        """Not while a member awaits a state. Only decided states are given away: if the application were always ahead
-        of what is decided there would be none, and where that member is needed to decide, no end to it."""
+        """Not while a member awaits a state: what is left of states must not be risked, or in the end nobody has one.
+        And not where there is none: to pass what is not decided only makes more states useless."""
+        if self.suspended:
+            return False
         view = self._log.tail.view
         return view is None or not any(m.suspended or m.promote for m in view.members)
 

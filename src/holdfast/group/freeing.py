@@ -35,12 +35,12 @@ class Release:
         self._streams = streams
         self._delivery = delivery
         self._upto: dict[StreamId, int] = {}
-        self._index = 0
+        self.index = 0
         """Entries up to here are free as well, those without messages too."""
 
     def take(self, frame: Freed) -> None:
         """The leader says what is free. What was not delivered here is kept all the same."""
-        self._index = max(self._index, frame.index)
+        self.index = max(self.index, frame.index)
         known = self._delivery.at.next
         for stream, number in frame.upto[:STREAMS_PER_FRAME]:
             if stream in known or self._delivery.at.is_over(stream):
@@ -60,7 +60,7 @@ class Release:
         free = log.ground.index
         for index in range(free + 1, min(self._delivery.at.index, log.commit) + 1):
             entry = log.entry(index)
-            if index > self._index and (
+            if index > self.index and (
                 entry.stream is None or entry.last > self._upto.get(entry.stream, 0)
             ):
                 break

@@ -23,9 +23,9 @@ import msgspec
 from holdfast.errors import StoreError
 from holdfast.group.config import GroupConfig, replica_unit
 from holdfast.group.core import Core
+from holdfast.group.image import Image, decode_image
 from holdfast.group.log import Cursor, Kind
 from holdfast.group.streams import is_sound_payload
-from holdfast.group.transfer import Image, decode_image
 from holdfast.machine import Erase, Outbox, Put
 from holdfast.wire.frames import About, Entry, Payload, StreamId
 
@@ -99,7 +99,7 @@ class Journal:
         """Our own log up to here is on disk."""
         self.durable_term = 0
         self.state_index = 0
-        """Of the last state that is on disk, whole."""
+        """Where the log begins with the last state that is on disk, whole."""
 
     # -- what changes --------------------------------------------------------------------------------------------
 
@@ -122,8 +122,9 @@ class Journal:
         self.bytes = 0
 
     def begin_again(self, at: Cursor, image: memoryview, emptied: bool, out: Outbox) -> None:
-        """The log goes on from an image that came from elsewhere. It is written at once: what follows it cannot be
-        acknowledged before. `emptied`: nothing of our own log is left; it is behind the state, or was never decided."""
+        """The log goes on after `at`, with an image that came from elsewhere. It is written at once: what follows it
+        cannot be acknowledged before. `emptied`: nothing of our own log is left; it is behind the state, or was never
+        decided."""
         self.keep_state(at, image)
         while self._state is not None:
             self._write_state(out)
@@ -239,7 +240,7 @@ class Journal:
         core = self._core
         image = self._load_vote_and_state(stored)
         if image is not None:
-            core.log.restart(image.cursor())
+            core.log.restart(image.begin.cursor())
         for key, value in stored.get(self._message_table, []):
             self._load_message(key, value)
         entries = self._load_entries(stored)
@@ -272,7 +273,7 @@ class Journal:
         chunks = dict(stored.get(self._state_table, []))
         keys = [_PART.pack(index, part) for part in range(parts)]
         image = decode_image(b"".join(chunks.get(key, b"") for key in keys))
-        if image is None or image.index != index:
+        if image is None or image.begin.index != index:
             raise self._broken(f"the state at entry {index} is not whole")
         self.state_index = index
         return image

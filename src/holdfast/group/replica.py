@@ -207,7 +207,7 @@ class ReplicaMachine(Machine):
                 self._election.be_shy(now)
         elif not core.is_blank:
             self._following.settle(now, out)
-            self._joining.settle(now)
+            self._joining.settle(now, out)
         if core.streams.changed and not core.is_blank:
             # While blank they gather: what was heard of before the start is a gap afterwards.
             for stream in core.streams.changed:
@@ -516,7 +516,7 @@ class ReplicaMachine(Machine):
 
     # -- frames: states ------------------------------------------------------------------------------------------
 
-    def _state_request(self, _now: Nanos, node: NodeId, frame: StateRequest, out: Outbox) -> None:
+    def _state_request(self, now: Nanos, node: NodeId, frame: StateRequest, out: Outbox) -> None:
         core = self._core
         peer = core.peers.replica_at(node)
         if peer is None or frame.request < 0:
@@ -524,7 +524,7 @@ class ReplicaMachine(Machine):
         elif core.log.tail.view is None or core.delivery.suspended or core.delivery.paused:
             core.ignore("no state to give")
         else:
-            self._state_out.asked(peer, frame, out)
+            self._state_out.asked(peer, frame, now, out)
 
     def _state_chunk(self, now: Nanos, node: NodeId, frame: StateChunk, out: Outbox) -> None:
         peer = self._core.peers.replica_at(node)

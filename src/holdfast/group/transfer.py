@@ -23,98 +23,22 @@ from xxhash import xxh3_128_digest
 
 from holdfast.group.config import GroupConfig, replica_unit
 from holdfast.group.core import Core
-from holdfast.group.entries import View
-from holdfast.group.log import NUMBER_MAX, Cursor, is_sound_stream
+from holdfast.group.image import Image, encode_image, make_image
+from holdfast.group.log import Cursor
 from holdfast.group.peers import Peer, post
-from holdfast.group.ports import Output, SnapshotTaken, TakeSnapshot
-from holdfast.group.rulings import Rulings, RulingsImage
+from holdfast.group.ports import SnapshotTaken, TakeSnapshot
 from holdfast.machine import Outbox
 from holdfast.telemetry.facts import GroupFact
 from holdfast.types import NEVER, Nanos
-from holdfast.wire.frames import StateChunk, StateRequest, StreamId
+from holdfast.wire.frames import StateChunk, StateRequest
 
 CHUNK: Final = 48_000
 WINDOW: Final = 16
 """Parts that may be on the way."""
 TRIES_MAX: Final = 5
 """Requests without any answer, before somebody else is asked."""
-IMAGE_VERSION: Final = 1
 DIGEST: Final = 16
 """Bytes of the digest of a part."""
-
-
-class Image(msgspec.Struct, frozen=True, array_like=True):
-    """What a replica needs to take its place in the order: the application's state after entry `index`, and what the
-    order had come to there."""
-
-    version: int
-    history: int
-    index: int
-    term: int
-    position: int
-    log_ns: int
-    digest: int
-    streams: tuple[tuple[StreamId, int], ...]
-    """The number that each stream goes on with."""
-    over: tuple[tuple[bytes, int, int], ...]
-    """Of sources that lived often: (source, stream, last incarnation that is forgotten)."""
-    view: View | None
-    state: bytes
-    rulings: RulingsImage = RulingsImage()
-    """What is ignored, which requests were delivered, which outputs have arrived."""
-    outputs: tuple[Output, ...] = ()
-    """What the application has said so far that is not known to have arrived."""
-
-    def cursor(self) -> Cursor:
-        over = {(source, stream): incarnation for source, stream, incarnation in self.over}
-        return Cursor(
-            self.index, self.term, self.position, self.log_ns, dict(self.streams), over, self.view,
-            Rulings.of(self.rulings),
-        )  # fmt: skip
-
-    def is_sound(self) -> bool:
-        return (
-            self.version == IMAGE_VERSION
-            and self.view is not None
-            and self.view.is_sound()
-            and 0 <= self.index < NUMBER_MAX
-            and 0 <= self.term < NUMBER_MAX
-            and 1 <= self.position < NUMBER_MAX
-            and 0 <= self.digest < 1 << 32
-            and self.rulings.is_sound()
-            and all(
-                is_sound_stream(stream) and 1 <= number < NUMBER_MAX
-                for stream, number in self.streams
-            )
-        )
-
-
-def make_image(
-    history: int, at: Cursor, digest: int, state: bytes, outputs: tuple[Output, ...]
-) -> Image:
-    over = tuple((source, stream, life) for (source, stream), life in at.over.items())
-    streams = tuple(at.next.items())
-    return Image(
-        IMAGE_VERSION, history, at.index, at.term, at.position, at.log_ns, digest, streams, over, at.view, state,
-        at.rulings.image(), outputs,
-    )  # fmt: skip
-
-
-_encode: Final = msgspec.msgpack.Encoder().encode
-_decoder: Final = msgspec.msgpack.Decoder(Image)
-
-
-def encode_image(image: Image) -> memoryview:
-    return memoryview(_encode(image))
-
-
-def decode_image(data: bytes) -> Image | None:
-    """The image, or None when it is none that makes sense."""
-    try:
-        image = _decoder.decode(data)
-    except (msgspec.DecodeError, ValueError):
-        return None
-    return image if image.is_sound() else None
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True):
@@ -138,23 +62,25 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
         return self.digests[part * DIGEST : (part + 1) * DIGEST]
 
 
+_encode_head: Final = msgspec.msgpack.Encoder().encode
 _head_decoder: Final = msgspec.msgpack.Decoder(Head)
 
 
 class Snapshot:
     """A state as it is given away; its bytes are those that the application has handed out."""
 
-    __slots__ = ("_head", "_state", "head_parts", "index", "parts")
+    __slots__ = ("_head", "_state", "begin", "head_parts", "index", "parts")
 
     def __init__(self, image: Image) -> None:
         self.index = image.index
+        self.begin = image.begin.index
         self._state = memoryview(image.state)
         size = len(self._state)
         digests = b"".join(
             xxh3_128_digest(self._state[at : at + CHUNK]) for at in range(0, size, CHUNK)
         )
         bare = msgspec.structs.replace(image, state=b"")
-        self._head = memoryview(_encode(Head(bare, size, digests)))
+        self._head = memoryview(_encode_head(Head(bare, size, digests)))
         self.head_parts = -(-len(self._head) // CHUNK)
         self.parts = self.head_parts + -(-size // CHUNK)
 
@@ -193,7 +119,7 @@ class StateOut:
         self._unsure: tuple[Cursor, int, bytes] | None = None
         """A state that was taken at a place that is not decided yet."""
 
-    def asked(self, peer: Peer, frame: StateRequest, out: Outbox) -> None:
+    def asked(self, peer: Peer, frame: StateRequest, now: Nanos, out: Outbox) -> None:
         giving = self._giving.get(peer.name)
         if giving is None or giving.transfer != frame.request or giving.peer != peer:
             if frame.ranges and frame.ranges[0][0] == 0:
@@ -202,14 +128,17 @@ class StateOut:
             del self._giving[peer.name]
         elif giving.snapshot is not None:
             self._send(giving, giving.snapshot, frame.ranges, out)
+        elif self._unsure is not None and self._unsure[0].index > self._log.commit:
+            # It has asked before and waits. Perhaps what the state is ahead by cannot be decided without it.
+            self._give_ahead(giving, self._unsure, now, out)
 
     def _begin(self, peer: Peer, frame: StateRequest, out: Outbox) -> None:
         """Somebody new asks. A state that is being given to another does as well, while the order goes on from it."""
         giving = _Giving(frame.request, peer)
-        least = max(frame.least, self._log.ground.index)
         for other in self._giving.values():
-            if other.snapshot is not None and other.snapshot.index >= least:
-                giving.snapshot = other.snapshot
+            given = other.snapshot
+            if given and given.index >= frame.least and given.begin >= self._log.ground.index:
+                giving.snapshot = given
         self._giving[peer.name] = giving
         if giving.snapshot is not None:
             self._send(giving, giving.snapshot, frame.ranges, out)
@@ -241,7 +170,7 @@ class StateOut:
             self.settle(now, out)
 
     def settle(self, now: Nanos, out: Outbox) -> None:
-        """In `fast` groups a state may be ahead of what is decided: nobody is given it before."""
+        """In `fast` groups a state may be ahead of what is decided: whoever has just asked for it waits."""
         if self._unsure is None or self._unsure[0].index > self._log.commit:
             return
         (at, digest, data), self._unsure = self._unsure, None
@@ -260,10 +189,26 @@ class StateOut:
         snapshot = Snapshot(image) if waiting else None
         for giving in waiting:
             assert snapshot is not None
-            giving.snapshot = snapshot
-            detail = f"{snapshot.size} bytes to {giving.peer.name}"
-            out.fact(GroupFact(now, self._config.name, "state_sent", at.term, at.index, detail))
-            self._send(giving, snapshot, ((0, 0),), out)
+            self._give(giving, snapshot, at, now, out)
+
+    def _give_ahead(
+        self, giving: _Giving, unsure: tuple[Cursor, int, bytes], now: Nanos, out: Outbox
+    ) -> None:
+        """A state that is ahead of what is decided, and from where on the order up to it can be had."""
+        at, digest, data = unsure
+        ground = self._log.cursor_at(self._log.commit)
+        outputs = self._delivery.kept.before(at.position)
+        image = make_image(self._core.history, at, digest, data, outputs, ground)
+        self._give(giving, Snapshot(image), at, now, out)
+
+    def _give(
+        self, giving: _Giving, snapshot: Snapshot, at: Cursor, now: Nanos, out: Outbox
+    ) -> None:
+        giving.snapshot = snapshot
+        ahead = f", {at.index - snapshot.begin} ahead" if snapshot.begin < at.index else ""
+        detail = f"{snapshot.size} bytes to {giving.peer.name}{ahead}"
+        out.fact(GroupFact(now, self._config.name, "state_sent", at.term, at.index, detail))
+        self._send(giving, snapshot, ((0, 0),), out)
 
     def _send(
         self,

@@ -28,6 +28,7 @@ FACTS: Final[dict[str, str]] = {
     "stalls": "stalls",
     "refounded": "foundings by an operator",
     "undone": "undone deliveries",
+    "awaits": "states ahead of logs",
     "lost": "losses reported",
     "suspends itself": "leaders that suspended themselves",
     "stays": "suspensions refused",

@@ -9,8 +9,9 @@ import pytest
 from tests.unit.group.harness import World, leader, ready, settle
 from tests.unit.group.test_group import started, talk, texts
 
+from holdfast.group.ports import HandOver
 from holdfast.types import MILLISECOND, SECOND
-from holdfast.wire.frames import Append, Appended
+from holdfast.wire.frames import Append, Appended, Payload
 
 # -- fast --------------------------------------------------------------------------------------------------------
 
@@ -133,6 +134,140 @@ def test_an_application_does_not_run_ahead_while_a_member_awaits_a_state() -> No
     assert world.hosts["n1"].messages[-1] == b"n3 cannot take this"
     world.drop = None
     settle(world, sent + 2)
+
+
+def state_with_a_gap(**settings: Any) -> World:
+    """n1 leads, and its log begins with a state it was given; the log of n3, which was away, ends before."""
+    world = started(1, delivery="fast", rejoin_ns=200 * MILLISECOND, **settings)
+    sent = talk(world, ("n1",))
+    settle(world, sent)
+    away = world.names[-1]
+    world.drop = lambda sender, target, _f: away in (sender, target)
+    world.hosts["n1"].fails_at = sent + 1
+    world.send("n2", [b"n1 cannot take this"])
+    world.run_until(lambda: leader(world) not in ("", "n1"), SECOND)
+    world.hosts["n1"].fails_at = 0
+    world.run_until(lambda: "n1" in [name for name, _ in world.events("restored")], 2 * SECOND)
+    world.run(50 * MILLISECOND)
+    world.inject(leader(world), HandOver(("n1",)))
+    world.run_until(lambda: leader(world) == "n1", SECOND)
+    world.run(20 * MILLISECOND)
+    assert all(not member["suspended"] for member in world.hosts["n1"].status["view"])
+    return world
+
+
+def is_order(frame: Any) -> bool:
+    return isinstance(frame, Payload) or (isinstance(frame, Append) and bool(frame.entries))
+
+
+def run_ahead(world: World) -> None:
+    """n1 applies what nobody else has heard of, while the last one is still away."""
+    away = world.names[-1]
+    world.drop = lambda sender, target, frame: (
+        away in (sender, target) or (sender == "n1" and is_order(frame))
+    )
+    world.send("n1", [b"ahead"])
+    world.run(5 * MILLISECOND)
+    status = world.hosts["n1"].status
+    assert status["commit"] < status["applied"]
+
+
+def all_have(world: World, count: int) -> None:
+    """Everybody has the same messages, so many, in the end."""
+    world.run_until(
+        lambda: {len(host.messages) for host in world.hosts.values()} == {count}, 10 * SECOND
+    )
+    assert len({tuple(host.messages) for host in world.hosts.values()}) == 1
+
+
+@pytest.mark.parametrize("durability", ["memory", "durable"])
+@pytest.mark.parametrize("mode", ["majority", "availability"])
+def test_a_state_that_is_not_decided_is_given_to_one_that_is_needed_to_decide(
+    mode: str, durability: str
+) -> None:
+    """n1 has the only state, and has applied what is not decided. n3 is needed to decide it, and its log cannot go on
+    without a state. Nobody is suspended that n1 knows of, so nothing kept it from running ahead."""
+    world = state_with_a_gap(mode=mode, durability=durability)
+    run_ahead(world)
+    world.kill("n2")
+    world.drop = None
+    world.facts.clear()
+    world.run_until(lambda: world.hosts["n3"].messages[-1:] == [b"ahead"], 5 * SECOND)
+    assert world.hosts["n3"].messages == world.hosts["n1"].messages
+    assert any(fact.detail.endswith("ahead") for _, fact in world.events("state_sent"))
+    assert [name for name, _ in world.events("awaits")] == ["n3"]
+    world.send("n3", [b"together"])
+    world.run_until(lambda: world.hosts["n1"].messages[-1] == b"together", 2 * SECOND)
+    if durability == "durable":
+        world.restart("n3")
+        world.run_until(
+            lambda: world.hosts["n3"].messages == world.hosts["n1"].messages, 5 * SECOND
+        )
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_state_that_is_ahead_is_not_put_in_when_it_is_decided_otherwise(restart: bool) -> None:
+    """n3 is given a state with a message that no later leader has. It waits for its log to come to it, in vain."""
+    world = state_with_a_gap(durability="durable")
+    run_ahead(world)
+    world.isolate("n2")
+    world.drop = lambda sender, _t, frame: sender == "n1" and is_order(frame)
+    world.run_until(lambda: bool(world.events("awaits")), 5 * SECOND)
+    world.kill("n1")
+    if restart:
+        world.restart("n3")
+    world.drop = None
+    world.heal("n2", "n3")
+    world.run_until(lambda: leader(world) != "", 5 * SECOND)
+    world.send("n2", [b"instead", b"and more"])
+    world.run_until(lambda: world.hosts["n3"].messages[-1:] == [b"and more"], 5 * SECOND)
+    all_have(world, 53)
+    assert b"ahead" not in world.hosts["n3"].messages
+    world.heal_all()
+    world.start("n1")
+    all_have(world, 54)
+
+
+def test_a_state_that_was_ahead_and_is_cut_off_is_given_up() -> None:
+    """n5 has the state of n1 and the entries up to it; the other three never heard of them."""
+    world = state_with_a_gap(voters=5, transfer_retry_ns=5 * MILLISECOND)
+    run_ahead(world)
+    world.drop = None
+    split(world, ("n1", "n5"))
+    world.run_until(lambda: world.hosts["n5"].messages[-1:] == [b"ahead"], 100 * MILLISECOND)
+    world.run(SECOND)
+    world.send("n2", [b"instead"])
+    world.run(50 * MILLISECOND)
+    world.heal_all()
+    all_have(world, 53)
+    assert sorted({name for name, _ in world.events("undone")}) == ["n1", "n5"]
+    assert world.hosts["n5"].messages[-2:] == [b"instead", b"ahead"]
+
+
+def test_one_without_a_state_takes_an_older_one_than_it_has_passed() -> None:
+    """n3 has the longest log and no state; n2 has a state, and a log that is too short to lead. What n3 has passed
+    since is still in its log: it goes back to the state of n2, applies the rest, and leads."""
+    world = started(1, rejoin_ns=200 * MILLISECOND)
+    sent = talk(world, ("n1",))
+    settle(world, sent)
+    world.hosts["n3"].fails_at = sent + 1
+
+    def lose(sender: str, target: str, frame: Any) -> bool:
+        behind = target == "n2" and isinstance(frame, Append) and bool(frame.entries)
+        return behind or (sender == "n3" and isinstance(frame, Appended) and bool(frame.why))
+
+    world.drop = lose
+    world.send("n1", [b"n3 cannot take this"])
+    world.run(30 * MILLISECOND)
+    status = world.hosts["n3"].status
+    assert (status["state"], status["commit"]) == ("suspended", status["last"])
+    world.kill("n1")
+    world.hosts["n3"].fails_at = 0
+    world.drop = None
+    world.run_until(lambda: len(world.hosts["n2"].messages) == sent + 1, 5 * SECOND)
+    assert leader(world) == "n3"
+    assert world.hosts["n3"].messages == world.hosts["n2"].messages
+    assert not world.events("lost")
 
 
 # -- availability ------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 from holdfast.group.config import GroupConfig
 from holdfast.group.core import Core
 from holdfast.group.entries import Member, View, encode_data
+from holdfast.group.image import Image, make_image
 from holdfast.group.log import Kind
 from holdfast.group.peers import Peer
 from holdfast.group.ports import SnapshotTaken, TakeSnapshot
@@ -15,11 +16,9 @@ from holdfast.group.transfer import (
     CHUNK,
     TRIES_MAX,
     WINDOW,
-    Image,
     Snapshot,
     StateIn,
     StateOut,
-    make_image,
 )
 from holdfast.links.ports import SendChannel
 from holdfast.machine import Outbox
@@ -68,7 +67,7 @@ class Pair:
         """Requests to the giver; the chunks that come back."""
         out = Outbox()
         for frame in frames:
-            self.giver.asked(TAKER, frame, out)
+            self.giver.asked(TAKER, frame, self.now, out)
         for effect, _ in out.effects:
             assert isinstance(effect, TakeSnapshot)
             self.giver.taken(SnapshotTaken(effect.request, effect.index, self.state), self.now, out)
@@ -106,8 +105,8 @@ def test_a_state_arrives_whole_with_what_the_order_had_come_to() -> None:
     image = pair.image
     assert image is not None
     assert image.state == STATE
-    assert (image.index, image.term) == (2, 1)
-    assert (image.view, image.history) == (VIEW, 7)
+    assert (image.at.index, image.at.term, image.at.view) == (2, 1, VIEW)
+    assert (image.history, image.ground) == (7, None)
 
 
 def test_lost_chunks_and_requests_are_made_good() -> None:
@@ -240,18 +239,18 @@ def test_two_that_ask_are_given_the_same_snapshot() -> None:
     pair.run(enough=10)
     out = Outbox()
     other = Peer(NodeId(b"c" * 16), "c", 1, 1)
-    pair.giver.asked(other, StateRequest("g", 77, ((0, 0),)), out)
+    pair.giver.asked(other, StateRequest("g", 77, ((0, 0),)), 0, out)
     assert not out.effects, "the application is not asked again"
     (chunk,) = pair.sent(out)
     assert (chunk.request, chunk.part) == (77, 0)
-    pair.giver.asked(other, StateRequest("g", 78, ((0, 0),), least=3), out)
+    pair.giver.asked(other, StateRequest("g", 78, ((0, 0),), least=3), 0, out)
     assert [type(effect) for effect, _ in out.effects] == [TakeSnapshot], "that one is too old"
 
 
 def test_a_snapshot_that_is_overtaken_by_freeing_is_taken_again() -> None:
     pair = Pair()
     out = Outbox()
-    pair.giver.asked(TAKER, StateRequest("g", 1, ((0, 0),)), out)
+    pair.giver.asked(TAKER, StateRequest("g", 1, ((0, 0),)), 0, out)
     (first, _), *_ = out.effects
     pair.log.commit_to(3)
     pair.log.trim(3)

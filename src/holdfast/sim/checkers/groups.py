@@ -130,24 +130,35 @@ class GroupChecks(Checker):
 
     def turn(self, host: Host, result: Result) -> None:
         turns = self._turns[host.name] = self._turns.get(host.name, 0) + 1
-        gave_up = self._read_facts(result)
+        gave_up, awaits = self._read_facts(result)
         for replica in replicas_of(host):
             sight = look_at_replica(host, replica)
+            if sight.group in awaits:
+                self._see_awaiting(sight)
             self._guard(host, partial(self._see, sight, turns, sight.group in gave_up))
         for source in sources_of(host):
             seen = look_at_source(host, source)
             self._guard(host, partial(self._see_source, seen, turns))
 
-    def _read_facts(self, result: Result) -> list[str]:
-        """The groups of which a replica gives up what it had applied."""
-        gave_up = []
+    def _read_facts(self, result: Result) -> tuple[list[str], list[str]]:
+        """The groups of which a replica gives up what it had applied, or waits for its log to come to a state."""
+        gave_up, awaits = [], []
         for fact in result.facts:
             if isinstance(fact, GroupFact) and fact.event == "undone":
                 gave_up.append(fact.group)
+            elif isinstance(fact, GroupFact) and fact.event == "awaits":
+                awaits.append(fact.group)
             elif isinstance(fact, OrderFact) and fact.entry == "skip":
                 skips = self._groups[fact.group].skips.setdefault(fact.stream, RangeSet())
                 skips.add(fact.first, fact.last + 1)
-        return gave_up
+        return gave_up, awaits
+
+    def _see_awaiting(self, sight: Sight) -> None:
+        """It has no state, and its log may begin where the state that it was given is decided."""
+        books = self._groups[sight.group]
+        books.buffers.restored(sight.life, sight.log.ground.index)
+        books.memory.see(sight)
+        books.memory.gave_up(*sight.life)
 
     def _see(self, sight: Sight, turns: int, gave_up: bool) -> None:
         books = self._groups[sight.group]
