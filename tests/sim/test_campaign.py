@@ -8,6 +8,7 @@ import subprocess
 import sys
 from itertools import product
 from pathlib import Path
+
 import msgspec
 import pytest
 from typer.testing import CliRunner
@@ -36,7 +37,7 @@ def invoke(*arguments: str) -> tuple[int, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", (*CI_SEEDS, *FOUND_SEEDS))
+@pytest.mark.parametrize("seed", [*CI_SEEDS, *FOUND_SEEDS])
 def test_groups_keep_their_promises(seed: int) -> None:
     """A share of `make soak-groups`; every invariant of groups is checked in each run."""
     run = draw(seed)
