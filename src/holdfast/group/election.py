@@ -27,6 +27,8 @@ REAL: Final = 1
 NOW: Final = 2
 EXCUSES_MAX: Final = 3
 """One that is always late is not excused for ever: then nobody would be elected on a machine that is too slow."""
+RELUCTANCE: Final = 4
+"""So many time-outs longer a suspended replica waits for others to lead."""
 LEADERS: Final = 16
 """In `availability` groups a term says whose it is: two sides of a cut never elect in the same one."""
 
@@ -47,7 +49,12 @@ class Election:
 
     def _patience_ns(self) -> Nanos:
         election_ns = self._core.config.election_ns
-        return election_ns + self._rng.randrange(election_ns)
+        return election_ns + self._rng.randrange(election_ns) + self._reluctance_ns()
+
+    def _reluctance_ns(self) -> Nanos:
+        """One that is suspended leads only if nobody else can. Its log may be the longest that is left."""
+        me = self._core.me
+        return RELUCTANCE * self._core.config.election_ns if me is not None and me.suspended else 0
 
     def wait(self, now: Nanos) -> None:
         """Nothing to complain about: wait for a whole time-out from now."""
@@ -60,7 +67,7 @@ class Election:
 
     def leader_gone(self, now: Nanos) -> None:
         """The session with the leader ended: less patience is needed, but not everybody at once."""
-        soon_ns = now + self._rng.randrange(self._core.config.election_ns)
+        soon_ns = now + self._rng.randrange(self._core.config.election_ns) + self._reluctance_ns()
         self._due_ns = min(self._due_ns, max(soon_ns, self._shy_until_ns))
 
     def be_shy(self, now: Nanos) -> None:
@@ -86,9 +93,7 @@ class Election:
         me = core.me
         if me is None or not me.voter:
             me = self._was_voter()
-        return (
-            me is not None and me.voter and me.may_lead and not me.suspended and not core.delivery.suspended
-        )  # fmt: skip
+        return me is not None and me.voter and me.may_lead and not core.delivery.suspended
 
     def _was_voter(self) -> Member | None:
         """This replica before a change that takes its vote away, while nobody has decided that (Raft, thesis 4.2.2). If

@@ -76,8 +76,6 @@ class Joining:
             self._take(image, now, out)
         if not self._state_in.wake(now, out):
             self._rejoin_ns = now
-        if now >= self._rejoin_ns:
-            self._awaited = None
         self._go_on()
         if now >= self._rejoin_ns:
             self._rejoin_ns = now + self._core.config.rejoin_ns

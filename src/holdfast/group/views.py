@@ -129,6 +129,11 @@ class Membership:
             change = self._asked(view, name, request)
             if change is not None:
                 return change
+        me = view.named(self._core.name)
+        if me is not None and me.suspended and not self._core.delivery.suspended:
+            # Nobody else could lead. It has a state, and its log is the longest.
+            changed = msgspec.structs.replace(me, suspended=False)
+            return view.with_member(changed), f"{me.name} takes part again"
         for name, progress in self._appends.progress.items():
             change = self._step(view, name, progress, now)
             if change is not None:

@@ -228,6 +228,24 @@ def test_a_state_that_is_ahead_is_not_put_in_when_it_is_decided_otherwise(restar
     all_have(world, 54)
 
 
+def test_one_without_a_state_passes_only_what_is_decided() -> None:
+    """Else it would seem to have delivered, and to give up, what it was never given."""
+    world = started(1, delivery="fast", rejoin_ns=SECOND)
+    sent = talk(world, ("n1",))
+    settle(world, sent)
+    world.hosts["n3"].fails_at = sent + 1
+    world.drop = lambda sender, _t, frame: isinstance(frame, Appended)
+    world.send("n1", [b"n3 cannot take this"])
+    world.run(20 * MILLISECOND)
+    status = world.hosts["n3"].status
+    assert status["state"] == "suspended"
+    world.send("n1", [b"more"])
+    world.run(20 * MILLISECOND)
+    later = world.hosts["n3"].status
+    assert later["last"] > status["last"]
+    assert later["applied"] == status["applied"]
+
+
 def test_a_state_that_was_ahead_and_is_cut_off_is_given_up() -> None:
     """n5 has the state of n1 and the entries up to it; the other three never heard of them."""
     world = state_with_a_gap(voters=5, transfer_retry_ns=5 * MILLISECOND)
@@ -268,6 +286,30 @@ def test_one_without_a_state_takes_an_older_one_than_it_has_passed() -> None:
     assert leader(world) == "n3"
     assert world.hosts["n3"].messages == world.hosts["n2"].messages
     assert not world.events("lost")
+
+
+def test_one_that_is_suspended_leads_if_nobody_else_can() -> None:
+    """n1 and n3 have decided that n3 is suspended, and n1 is gone. Without n3 nobody knows that, and with it nobody is
+    elected whose log is shorter."""
+    world = started(1, rejoin_ns=200 * MILLISECOND)
+    sent = talk(world, ("n1",))
+    settle(world, sent)
+    world.hosts["n3"].fails_at = sent + 1
+    world.drop = lambda _s, target, frame: target == "n2" and is_order(frame)
+    world.send("n1", [b"n3 cannot take this"])
+    world.run_until(lambda: suspended(world, "n3") == ["n3"], SECOND)
+    assert suspended(world, "n2") == []
+    world.kill("n1")
+    world.hosts["n3"].fails_at = 0
+    world.drop = None
+    settle(world, sent + 1)
+    world.run_until(lambda: suspended(world, "n2") == [], 5 * SECOND)
+
+
+def suspended(world: World, name: str) -> list[Any]:
+    """Who is suspended, as far as one replica knows that it is decided."""
+    view = world.hosts[name].status["view"]
+    return [member["name"] for member in view if member["suspended"]]
 
 
 # -- availability ------------------------------------------------------------------------------------------------
