@@ -28,7 +28,7 @@ NOW: Final = 2
 EXCUSES_MAX: Final = 3
 """One that is always late is not excused for ever: then nobody would be elected on a machine that is too slow."""
 RELUCTANCE: Final = 4
-"""So many time-outs longer a suspended replica waits for others to lead."""
+"""So many time-outs a suspended replica waits for others to lead."""
 LEADERS: Final = 16
 """In `availability` groups a term says whose it is: two sides of a cut never elect in the same one."""
 
@@ -42,6 +42,7 @@ class Election:
         self._votes: dict[str, None] = {}
         self._due_ns: Nanos = NEVER
         self._excuses = 0
+        self._held_back = 0
         self._shy_until_ns: Nanos = 0
         """It led and could not go on: others first."""
 
@@ -49,12 +50,7 @@ class Election:
 
     def _patience_ns(self) -> Nanos:
         election_ns = self._core.config.election_ns
-        return election_ns + self._rng.randrange(election_ns) + self._reluctance_ns()
-
-    def _reluctance_ns(self) -> Nanos:
-        """One that is suspended leads only if nobody else can. Its log may be the longest that is left."""
-        me = self._core.me
-        return RELUCTANCE * self._core.config.election_ns if me is not None and me.suspended else 0
+        return election_ns + self._rng.randrange(election_ns)
 
     def wait(self, now: Nanos) -> None:
         """Nothing to complain about: wait for a whole time-out from now."""
@@ -63,11 +59,12 @@ class Election:
     def heard(self, now: Nanos) -> None:
         """The leader was heard, and a majority hears it."""
         self._core.leadership.heard_ns = now
+        self._held_back = 0
         self.wait(now)
 
     def leader_gone(self, now: Nanos) -> None:
         """The session with the leader ended: less patience is needed, but not everybody at once."""
-        soon_ns = now + self._rng.randrange(self._core.config.election_ns) + self._reluctance_ns()
+        soon_ns = now + self._rng.randrange(self._core.config.election_ns)
         self._due_ns = min(self._due_ns, max(soon_ns, self._shy_until_ns))
 
     def be_shy(self, now: Nanos) -> None:
@@ -84,6 +81,10 @@ class Election:
         self._excuses = self._excuses + 1 if late else 0
         if (late and self._excuses <= EXCUSES_MAX) or not self.may_lead:
             # A process that did not run has missed heartbeats that were sent: what they said is on its way.
+            return False
+        if core.me is not None and core.me.suspended and self._held_back < RELUCTANCE:
+            # It leads only if nobody else can: its log may be the longest that is left.
+            self._held_back += 1
             return False
         return self._ask(now, out)
 

@@ -140,13 +140,12 @@ class Joining:
 
     def _least(self) -> int:
         """States from before this entry are of no use. One without a state has passed entries that its application was
-        not given: it may go back as far as entries and messages are still here, and a state of its own is not later."""
+        not given: it may go back as far as entries and messages are still here."""
         core = self._core
         at = core.delivery.at.index
         if not core.delivery.suspended:
             return at
-        stored = core.journal.state_index if core.journal is not None else 0
-        return max(core.log.ground.index, min(self._following.release.index, at), stored)
+        return max(core.log.ground.index, min(self._following.release.index, at))
 
     def offered(self, peer: Peer, frame: StateChunk, now: Nanos, out: Outbox) -> None:
         """The leader's log does not go back to where ours ends: only a state helps."""
@@ -221,8 +220,7 @@ class Joining:
             return
         if image.ground is not None and not self._has_come_to(image.at):
             # The log was cut meanwhile.
-            self._rejoin_ns = now
-            self._go_on()
+            self._take(image, now, out)
             return
         cursor = image.at.cursor()
         self._report_lost(cursor, now, out)

@@ -125,6 +125,8 @@ class Journal:
         """The log goes on after `at`, with an image that came from elsewhere. It is written at once: what follows it
         cannot be acknowledged before. `emptied`: nothing of our own log is left; it is behind the state, or was never
         decided."""
+        if at.index < self.state_index and not emptied:
+            return  # A later state of our own is on disk, and the log from there on.
         self.keep_state(at, image)
         while self._state is not None:
             self._write_state(out)

@@ -262,19 +262,25 @@ def test_a_state_that_was_ahead_and_is_cut_off_is_given_up() -> None:
     assert world.hosts["n5"].messages[-2:] == [b"instead", b"ahead"]
 
 
-def test_one_without_a_state_takes_an_older_one_than_it_has_passed() -> None:
+@pytest.mark.parametrize("durability", ["memory", "durable"])
+def test_one_without_a_state_takes_an_older_one_than_it_has_passed(durability: str) -> None:
     """n3 has the longest log and no state; n2 has a state, and a log that is too short to lead. What n3 has passed
     since is still in its log: it goes back to the state of n2, applies the rest, and leads."""
-    world = started(1, rejoin_ns=200 * MILLISECOND)
+    settings = {"durability": durability, "snapshot_bytes": 1000}
+    world = started(1, rejoin_ns=200 * MILLISECOND, **settings)
     sent = talk(world, ("n1",))
     settle(world, sent)
-    world.hosts["n3"].fails_at = sent + 1
 
     def lose(sender: str, target: str, frame: Any) -> bool:
         behind = target == "n2" and isinstance(frame, Append) and bool(frame.entries)
         return behind or (sender == "n3" and isinstance(frame, Appended) and bool(frame.why))
 
     world.drop = lose
+    for text in texts("n2 lacks", 20, size=100):
+        world.send("n1", [text])
+        world.run(2 * MILLISECOND)
+    sent += 20
+    world.hosts["n3"].fails_at = sent + 1
     world.send("n1", [b"n3 cannot take this"])
     world.run(30 * MILLISECOND)
     status = world.hosts["n3"].status
@@ -286,6 +292,9 @@ def test_one_without_a_state_takes_an_older_one_than_it_has_passed() -> None:
     assert leader(world) == "n3"
     assert world.hosts["n3"].messages == world.hosts["n2"].messages
     assert not world.events("lost")
+    if durability == "durable":
+        world.restart("n3")
+        settle(world, sent + 1)
 
 
 def test_one_that_is_suspended_leads_if_nobody_else_can() -> None:
