@@ -186,9 +186,8 @@ class Joining:
         self._rejoin_ns = now + core.config.rejoin_ns
         begins = image.ground.index > core.log.ground.index and not self._has_come_to(image.ground)
         if begins or not core.delivery.suspended:
-            why = (
-                f"its state is {image.index - image.ground.index} entries ahead of what is decided"
-            )
+            ahead = image.index - image.ground.index
+            why = f"its state is {ahead} entries ahead of what is decided"
             delivered = core.delivery.undo(why, image.ground.cursor())
             self._lost = self._lost or delivered
         if begins:
@@ -225,12 +224,12 @@ class Joining:
         cursor = image.at.cursor()
         self._report_lost(cursor, now, out)
         core.delivery.restart(cursor, image.digest, image.outputs)
-        own = core.journal is not None and image.begin.index == core.journal.state_index
-        if image.ground is None and not own:
+        stored = core.journal is not None and image.begin.index == core.journal.state_index
+        if image.ground is None and not stored:
             self._begin_log(cursor, image, out)
         self._givers_tried = 0
         self._rejoin_ns = NEVER
-        what = "own state" if own else f"{len(image.state)} bytes"
+        what = f"{len(image.state)} bytes" + (" of its own store" if stored else "")
         core.fact("restored", f"{what} at position {cursor.position}", now, out)
 
     def deadline(self) -> Nanos:
