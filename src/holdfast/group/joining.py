@@ -229,7 +229,7 @@ class Joining:
             self._begin_log(cursor, image, out)
         self._givers_tried = 0
         self._rejoin_ns = NEVER
-        what = f"{len(image.state)} bytes" + (" of its own store" if stored else "")
+        what = "own state" if stored else f"{len(image.state)} bytes"
         core.fact("restored", f"{what} at position {cursor.position}", now, out)
 
     def deadline(self) -> Nanos:
