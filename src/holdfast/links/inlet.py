@@ -39,6 +39,8 @@ class Inlet:
         self._channels: dict[int, ChannelIn] = {}
         self._complete: dict[int, list[memoryview]] = {}
         self._raw: dict[int, list[memoryview]] = {}
+        self.ready = False
+        """Something may be there to be handed on."""
         self._acks: dict[int, ChannelIn] = {}
         self._unheard = False
         self._owed = 0
@@ -69,6 +71,7 @@ class Inlet:
                 return Rejected("channel", "too many channels")
             channel = self._channels[number] = ChannelIn(number)
         before = channel.duplicates
+        self.ready = True
         messages = self._complete.get(number)
         if messages is None:
             messages = self._complete[number] = []
@@ -99,6 +102,7 @@ class Inlet:
 
     def raw(self, frame: RawBatch) -> None:
         """Add datagrams of an application."""
+        self.ready = True
         messages = unpack_block(frame.block)
         if isinstance(messages, Rejected):
             self.unreadable += 1
@@ -109,6 +113,7 @@ class Inlet:
 
     def hand_on(self, at: Nanos, out: Outbox) -> None:
         """Messages that are complete and in order, to whom they are for; and datagrams."""
+        self.ready = False
         if self._raw:
             for port, datagrams in self._raw.items():
                 out.effect(PortReady(self._peer, port, False, datagrams))

@@ -640,7 +640,8 @@ class LinkMachine(Machine):
                 self._hello(now, flow)
             self._take_frames(now, flow, frames, by_unit, out)
         inlet = self._inlet
-        inlet.hand_on(item.at, out)
+        if inlet.ready:
+            inlet.hand_on(item.at, out)
         if inlet.in_hurry:
             self._touched = True
         elif inlet.deadline < self.deadline:

@@ -138,7 +138,8 @@ class Turns:
             self._release(result, downs)
         self._gather(now, inputs)
         self._pass_up(now, result, downs)
-        self._pass_down(now, result, downs)
+        if any(downs):
+            self._pass_down(now, result, downs)
         result.more = bool(self._carry_up or self._carry_down)
         return result
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.wire.frames import AnyFrame, Chunk, Probe
+from holdfast.wire.frames import AnyFrame, Chunk, Probe, RawBatch
 
 
 class Rejected(msgspec.Struct, frozen=True, gc=False):
@@ -26,6 +26,7 @@ _many: Final = msgspec.msgpack.Decoder(list[AnyFrame])
 _EMPTY: Final = memoryview(b"")
 _CHUNK_NUMBERS: Final = Struct(">BQBI")
 """An offset and a length as msgpack has them in full."""
+_LENGTH: Final = Struct(">BI")
 
 encode = _encoder.encode
 
@@ -61,6 +62,16 @@ def chunk_head(channel: int, offset: int, size: int) -> bytes:
 @lru_cache(maxsize=1024)
 def _chunk_begin(channel: int) -> bytes:
     return encode(Chunk(channel, 0, _EMPTY))[:-3]
+
+
+def raw_head(port: int, size: int) -> bytes:
+    """A `RawBatch` up to its block, which has `size` bytes."""
+    return _raw_begin(port) + _LENGTH.pack(0xC6, size)
+
+
+@lru_cache(maxsize=1024)
+def _raw_begin(port: int) -> bytes:
+    return encode(RawBatch(port, _EMPTY))[:-2]
 
 
 def roomy_chunk(channel: int, offset: int, buffer: bytearray) -> Part:
