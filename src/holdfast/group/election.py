@@ -41,6 +41,7 @@ class Election:
         self._rng = rng
         self._votes: dict[str, None] = {}
         self._due_ns: Nanos = NEVER
+        self._patience_ns = self._draw()
         self._excuses = 0
         self._held_back = 0
         self._shy_until_ns: Nanos = 0
@@ -48,19 +49,21 @@ class Election:
 
     # -- when ----------------------------------------------------------------------------------------------------
 
-    def _patience_ns(self) -> Nanos:
+    def _draw(self) -> Nanos:
         election_ns = self._core.config.election_ns
         return election_ns + self._rng.randrange(election_ns)
 
     def wait(self, now: Nanos) -> None:
         """Nothing to complain about: wait for a whole time-out from now."""
-        self._due_ns = max(now, self._shy_until_ns) + self._patience_ns()
+        self._patience_ns = self._draw()
+        self._due_ns = max(now, self._shy_until_ns) + self._patience_ns
 
     def heard(self, now: Nanos) -> None:
         """The leader was heard, and a majority hears it."""
         self._core.leadership.heard_ns = now
         self._held_back = 0
-        self.wait(now)
+        # As long as all is well it does not matter how patient each one is, if only not all are equally so.
+        self._due_ns = max(now, self._shy_until_ns) + self._patience_ns
 
     def leader_gone(self, now: Nanos) -> None:
         """The session with the leader ended: less patience is needed, but not everybody at once."""

@@ -36,13 +36,14 @@ TRANSITIONS: Final[dict[Role, tuple[Role, ...]]] = {
 class Leadership:
     """The term, the vote in it, and who is believed to lead it."""
 
-    __slots__ = ("heard_ns", "leader", "role", "since_ns", "term", "voted", "wanted")
+    __slots__ = ("heard_ns", "leader", "leading", "role", "since_ns", "term", "voted", "wanted")
 
     def __init__(self) -> None:
         self.term = 0
         self.voted = b""
         """The node that this one voted for in the term."""
         self.role = Role.FOLLOWER
+        self.leading = False
         self.leader = ""
         """Empty while nobody is known to lead."""
         self.heard_ns: Nanos = -1
@@ -51,14 +52,11 @@ class Leadership:
         self.wanted: tuple[str, ...] | None = None
         """This replica leads and wants to hand over, to one of these if possible."""
 
-    @property
-    def leading(self) -> bool:
-        return self.role is Role.LEADER
-
     def go(self, role: Role) -> None:
         assert role in TRANSITIONS[self.role], f"from {self.role} to {role}"
         self.role = role
-        if role is not Role.LEADER:
+        self.leading = role is Role.LEADER
+        if not self.leading:
             self.wanted = None
 
     def adopt(self, term: int) -> None:

@@ -35,7 +35,7 @@ class Peers:
     """The nodes that a session is open with, and which of them are replicas of the group."""
 
     __slots__ = (
-        "_by_name", "_by_node", "_durable", "_name", "_replica_names", "changed", "names", "replicas",
+        "_by_name", "_by_node", "_durable", "_name", "_replica_names", "all", "changed", "names", "replicas",
     )  # fmt: skip
 
     def __init__(self, config: GroupConfig, name: str) -> None:
@@ -46,6 +46,8 @@ class Peers:
         """Grows with every change of who can be reached."""
         self._by_node: dict[NodeId, Peer] = {}
         self._by_name: dict[str, Peer] = {}
+        self.all: tuple[Peer, ...] = ()
+        """Everybody that a session is open with, replica or not."""
         self.replicas: tuple[Peer, ...] = ()
         """The other replicas that can be reached now, in the order of the configuration."""
         self.names: dict[NodeId, str] = {}
@@ -82,13 +84,9 @@ class Peers:
 
     def _sort(self) -> None:
         names = self._by_name
+        self.all = tuple(self._by_node.values())
         self.replicas = tuple(names[name] for name in self._replica_names if name in names)
         self.changed += 1
-
-    @property
-    def all(self) -> tuple[Peer, ...]:
-        """Everybody that a session is open with, replica or not."""
-        return tuple(self._by_node.values())
 
     def is_here(self, member: Member) -> bool:
         """Whether the very life that a view names can be reached."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from random import Random
-from typing import Final
+from typing import ClassVar, Final
 from zlib import crc32
 
 import msgspec
@@ -99,6 +99,11 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 
 class Replica(ABC):
     """An application with replicas. Its state may depend on what `apply` is given and on nothing else."""
+
+    quick: ClassVar[bool] = False
+    """True says that `apply` waits for nothing (no lock, no disk, no network) and takes microseconds. It may then be
+    called on the node's event loop, where messages come earlier. One that turns out to be slow gets a thread after
+    all, as any other has."""
 
     @abstractmethod
     def apply(self, batch: Batch, context: Context) -> None:

@@ -191,7 +191,8 @@ class ReplicaMachine(Machine):
                             hole.due_ns = NEVER
 
     def _settle(self, now: Nanos, out: Outbox) -> None:
-        core, leadership, recovery = self._core, self._core.leadership, self._core.recovery
+        core = self._core
+        leadership, recovery, streams = core.leadership, core.recovery, core.streams
         if core.waiting.diverged or core.log.cut_at:
             self._look_at_cuts(now, out)
         if recovery.leading != leadership.leading:
@@ -208,13 +209,14 @@ class ReplicaMachine(Machine):
         elif not core.is_blank:
             self._following.settle(now, out)
             self._joining.settle(now, out)
-        if core.streams.changed and not core.is_blank:
+        if streams.changed and not core.is_blank:
             # While blank they gather: what was heard of before the start is a gap afterwards.
-            for stream in core.streams.changed:
-                recovery.look(core.streams.streams[stream], now, out)
-            core.streams.changed.clear()
-        self._state_out.settle(now, out)
-        if self._founding.stuck != self._stuck:
+            for stream in streams.changed:
+                recovery.look(streams.streams[stream], now, out)
+            streams.changed.clear()
+        if self._state_out.is_unsure:
+            self._state_out.settle(now, out)
+        if (not leadership.leader or self._stuck) and self._founding.stuck != self._stuck:
             self._say_stuck(now, out)
         if core.journal is not None:
             if core.journal.wants_state:

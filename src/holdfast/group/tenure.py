@@ -64,7 +64,7 @@ class Tenure:
             return self._step_down(f"it has not heard a majority for {ms} ms", now, out)
         self._watch_commit(now, out)
         log = core.log
-        if core.me is None and log.view_index <= log.commit:
+        if log.view_index <= log.commit and core.me is None:
             core.leadership.hand_over()
             self._must = True
         elif core.delivery.suspended and self._successor(now) is not None:

@@ -153,6 +153,11 @@ class StateOut:
         # In its place among the batches, which do not wait for writes either: it must not be overtaken by one.
         out.effect(effect, immediate=True)
 
+    @property
+    def is_unsure(self) -> bool:
+        """Whether there is a state of which it is not known yet that it is decided."""
+        return self._unsure is not None
+
     def for_store(self, out: Outbox) -> None:
         """This replica wants a state for its own store: the next one that is taken is kept."""
         self._for_store = True

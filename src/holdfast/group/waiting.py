@@ -149,4 +149,6 @@ class Waiting:
             if stream is not None and not self._streams.holds(stream, entry.first, entry.last):
                 break
             log.append(entries.popleft())
-        log.commit_to(min(self.leader_commit, self.match))
+        decided = min(self.leader_commit, self.match)
+        if decided > log.commit:
+            log.commit_to(decided)

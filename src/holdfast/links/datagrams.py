@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Final
 
 from holdfast.links.flow import STREAM_PACKET_MAX, FlowState
@@ -17,9 +17,8 @@ from holdfast.links.lanes import Lane, Lanes, Placed, by_class
 from holdfast.links.ports import DATAGRAMS, PortRefused, SendRaw, class_of
 from holdfast.machine import Outbox
 from holdfast.types import BULK, DATA, SYNC, FlowId, Nanos, NodeId
-from holdfast.wire.blocks import pack_block
-from holdfast.wire.codec import encode
-from holdfast.wire.frames import RawBatch
+from holdfast.wire.blocks import HEAD, block_after
+from holdfast.wire.codec import raw_head
 
 BOUNDS: Final[Mapping[int, int]] = {SYNC: 256 << 10, DATA: 1 << 20, BULK: 256 << 10}
 """Bytes of each class that wait for a flow to take more."""
@@ -220,13 +219,19 @@ def _packed(port: int, messages: list[bytes], room_max: int) -> list[bytes]:
     largest = max(sizes) + 4
     if sum(sizes) + 4 * len(sizes) == largest * len(sizes):  # all alike: no need to add up
         step = max(1, room_max // largest)
-        batches = [messages[first : first + step] for first in range(0, len(messages), step)]
+        cuts = [*range(0, len(messages), step), len(messages)]
     else:
-        batches = []
+        cuts = [0]
         ends = list(accumulate(size + 4 for size in sizes))
-        first = before = 0
-        while first < len(messages):
-            last = max(first + 1, bisect_right(ends, before + room_max, first))
-            batches.append(messages[first:last])
-            first, before = last, ends[last - 1]
-    return [encode(RawBatch(port, memoryview(pack_block(batch)))) for batch in batches]
+        before = 0
+        while cuts[-1] < len(messages):
+            last = max(cuts[-1] + 1, bisect_right(ends, before + room_max, cuts[-1]))
+            cuts.append(last)
+            before = ends[last - 1]
+    return [_batch(port, messages[a:b], sizes[a:b]) for a, b in pairwise(cuts)]
+
+
+def _batch(port: int, messages: list[bytes], sizes: list[int]) -> bytes:
+    """A `RawBatch`, put together in one step."""
+    size = HEAD + sum(sizes) + 4 * len(sizes)
+    return block_after(raw_head(port, size), messages, sizes, size)

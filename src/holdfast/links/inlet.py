@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from holdfast.links.channel import ChannelIn
+from holdfast.links.channel_in import ChannelIn
 from holdfast.links.ports import PORT_MIN, PortReady, Received
 from holdfast.machine import Outbox
 from holdfast.types import MILLISECOND, NEVER, Nanos, NodeId
@@ -20,6 +20,7 @@ ACK_SOON: Final = 5 * MILLISECOND
 """...or after this time, if something goes to the peer anyway..."""
 ACK_DELAY: Final = 40 * MILLISECOND
 """...or after this time in any case."""
+ACK_EARLY: Final = ACK_DELAY - ACK_SOON
 _NOTHING: Final[tuple[list[ChunkAck], bool]] = ([], False)
 
 Route = Callable[[Any], tuple[str, ...]]
@@ -38,14 +39,16 @@ class Inlet:
         self._channels: dict[int, ChannelIn] = {}
         self._complete: dict[int, list[memoryview]] = {}
         self._raw: dict[int, list[memoryview]] = {}
+        self.ready = False
+        """Something may be there to be handed on."""
         self._acks: dict[int, ChannelIn] = {}
         self._unheard = False
         self._owed = 0
         """Bytes that came in since the last acknowledgement."""
-        self._hurry = False
-        """Somebody waits for the acknowledgement."""
+        self.in_hurry = False
+        """Somebody waits for the acknowledgement, or it is about much."""
         self.deadline: Nanos = NEVER
-        """When what was held back must be acknowledged."""
+        """When what was not acknowledged yet must be; `NEVER` when there is nothing."""
 
     def clear(self) -> None:
         """The session ended."""
@@ -54,11 +57,11 @@ class Inlet:
         self._raw.clear()
         self._acks.clear()
         self.received.clear()
-        self._unheard = self._hurry = False
+        self._unheard = self.in_hurry = False
         self._owed = 0
         self.deadline = NEVER
 
-    def take(self, frame: Chunk, stream: bool) -> Rejected | None:
+    def take(self, now: Nanos, frame: Chunk, stream: bool) -> Rejected | None:
         """Add a piece of a channel, which came on a stream or in a datagram. What is rejected with reason `channel` or
         `window` does no harm; anything else means that the channel cannot be read on."""
         number = frame.channel
@@ -68,46 +71,30 @@ class Inlet:
                 return Rejected("channel", "too many channels")
             channel = self._channels[number] = ChannelIn(number)
         before = channel.duplicates
-        self._owed += len(frame.data)
+        self.ready = True
         messages = self._complete.get(number)
         if messages is None:
             messages = self._complete[number] = []
         problem = channel.take(frame, messages)
-        if channel.duplicates > before:
-            self._unheard = self._hurry = True
-        elif not stream:
-            self._hurry = True
         self._acks[number] = channel
-        return problem
-
-    def hurry(self) -> None:
-        """The peer sends no more before it knows what came."""
-        self._hurry = True
-
-    @property
-    def owes(self) -> bool:
-        """Whether anything came that was not acknowledged."""
-        return bool(self._acks)
-
-    @property
-    def in_hurry(self) -> bool:
-        return self._hurry or self._owed >= ACK_BYTES
-
-    def owe(self, now: Nanos) -> Nanos:
-        """When at the latest what came must be acknowledged."""
+        self._owed += len(frame.data)
         if self.deadline == NEVER:
             self.deadline = now + ACK_DELAY
-        return self.deadline
+        if channel.duplicates > before:
+            self._unheard = self.in_hurry = True
+        elif not stream or self._owed >= ACK_BYTES:
+            self.in_hurry = True
+        return problem
 
     def acks(self, now: Nanos, leaving: bool) -> tuple[list[ChunkAck], bool]:
         """What to acknowledge now, and whether an earlier acknowledgement was not heard: a piece came twice.
         `leaving` says that something goes to the peer anyway."""
-        patience = ACK_DELAY - ACK_SOON if leaving else 0
-        if not self.in_hurry and now < self.owe(now) - patience:
+        patience = ACK_EARLY if leaving else 0
+        if not self.in_hurry and now < self.deadline - patience:
             return _NOTHING
         self.deadline = NEVER
         self._owed = 0
-        self._hurry = False
+        self.in_hurry = False
         acks = [channel.ack() for channel in self._acks.values()]
         self._acks.clear()
         unheard, self._unheard = self._unheard, False
@@ -115,6 +102,7 @@ class Inlet:
 
     def raw(self, frame: RawBatch) -> None:
         """Add datagrams of an application."""
+        self.ready = True
         messages = unpack_block(frame.block)
         if isinstance(messages, Rejected):
             self.unreadable += 1
@@ -125,6 +113,7 @@ class Inlet:
 
     def hand_on(self, at: Nanos, out: Outbox) -> None:
         """Messages that are complete and in order, to whom they are for; and datagrams."""
+        self.ready = False
         if self._raw:
             for port, datagrams in self._raw.items():
                 out.effect(PortReady(self._peer, port, False, datagrams))
@@ -143,9 +132,10 @@ class Inlet:
 
     def _to_units(self, messages: list[memoryview], at: Nanos, out: Outbox) -> None:
         by_unit: dict[str, list[AnyFrame]] = {}
+        routes = self._routes
         for message in messages:
             frame = decode_frame(message)
-            route = self._routes.get(type(frame))
+            route = routes.get(type(frame))
             if route is None or isinstance(frame, Rejected):
                 self.unreadable += 1
                 continue

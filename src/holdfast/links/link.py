@@ -21,7 +21,7 @@ from holdfast.links.handshake import (
     refusal,
     version_of,
 )
-from holdfast.links.inlet import Inlet, Route
+from holdfast.links.inlet import ACK_EARLY, Inlet, Route
 from holdfast.links.lanes import Placed
 from holdfast.links.measuring import FRAG
 from holdfast.links.outlet import Outlet
@@ -191,7 +191,7 @@ class LinkMachine(Machine):
                 outlet.flush(now, out)
                 if now >= self._deep_at:
                     self._tell_queues(now, out)
-            if inlet.owes:
+            if inlet.in_hurry or now >= inlet.deadline - ACK_EARLY:
                 self._acknowledge(now)
         self._touched = False
         for flow in self.flows.values():
@@ -639,7 +639,13 @@ class LinkMachine(Machine):
                 flow.proven = self._touched = True
                 self._hello(now, flow)
             self._take_frames(now, flow, frames, by_unit, out)
-        self._inlet.hand_on(item.at, out)
+        inlet = self._inlet
+        if inlet.ready:
+            inlet.hand_on(item.at, out)
+        if inlet.in_hurry:
+            self._touched = True
+        elif inlet.deadline < self.deadline:
+            self.deadline = inlet.deadline
         for unit, group in by_unit.items():
             out.up(unit, Received(self.peer, group, item.at, item.flow))
 
@@ -652,12 +658,14 @@ class LinkMachine(Machine):
         out: Outbox,
     ) -> None:
         """What a packet holds: pieces of channels, what is for units above, and what is for the link itself."""
-        routes = self._routes
+        routes, inlet = self._routes, self._inlet
         for frame in frames:
             kind = type(frame)
             if kind is Chunk:
                 if flow.ready:
-                    self._chunk(now, flow, frame, out)  # type: ignore[arg-type]  # it is one
+                    problem = inlet.take(now, frame, flow.stream)  # type: ignore[arg-type]  # it is one
+                    if problem is not None:
+                        self._damaged(now, flow, frame, problem, out)  # type: ignore[arg-type]
             elif (route := routes.get(kind)) is not None:
                 for unit in route(frame) if flow.ready else ():
                     if unit in by_unit:
@@ -666,7 +674,7 @@ class LinkMachine(Machine):
                         by_unit[unit] = [frame]
             elif kind is RawBatch:
                 if flow.ready:
-                    self._inlet.raw(frame)  # type: ignore[arg-type]  # it is one
+                    inlet.raw(frame)  # type: ignore[arg-type]  # it is one
             else:
                 self._own(now, flow, frame, out)
 
@@ -699,8 +707,7 @@ class LinkMachine(Machine):
             case ChunkAck():
                 self._ack(now, frame)
             case Hurry():
-                self._inlet.hurry()
-                self._touched = True
+                self._inlet.in_hurry = True
             case Key() if not flow.own_seal and self.me.sealed:
                 if self._cipher.take_key(frame):
                     self._key_came(now)
@@ -727,13 +734,11 @@ class LinkMachine(Machine):
                 if unit.startswith(MULTICAST):
                     out.up(unit, MulticastKey(self.peer, key.multicast))
 
-    def _chunk(self, now: Nanos, flow: FlowState, frame: Chunk, out: Outbox) -> None:
-        problem = self._inlet.take(frame, flow.stream)
-        if self._inlet.in_hurry:
-            self._touched = True
-        elif self._inlet.owes:
-            self._wake_at(self._inlet.owe(now))
-        if problem is None or problem.reason == "window":
+    def _damaged(
+        self, now: Nanos, flow: FlowState, frame: Chunk, problem: Rejected, out: Outbox
+    ) -> None:
+        """A piece of a channel could not be taken."""
+        if problem.reason == "window":
             return
         if problem.reason == "channel":
             self._reject(now, flow, problem, out)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from holdfast.links.channel import ChannelOut
+from holdfast.links.channel_out import ChannelOut
 from holdfast.links.cipher import Cipher
 from holdfast.links.config import LinkTiming
 from holdfast.links.datagrams import DatagramsOut

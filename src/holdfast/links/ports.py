@@ -6,6 +6,8 @@ remote address. The driver numbers flows; it never looks into a packet.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import msgspec
 
 from holdfast.types import DATA, FlowId, Nanos, NodeId
@@ -16,6 +18,7 @@ DOOR = "door"
 """The unit that all driver inputs about flows go to."""
 
 
+@lru_cache(maxsize=4096)
 def link_unit(peer: bytes) -> str:
     """The unit that holds the link to `peer`."""
     return "link/" + peer.hex()

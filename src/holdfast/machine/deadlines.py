@@ -14,8 +14,8 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._heap: list[tuple[Nanos, int, str]] = []
-        self._current: dict[str, tuple[Nanos, int]] = {}
-        """The entry of the heap that counts for each unit: by its order too, or a stale one could stand in for it."""
+        self._current: dict[str, int] = {}
+        """The entry of the heap that counts for each unit, by its order."""
         self._order = 0
 
     def set(self, unit: str, deadline: Nanos) -> None:
@@ -24,10 +24,8 @@ class Deadlines:
         if deadline >= NEVER:
             current.pop(unit, None)
             return
-        if unit in current and current[unit][0] == deadline:
-            return
         self._order += 1
-        current[unit] = (deadline, self._order)
+        current[unit] = self._order
         heappush(self._heap, (deadline, self._order, unit))
         if len(self._heap) > 64 + 4 * len(current):
             self._compact()
@@ -37,8 +35,8 @@ class Deadlines:
         units: list[str] = []
         heap, current = self._heap, self._current
         while heap and heap[0][0] <= now:
-            deadline, order, unit = heappop(heap)
-            if current.get(unit) == (deadline, order):
+            _, order, unit = heappop(heap)
+            if current.get(unit) == order:
                 del current[unit]
                 units.append(unit)
         return units
@@ -46,11 +44,14 @@ class Deadlines:
     def next(self) -> Nanos:
         """The earliest wake-up, or `NEVER`."""
         heap, current = self._heap, self._current
-        while heap and current.get(heap[0][2]) != heap[0][:2]:
+        while heap:
+            deadline, order, unit = heap[0]
+            if current.get(unit) == order:
+                return deadline
             heappop(heap)
-        return heap[0][0] if heap else NEVER
+        return NEVER
 
     def _compact(self) -> None:
         current = self._current
-        self._heap = [entry for entry in self._heap if current.get(entry[2]) == entry[:2]]
+        self._heap = [entry for entry in self._heap if current.get(entry[2]) == entry[1]]
         heapify(self._heap)

@@ -11,6 +11,7 @@ The turn is where three promises are kept, once for all protocols:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -129,32 +130,36 @@ class Turns:
         result = Result(self.number, [], [], [], [], False)
         downs = self._downs
         # Carried items first: they were asked for before anything that was held, or were meant to overtake it.
-        carried, self._carry_down = self._carry_down, []
-        for name, item in carried:
-            self._hand_down(name, item, LAYERS, downs)
+        if self._carry_down:
+            carried, self._carry_down = self._carry_down, []
+            for name, item in carried:
+                self._hand_down(name, item, LAYERS, downs)
         if self._holding:
             self._release(result, downs)
         self._gather(now, inputs)
         self._pass_up(now, result, downs)
-        self._pass_down(now, result, downs)
+        if any(downs):
+            self._pass_down(now, result, downs)
         result.more = bool(self._carry_up or self._carry_down)
         return result
 
     def _gather(self, now: Nanos, inputs: Iterable[tuple[str, Any]]) -> None:
         """Sort what there is to take by unit and layer, and add the units whose time has come."""
         units, ups = self._units, self._ups
-        carried, self._carry_up = self._carry_up, []
-        for source in (carried, inputs):
-            for name, item in source:
-                unit = units.get(name)
-                if unit is None:
-                    self.unclaimed += 1
-                elif name in (layer := ups[unit.layer]):
-                    layer[name].append(item)
-                else:
-                    layer[name] = [item]
-        for name in self._deadlines.due(now):
-            ups[units[name].layer].setdefault(name, [])
+        if self._carry_up:
+            carried, self._carry_up = self._carry_up, []
+            inputs = chain(carried, inputs)
+        for name, item in inputs:
+            unit = units.get(name)
+            if unit is None:
+                self.unclaimed += 1
+            elif name in (layer := ups[unit.layer]):
+                layer[name].append(item)
+            else:
+                layer[name] = [item]
+        if self._deadlines.next() <= now:
+            for name in self._deadlines.due(now):
+                ups[units[name].layer].setdefault(name, [])
 
     def _pass_up(self, now: Nanos, result: Result, downs: list[dict[str, list[Any]]]) -> None:
         units, ups = self._units, self._ups
@@ -260,10 +265,10 @@ class Turns:
         else:
             for target, item, _ in out.downs:
                 self._hand_down(target, item, level, downs)
-            for effect, _ in out.effects:
-                result.effects.append(effect)
+            if out.effects:
+                result.effects += [effect for effect, _ in out.effects]
         if out.facts:
-            result.facts.extend(out.facts)
+            result.facts += out.facts
         out.clear()
 
     def _hold(

@@ -99,6 +99,8 @@ class Driver:
         self._stopped = False
         self._held_back = False
         self._in_turn = False
+        self._jobs: dict[str, list[Job]] = {}
+        """What the turn that runs now asks of applications."""
         self._answers: deque[tuple[str, Any]] = deque()
         """What applications have answered since the last turn; their threads put it there."""
         self._answers_due: Nanos = 0
@@ -288,35 +290,39 @@ class Driver:
         effects = self._effects
         for effect in result.effects:
             effects[type(effect)](effect)
+        if self._jobs:
+            self._hand_out()
         if result.facts:
             self._record(result.facts)
         for failure in result.failures:
             self._on_failure(failure)
 
     def _arm(self) -> None:
-        deadline = self.core.next_deadline()
-        if self._answers_due:
-            deadline = min(deadline, self._answers_due)
-        if deadline == self._timer_at and self._timer is not None:
+        """See to it that the next turn takes place in time. A timer that is too early stays: most deadlines move on
+        before they come, and to set one costs more than to find out."""
+        deadline = self._deadline()
+        if deadline >= self._timer_at:
             return
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
         self._timer_at = deadline
-        if deadline < NEVER:
-            # Loops count in milliseconds, and uvloop rounds: rather late than too early, for nothing, again and again.
-            delay_ms = -(-max(0, deadline - monotonic_ns()) // MILLISECOND)
-            self._timer = self._loop.call_later(delay_ms / 1000, self._due)
+        # Loops count in milliseconds, and uvloop rounds: rather late than too early, for nothing, again and again.
+        delay_ms = -(-max(0, deadline - monotonic_ns()) // MILLISECOND)
+        self._timer = self._loop.call_later(delay_ms / 1000, self._due)
+
+    def _deadline(self) -> Nanos:
+        deadline = self.core.next_deadline()
+        return min(deadline, self._answers_due) if self._answers_due else deadline
 
     def _due(self) -> None:
-        late = monotonic_ns() - self._timer_at
         self._timer = None
         self._timer_at = NEVER
+        late = monotonic_ns() - self._deadline()
         if late < 0:
             self._arm()
-            return
-        self.lag_ns_max = max(self.lag_ns_max, late)
-        self.wake()
+        else:
+            self.lag_ns_max = max(self.lag_ns_max, late)
+            self.wake()
 
     # -- effects -------------------------------------------------------------------------------------------------
 
@@ -365,8 +371,16 @@ class Driver:
         self._writer.load([effect.table]).add_done_callback(take)
 
     def _apply(self, effect: Job) -> None:
-        worker = self.workers.get(effect.unit)
-        if worker is not None:
-            if not self._answers_due:
-                self._answers_due = monotonic_ns() + ANSWER_NS
-            worker.submit(effect)
+        if effect.unit in self._jobs:
+            self._jobs[effect.unit].append(effect)
+        else:
+            self._jobs[effect.unit] = [effect]
+
+    def _hand_out(self) -> None:
+        """To the applications: after everything else, which others wait for."""
+        jobs, self._jobs = self._jobs, {}
+        if not self._answers_due:
+            self._answers_due = monotonic_ns() + ANSWER_NS
+        for unit, some in jobs.items():
+            if unit in self.workers:
+                self.workers[unit].submit(some)

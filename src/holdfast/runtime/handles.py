@@ -17,7 +17,7 @@ from holdfast.group.metadata import NAME_MAX, REQUEST_MAX, Note
 from holdfast.group.ports import Multicast
 from holdfast.health.monitor import HEALTH
 from holdfast.health.needs import Needs, SetNeeds
-from holdfast.links.channel import MESSAGE_MAX
+from holdfast.links.channel_in import MESSAGE_MAX
 from holdfast.links.datagrams import BOUNDS
 from holdfast.links.ports import DATAGRAMS, SendChannel, SendRaw, link_unit
 from holdfast.runtime.driver import ITEM_BYTES, Driver

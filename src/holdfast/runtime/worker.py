@@ -1,7 +1,12 @@
-"""Runs one replica's application off the event loop, in order, and says how far it has come."""
+"""Runs one replica's application, in order, and says how far it has come.
+
+It has a thread of its own, so that whatever it does holds nobody up. One that says it is `quick` is called on the
+event loop where it can be: with one interpreter, handing a batch over takes longer than most batches do.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -27,6 +32,10 @@ from holdfast.types import MILLISECOND, Nanos
 
 Job = Apply | TakeSnapshot | RestoreState | AskLoss | Tell
 
+log = logging.getLogger("holdfast")
+
+QUICK_NS: Final = 10 * MILLISECOND
+"""Who works for longer than this without a pause is not quick, whatever it says."""
 REPORT_NS: Final = 5 * MILLISECOND
 """What was applied is reported at least this often while the application works."""
 
@@ -42,7 +51,11 @@ class AppWorker:
         kind = type(application)
         self._is_asked = kind.on_loss is not Replica.on_loss
         self._is_told = kind.on_decision is not Replica.on_decision
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._is_quick = kind.quick
+        self._jobs: SimpleQueue[list[Job]] = SimpleQueue()
+        self._handed = 0
+        self._finished = 0
+        """Lists of jobs that the thread was given, and that it is done with; each is counted by one thread only."""
         self._closing = False
         self._failed = False
         self._index = self._size = 0
@@ -52,30 +65,55 @@ class AppWorker:
         self._thread = threading.Thread(target=self._run, name=f"holdfast-app-{group}", daemon=True)
         self._thread.start()
 
-    def submit(self, job: Job) -> None:
+    def submit(self, jobs: list[Job]) -> None:
+        """What one turn wants done. Called on the event loop."""
+        if not (self._is_asked and self._is_told):
+            jobs = [job for job in jobs if self._concerns(job)]
+        if self._is_quick and self._handed == self._finished and _are_quick(jobs):
+            self._work_here(jobs)
+        elif jobs:
+            self._handed += 1
+            self._jobs.put(jobs)
+
+    def _concerns(self, job: Job) -> bool:
+        """Whether the application has anything to say to this."""
         if isinstance(job, AskLoss) and not self._is_asked:
             self._answer(LossAnswered(job.question, None))
-            return
-        if isinstance(job, Tell) and not self._is_told:
-            return
-        self._jobs.put(job)
+            return False
+        return self._is_told or not isinstance(job, Tell)
 
     def close(self, timeout_s: float = 5.0) -> bool:
         """Stop after the job that is running; False when the application does not return in time."""
         self._closing = True
-        self._jobs.put(None)
+        self._jobs.put([])
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
+
+    def _work_here(self, jobs: list[Job]) -> None:
+        """On the event loop: the thread has nothing to do, and gets nothing before this is done."""
+        begun_ns = monotonic_ns()
+        self._work(jobs)
+        taken_ns = monotonic_ns() - begun_ns
+        if taken_ns > QUICK_NS:
+            self._is_quick = False
+            log.warning(
+                "the application of group %s says that it is quick and took %d ms; from now on it works in a thread",
+                self._group,
+                taken_ns // MILLISECOND,
+            )
 
     def _run(self) -> None:
         waiting = self._jobs
         while not self._closing:
-            jobs = [waiting.get()]
+            jobs = waiting.get()
+            taken = 1
             try:
                 while True:
-                    jobs.append(waiting.get_nowait())
+                    jobs += waiting.get_nowait()
+                    taken += 1
             except Empty:
-                self._work([job for job in jobs if job is not None])
+                self._work(jobs)
+                self._finished += taken
 
     def _work(self, jobs: list[Job]) -> None:
         """Do a batch of jobs; what was applied is reported for all that came before, but never held back for long."""
@@ -141,3 +179,8 @@ class AppWorker:
     def _context(self, log_ns: Nanos, place: int, said: list[Output] | None = None) -> Context:
         """It follows from the place in the order and nothing else."""
         return Context(self._group, log_ns, place, said)
+
+
+def _are_quick(jobs: list[Job]) -> bool:
+    """Whether all of it is what a quick application is quick at: not states, and not decisions."""
+    return all(isinstance(job, Apply) for job in jobs)

@@ -40,6 +40,16 @@ def roomy_block(messages: Sequence[Buffer], lengths: Sequence[int], room: int) -
     return bytearray().join((head, *messages))
 
 
+def block_after(
+    head: bytes, messages: Sequence[Buffer], lengths: Sequence[int], size: int
+) -> bytes:
+    """The same after `head`; `size` is that of the whole block."""
+    count = len(messages)
+    if count == 1:
+        return b"".join((head, _ONE.pack(size - 4, 1, lengths[0]), messages[0]))
+    return b"".join((head, pack(f"<II{count}I", size - 4, count, *lengths), *messages))
+
+
 def block_size(data: Buffer, start: int = 0) -> int:
     """The length of the block that begins at `start`, head included; 0 when its head is not complete."""
     if len(data) - start < HEAD:

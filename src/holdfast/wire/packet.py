@@ -118,7 +118,7 @@ def read_at_once(data: memoryview, session: int) -> tuple[int, list[AnyFrame]] |
     if shown != session or flags or form != FORMAT or xxh3_64_intdigest(data[CHECK:]) != check:
         return None
     frames = decode_body(data[HEAD:])
-    return None if isinstance(frames, Rejected) else (number, frames)
+    return (number, frames) if type(frames) is list else None
 
 
 def read_sealed(packet: Packet, seal: Seal) -> list[AnyFrame] | Rejected:

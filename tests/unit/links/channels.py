@@ -5,7 +5,8 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from random import Random
 
-from holdfast.links.channel import RANGES_MAX, WINDOW, ChannelIn, ChannelOut
+from holdfast.links.channel_in import RANGES_MAX, WINDOW, ChannelIn
+from holdfast.links.channel_out import ChannelOut
 from holdfast.machine.rangeset import RangeSet
 from holdfast.types import MICROSECOND, MILLISECOND, FlowId
 from holdfast.wire.codec import Rejected, RoomyPart, decode_body, encode

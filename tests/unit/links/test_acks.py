@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.unit.links.channels import chunk_of
 
-from holdfast.links.channel import ChannelOut
+from holdfast.links.channel_out import ChannelOut
 from holdfast.links.inlet import ACK_BYTES, ACK_DELAY, ACK_SOON, Inlet
 from holdfast.types import NEVER, SECOND, FlowId, NodeId
 from holdfast.wire.frames import Chunk
@@ -18,12 +19,10 @@ PEER = NodeId(b"p" * 16)
 def chunks(size: int, count: int = 1) -> list[Chunk]:
     """Pieces of a channel, one message each."""
     out = ChannelOut(16)
-    frames = []
+    frames: list[Chunk] = []
     for _ in range(count):
         out.write([bytes(size)])
-        for part in out.pump(T, FlowId(1), 1 << 20, 1 << 17, datagrams=False):
-            assert isinstance(part, tuple)
-            frames.append(Chunk(16, sum(len(f.data) for f in frames), part[1]))
+        frames += map(chunk_of, out.pump(T, FlowId(1), 1 << 20, 1 << 17, datagrams=False))
     return frames
 
 
@@ -32,13 +31,13 @@ def inlet() -> Inlet:
     return Inlet(PEER, {})
 
 
-def take(inlet: Inlet, frames: list[Chunk], stream: bool) -> None:
+def take(inlet: Inlet, frames: list[Chunk], stream: bool, now: int = T) -> None:
     for frame in frames:
-        assert inlet.take(frame, stream) is None
+        assert inlet.take(now, frame, stream) is None
 
 
 def said(inlet: Inlet, now: int, leaving: bool = False) -> list[Any]:
-    return inlet.acks(now, leaving)[0] if inlet.owes else []
+    return inlet.acks(now, leaving)[0]
 
 
 def test_what_came_in_a_datagram_is_acknowledged_at_once(inlet: Inlet) -> None:
@@ -53,9 +52,9 @@ def test_what_came_on_a_stream_is_acknowledged_once_and_in_time(inlet: Inlet) ->
     """A stream loses nothing by itself: one acknowledgement serves all that came in a while."""
     pieces = chunks(10, count=5)
     for n, piece in enumerate(pieces):
-        take(inlet, [piece], stream=True)
+        take(inlet, [piece], stream=True, now=T + n)
         assert not inlet.in_hurry
-        assert inlet.owe(T + n) == T + ACK_DELAY
+        assert inlet.deadline == T + ACK_DELAY
         assert not said(inlet, T + n)
     assert not said(inlet, T + ACK_DELAY - 1)
     (ack,) = said(inlet, T + ACK_DELAY)
@@ -68,7 +67,6 @@ def test_an_acknowledgement_goes_along_with_what_leaves_anyway_but_not_with_ever
     inlet: Inlet,
 ) -> None:
     take(inlet, chunks(10), stream=True)
-    inlet.owe(T)
     assert not said(inlet, T + ACK_SOON - 1, leaving=True)
     assert said(inlet, T + ACK_SOON, leaving=True)
 
@@ -87,7 +85,7 @@ def test_much_is_acknowledged_without_waiting(inlet: Inlet) -> None:
 def test_a_piece_that_comes_twice_and_a_peer_that_asks_are_answered_at_once(inlet: Inlet) -> None:
     (piece,) = chunks(10)
     take(inlet, [piece], stream=True)
-    inlet.hurry()
+    inlet.in_hurry = True
     assert said(inlet, T)
     take(inlet, [piece], stream=True)
     acks, unheard = inlet.acks(T, leaving=False)

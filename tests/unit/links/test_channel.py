@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.links.channels import DATAGRAMS, KINDS, OTHER_STREAM, STREAM, Pair, audit, chunk_of
 
-from holdfast.links.channel import BLOCK_MAX, MESSAGE_MAX, RANGES_MAX, WINDOW, ChannelIn, ChannelOut
+from holdfast.links.channel_in import BLOCK_MAX, MESSAGE_MAX, RANGES_MAX, WINDOW, ChannelIn
+from holdfast.links.channel_out import ChannelOut
 from holdfast.types import MILLISECOND
 from holdfast.wire.blocks import pack_block
 from holdfast.wire.codec import Rejected

@@ -15,7 +15,7 @@ from holdfast.machine import Result
 from holdfast.runtime import driver as module
 from holdfast.runtime.driver import ANSWER_BYTES, ANSWER_NS, Driver
 from holdfast.runtime.loop import loop_factory, run
-from holdfast.types import NEVER
+from holdfast.types import MILLISECOND, NEVER
 from holdfast.wire.frames import StreamId
 
 UNIT = "replica/book"
@@ -27,13 +27,15 @@ class Core:
 
     def __init__(self) -> None:
         self.turns: list[list[Any]] = []
+        self.deadline = NEVER
 
     def turn(self, _now: int, inputs: Any) -> Result:
         self.turns.append([item for _, item in inputs])
+        self.deadline = NEVER
         return Result(len(self.turns), [], [], [], [], more=False)
 
     def next_deadline(self) -> int:
-        return NEVER
+        return self.deadline
 
 
 class Worker:
@@ -81,6 +83,7 @@ async def rounds() -> None:
 def hand_out(driver: Driver) -> None:
     stream = StreamId(b"s" * 16, 1, 0)
     driver._apply(Apply(UNIT, 1, 0, Batch(1, stream, 1, [memoryview(b"x")]), 1))
+    driver._hand_out()
 
 
 def test_that_a_little_was_applied_waits_for_the_next_turn(monkeypatch: Any) -> None:
@@ -138,6 +141,42 @@ def test_a_turn_takes_place_in_time_to_look_for_answers(monkeypatch: Any) -> Non
         hand_out(driver)
         driver._arm()
         assert driver._timer_at == clock.now + ANSWER_NS
+
+    with_driver(test, monkeypatch)
+
+
+def test_a_timer_that_is_too_early_makes_no_turn(monkeypatch: Any) -> None:
+    """Most deadlines move on before they come: the timer of the old one stays, and only looks."""
+
+    async def test(driver: Driver, core: Core, clock: Clock) -> None:
+        core.deadline = clock.now + 10 * MILLISECOND
+        driver._arm()
+        timer = driver._timer
+        core.deadline = clock.now + 30 * MILLISECOND
+        driver._arm()
+        assert driver._timer is timer
+        clock.now += 10 * MILLISECOND
+        driver._due()
+        await rounds()
+        assert not core.turns
+        assert driver._timer_at == core.deadline
+        clock.now = core.deadline
+        driver._due()
+        await rounds()
+        assert len(core.turns) == 1
+
+    with_driver(test, monkeypatch)
+
+
+def test_a_deadline_that_comes_earlier_moves_the_timer(monkeypatch: Any) -> None:
+    async def test(driver: Driver, core: Core, clock: Clock) -> None:
+        core.deadline = clock.now + 30 * MILLISECOND
+        driver._arm()
+        core.deadline = clock.now + 10 * MILLISECOND
+        driver._arm()
+        assert driver._timer_at == core.deadline
+        assert driver._timer is not None
+        assert driver._timer.when() - driver._loop.time() <= 0.011
 
     with_driver(test, monkeypatch)
 

@@ -244,7 +244,7 @@ def answers(application: Replica, *jobs: Any, count: int) -> list[Any]:
     got: Queue[Any] = Queue()
     worker = AppWorker("book", application, got.put)
     for job in jobs:
-        worker.submit(job)
+        worker.submit([job])
     found = [got.get(timeout=10) for _ in range(count)]
     assert worker.close()
     return found

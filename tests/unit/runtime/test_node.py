@@ -19,7 +19,7 @@ from holdfast.errors import (
     PeerUnknown,
     StoreFull,
 )
-from holdfast.links.channel import MESSAGE_MAX
+from holdfast.links.channel_in import MESSAGE_MAX
 from holdfast.machine import Outbox
 from holdfast.node.config import AdapterConfig, NodeConfig, SecurityConfig
 from holdfast.runtime.node import PORTS_MAX, Node

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from holdfast import Batch, Context, Replica
-from holdfast.group.ports import Applied, Apply
+from holdfast.group.ports import Applied, Apply, SnapshotTaken, TakeSnapshot
 from holdfast.runtime import worker as worker_module
-from holdfast.runtime.worker import REPORT_NS, AppWorker
+from holdfast.runtime.worker import QUICK_NS, REPORT_NS, AppWorker
 from holdfast.wire.frames import StreamId
 
 
@@ -44,7 +44,7 @@ def reports(monkeypatch: pytest.MonkeyPatch, step_ns: int) -> list[int]:
     application = Gated()
     worker = AppWorker("book", application, got.put)
     for index in range(1, 6):
-        worker.submit(job(index))
+        worker.submit([job(index)])
     application.gate.set()
     found: list[int] = []
     while not found or found[-1] < 5:
@@ -64,3 +64,70 @@ def test_what_a_quick_application_applied_is_reported_together(
 ) -> None:
     """The first may have been taken before the others were there."""
     assert len(reports(monkeypatch, 0)) <= 3
+
+
+class Quick(Replica):
+    """Notes in which thread it is called, and may be made to look slow."""
+
+    quick = True
+
+    def __init__(self) -> None:
+        self.threads: list[int] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def apply(self, batch: Batch, context: Context) -> None:
+        self.threads.append(threading.get_ident())
+
+    def snapshot(self) -> bytes:
+        assert self.gate.wait(10)
+        return b"state"
+
+    def restore(self, state: bytes) -> None: ...
+
+
+def test_a_quick_application_is_called_where_the_messages_are() -> None:
+    got: Queue[Any] = Queue()
+    application = Quick()
+    worker = AppWorker("book", application, got.put)
+    worker.submit([job(1), job(2)])
+    assert application.threads == [threading.get_ident()] * 2
+    assert got.get_nowait() == Applied(2, 2)
+    assert worker.close()
+
+
+def test_a_quick_application_is_never_called_by_two_threads_at_once() -> None:
+    """While its thread takes a state, what comes waits there for its turn; then the short way is free again."""
+    got: Queue[Any] = Queue()
+    application = Quick()
+    application.gate.clear()
+    worker = AppWorker("book", application, got.put)
+    worker.submit([TakeSnapshot("replica/book", 1, 7)])
+    worker.submit([job(8)])
+    assert not application.threads
+    application.gate.set()
+    assert got.get(timeout=10) == SnapshotTaken(1, 7, b"state")
+    assert got.get(timeout=10) == Applied(8, 1)
+    assert threading.get_ident() not in application.threads
+    assert any(worker._handed == worker._finished for _ in range(10_000_000))
+    worker.submit([job(9)])
+    assert application.threads[-1] == threading.get_ident()
+    assert worker.close()
+
+
+def test_one_that_says_it_is_quick_and_is_not_gets_a_thread(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = count(0, QUICK_NS)
+    monkeypatch.setattr(worker_module, "monotonic_ns", lambda: next(clock))
+    got: Queue[Any] = Queue()
+    application = Quick()
+    worker = AppWorker("book", application, got.put)
+    worker.submit([job(1)])
+    assert "says that it is quick" in caplog.text
+    worker.submit([job(2)])
+    while (answer := got.get(timeout=10)).index < 2:
+        pass
+    assert answer == Applied(2, 1)
+    assert [thread == threading.get_ident() for thread in application.threads] == [True, False]
+    assert worker.close()

@@ -10,12 +10,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.unit.wire.samples import FRAMES, any_frame, of_struct
 
+from holdfast.links.flow import CHUNK_OVERHEAD
 from holdfast.wire.codec import (
     Part,
     Rejected,
     array_header,
     body_buffers,
-    chunk_part,
+    chunk_head,
     decode_body,
     decode_frame,
     encode,
@@ -23,6 +24,8 @@ from holdfast.wire.codec import (
     probe_part,
 )
 from holdfast.wire.frames import Basic, Chunk, ChunkAck, Frame, Hello, Idle, Probe, Refuse, StreamId
+from holdfast.wire.packet import HEAD
+from holdfast.wire.seal import TAG
 
 
 def body(*parts: Part) -> bytes:
@@ -120,14 +123,14 @@ def test_a_rejection_has_a_bounded_text() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 255, 256, 257, 65_535, 65_536, 100_000])
 @pytest.mark.parametrize("offset", [0, 127, 128, 1 << 40])
-def test_a_chunk_part_is_the_encoded_chunk_without_a_copy(size: int, offset: int) -> None:
+@pytest.mark.parametrize("channel", [0, 16, 200, 70_000])
+def test_a_chunk_is_its_head_and_its_bytes(size: int, offset: int, channel: int) -> None:
     """Architecture, Wire: no copy on the way."""
     piece = memoryview(bytes(range(256)) * (size // 256 + 1))[:size]
-    part = chunk_part(16, offset, piece)
-    assert isinstance(part, tuple)
-    assert part[1] is piece
-    assert b"".join(part) == encode(Chunk(16, offset, piece))
+    part = (chunk_head(channel, offset, size), piece)
+    assert decode_frame(b"".join(part)) == Chunk(channel, offset, piece)
     assert part_size(part) == len(b"".join(part))
+    assert len(part[0]) <= CHUNK_OVERHEAD - HEAD - TAG - 1, "what a flow leaves room for"
 
 
 @pytest.mark.parametrize("size", [0, 1, 255, 256, 257, 65_535])

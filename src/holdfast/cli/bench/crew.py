@@ -31,6 +31,8 @@ class Setting(msgspec.Struct, frozen=True):
     faults: bool = False
     group: str = ""
     """Further lines of the group's section."""
+    quick: bool = False
+    """The applications say that they are quick."""
 
 
 class Hand:
@@ -113,7 +115,8 @@ async def crew_of(setting: Setting, directory: Path) -> AsyncIterator[Crew]:
     hands: list[Hand] = []
     try:
         for name, file in _write_configs(setting, directory).items():
-            hands.append(await _start(name, directory / name / "control.sock", [str(file)]))
+            arguments = [str(file), *(["quick"] if setting.quick else [])]
+            hands.append(await _start(name, directory / name / "control.sock", arguments))
         crew = Crew(hands)
         await asyncio.gather(*(hand.hear() for hand in hands))
         await crew.formed()

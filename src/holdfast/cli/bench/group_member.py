@@ -112,6 +112,12 @@ class Recorder(Replica):
         self.restores += 1
 
 
+class QuickRecorder(Recorder):
+    """The same on the event loop."""
+
+    quick = True
+
+
 class Member:
     """Does what it is told."""
 
@@ -252,8 +258,8 @@ async def serve(member: Member | FanOut) -> None:
         print(json.dumps(answer), flush=True)
 
 
-async def run(config: str) -> None:
-    recorder = Recorder()
+async def run(config: str, quick: bool) -> None:
+    recorder = QuickRecorder() if quick else Recorder()
     node = Node(parse_config(config), {GROUP: recorder})
     logging.disable(logging.WARNING)  # plain mode is said loudly, and meant here
     async with node:
@@ -274,4 +280,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "raw":
         run_loop(run_raw(json.loads(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "packed"))
     else:
-        run_loop(run(Path(sys.argv[1]).read_text()))
+        run_loop(run(Path(sys.argv[1]).read_text(), sys.argv[2:] == ["quick"]))

@@ -46,10 +46,14 @@ AIM_GAP_MS: Final = 500
 
 SETTINGS: Final = {
     "memory_tcp": Setting(),
+    "memory_tcp_quick": Setting(quick=True),
     "memory_tls": Setting(security="tls"),
     "memory_datagram": Setting(transports=("tcp", "udp"), group='transport = "datagram"'),
     "durable_tcp": Setting(group='durability = "durable"'),
 }
+LIGHT: Final = ("memory_tcp", "memory_tcp_quick")
+LIGHT_PER_S: Final = 400.0
+"""Messages that come one by one: how long each takes when nobody else is in its way."""
 
 
 def bench_group(plan: Plan) -> Report:
@@ -86,7 +90,11 @@ class _Bench(Bench):
             if rate is None:
                 continue
             self.report.ratios[f"{name}_deliveries_vs_raw_fanout"] = round(rate / raw, 3)
-            await self.attempt(name, setting, partial(self._paced, name, setting, rate / 10))
+            tenth = min(rate, AIM_DELIVERIES_PER_S) / 10
+            await self.attempt(name, setting, partial(self._paced, name, setting, tenth))
+            if name in LIGHT:
+                light = f"{name}_light"
+                await self.attempt(light, setting, partial(self._paced, light, setting, LIGHT_PER_S))
         if "durable_tcp_deliveries_per_s" in figures:
             figures["disk_syncs_per_s"] = disk_syncs_per_s(self.directory)
         self._throughput_aims()

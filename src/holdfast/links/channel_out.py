@@ -1,33 +1,28 @@
-"""One channel: a byte stream of blocks, with offsets of its own, above all flows of a link.
+"""The sending half of a channel: a byte stream of blocks, with offsets of its own, above all flows of a link.
 
 Because the stream is cut into pieces by offset, any piece fits into any packet on any flow: sending again, moving
-to another path and using smaller packets are the same operation. `ChannelOut` is the sending half, `ChannelIn` the
-receiving half; the link decides which flow is used and when.
+to another path and using smaller packets are the same operation. The link decides which flow is used and when.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from itertools import accumulate
 from typing import Final
 
+from holdfast.links.channel_in import BLOCK_MAX, RANGES_MAX, WINDOW
 from holdfast.machine.rangeset import RangeSet
 from holdfast.types import MILLISECOND, FlowId, Nanos
-from holdfast.wire.blocks import HEAD, block_size, roomy_block, unpack_block
-from holdfast.wire.codec import ROOM, Part, Rejected, chunk_part, roomy_chunk
-from holdfast.wire.frames import Chunk, ChunkAck
+from holdfast.wire.blocks import HEAD, block_after, roomy_block
+from holdfast.wire.codec import ROOM, Part, chunk_head, roomy_chunk
+from holdfast.wire.frames import ChunkAck
 
-WINDOW: Final = 4 << 20
-"""How far beyond what it has in order a receiver takes bytes."""
-BLOCK_MAX: Final = 64 << 10
-MESSAGE_MAX: Final = 64 << 20
 ROOMY_MIN: Final = 8 << 10
 """A smaller block is copied into its packet, together with what else goes there."""
 REORDER: Final = 3
 """A piece is lost when this many that were sent later on the same flow have arrived."""
-RANGES_MAX: Final = 32
 CONGESTION_MIN: Final = 8 << 10
 CONGESTION_START: Final = 64 << 10
 CONGESTION_MAX: Final = 1 << 20
@@ -62,6 +57,10 @@ class _Block:
         self._messages = messages
         self._lengths = lengths
         self._bytes: memoryview | None = None
+
+    def after(self, head: bytes) -> bytes:
+        """All of it, after something else."""
+        return block_after(head, self._messages, self._lengths, self.size)
 
     def roomy(self) -> bytearray:
         """A buffer of its own, with room for what stands before it in a packet."""
@@ -239,7 +238,8 @@ class ChannelOut:
     ) -> int:
         begin, block = self._find(start)
         stop = min(stop, start + piece_max, begin + block.size)
-        frames.append(chunk_part(self.channel, start, block.piece(start - begin, stop - begin)))
+        head = chunk_head(self.channel, start, stop - start)
+        frames.append((head, block.piece(start - begin, stop - begin)))
         self._count_sent(start, stop, now, flow, again)
         return stop - start
 
@@ -249,9 +249,12 @@ class ChannelOut:
         """Send the newest block without a further copy, if all of it can go now."""
         start, block = self._starts[-1], self._blocks[-1]
         whole = start == self._sent and stop == self._packed and not block.in_pieces
-        if not whole or not ROOMY_MIN <= block.size <= piece_max:
+        if not whole or block.size > piece_max:
             return False
-        frames.append(roomy_chunk(self.channel, start, block.roomy()))
+        if block.size < ROOMY_MIN:
+            frames.append(block.after(chunk_head(self.channel, start, block.size)))
+        else:
+            frames.append(roomy_chunk(self.channel, start, block.roomy()))
         self._count_sent(start, stop, now, flow, again=False)
         return True
 
@@ -397,83 +400,3 @@ class ChannelOut:
         self._flight = kept
         if self.flow == flow:
             self.flow = None
-
-
-class ChannelIn:
-    """The receiving half. Takes pieces in any order, any number of times; gives messages once, in order."""
-
-    def __init__(self, channel: int) -> None:
-        self.channel = channel
-        self.upto = 0
-        self.duplicates = 0
-        self._early: list[tuple[int, int, memoryview]] = []
-        self._early_bytes = 0
-        self._have = RangeSet()
-        self._partial = bytearray()
-        self._need = 0
-
-    def take(self, frame: Chunk, messages: list[memoryview]) -> Rejected | None:
-        """Add a piece; messages that are complete now go to `messages`."""
-        start, data = frame.offset, frame.data
-        stop = start + len(data)
-        if stop <= self.upto:
-            self.duplicates += 1
-            return None
-        if stop > self.upto + 2 * WINDOW:
-            return Rejected("window", f"{stop - self.upto} bytes ahead")
-        if start > self.upto:
-            self._keep_early(start, stop, data)
-            return None
-        problem = self._feed(data[self.upto - start :] if start < self.upto else data, messages)
-        used = 0
-        for begin, end, early in self._early:
-            if problem is not None or begin > self.upto:
-                break
-            used += 1
-            self._early_bytes -= end - begin
-            if end > self.upto:
-                problem = self._feed(early[self.upto - begin :], messages)
-        if used:
-            del self._early[:used]
-        if self._have:
-            self._have.remove(0, self.upto)
-        return problem
-
-    def _keep_early(self, start: int, stop: int, data: memoryview) -> None:
-        if self._have.covers(start, stop) or self._early_bytes > 2 * WINDOW:
-            self.duplicates += 1
-            return
-        self._have.add(start, stop)
-        # A view would pin the whole packet for as long as the hole is open.
-        insort(self._early, (start, stop, memoryview(bytes(data))), key=lambda piece: piece[:2])
-        self._early_bytes += stop - start
-
-    def _feed(self, data: memoryview, messages: list[memoryview]) -> Rejected | None:
-        self.upto += len(data)
-        at = 0
-        if self._partial:
-            self._partial += data
-            if self._need and len(self._partial) < self._need:
-                return None
-            # The list of messages pins the old buffer, so the rest goes into a new one.
-            data, self._partial = memoryview(bytes(self._partial)), bytearray()
-        end = len(data)
-        while at < end:
-            size = block_size(data, at)
-            if size > MESSAGE_MAX + BLOCK_MAX:
-                return Rejected("block", f"{size} bytes")
-            if not size or at + size > end:
-                self._partial = bytearray(data[at:])
-                self._need = size
-                return None
-            block = unpack_block(data, at)
-            if isinstance(block, Rejected):
-                return block
-            messages.extend(block)
-            at += size
-        self._need = 0
-        return None
-
-    def ack(self) -> ChunkAck:
-        ranges = tuple(self._have)[:RANGES_MAX] if self._have else ()
-        return ChunkAck(self.channel, self.upto, self.upto + WINDOW, ranges)

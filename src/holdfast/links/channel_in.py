@@ -1,0 +1,104 @@
+"""The receiving half of a channel: pieces of a byte stream in any order become messages in theirs."""
+
+from __future__ import annotations
+
+from bisect import insort
+from typing import Final
+
+from holdfast.machine.rangeset import RangeSet
+from holdfast.wire.blocks import block_size, unpack_block
+from holdfast.wire.codec import Rejected
+from holdfast.wire.frames import Chunk, ChunkAck
+
+WINDOW: Final = 4 << 20
+"""How far beyond what it has in order a receiver takes bytes."""
+BLOCK_MAX: Final = 64 << 10
+"""What a sender puts into one block, unless a single message is larger."""
+MESSAGE_MAX: Final = 64 << 20
+RANGES_MAX: Final = 32
+
+
+class ChannelIn:
+    """The receiving half. Takes pieces in any order, any number of times; gives messages once, in order."""
+
+    def __init__(self, channel: int) -> None:
+        self.channel = channel
+        self.upto = 0
+        self.duplicates = 0
+        self._early: list[tuple[int, int, memoryview]] = []
+        self._early_bytes = 0
+        self._have = RangeSet()
+        self._partial = bytearray()
+        self._need = 0
+
+    def take(self, frame: Chunk, messages: list[memoryview]) -> Rejected | None:
+        """Add a piece; messages that are complete now go to `messages`."""
+        start, data = frame.offset, frame.data
+        stop = start + len(data)
+        if start == self.upto and not self._have and not self._partial:
+            return self._feed(
+                data, messages
+            )  # in order, and nothing else waits: as it nearly always is
+        if stop <= self.upto:
+            self.duplicates += 1
+            return None
+        if stop > self.upto + 2 * WINDOW:
+            return Rejected("window", f"{stop - self.upto} bytes ahead")
+        if start > self.upto:
+            self._keep_early(start, stop, data)
+            return None
+        problem = self._feed(data[self.upto - start :] if start < self.upto else data, messages)
+        used = 0
+        for begin, end, early in self._early:
+            if problem is not None or begin > self.upto:
+                break
+            used += 1
+            self._early_bytes -= end - begin
+            if end > self.upto:
+                problem = self._feed(early[self.upto - begin :], messages)
+        if used:
+            del self._early[:used]
+        if self._have:
+            self._have.remove(0, self.upto)
+        return problem
+
+    def _keep_early(self, start: int, stop: int, data: memoryview) -> None:
+        if self._have.covers(start, stop) or self._early_bytes > 2 * WINDOW:
+            self.duplicates += 1
+            return
+        self._have.add(start, stop)
+        # A view would pin the whole packet for as long as the hole is open.
+        insort(self._early, (start, stop, memoryview(bytes(data))), key=lambda piece: piece[:2])
+        self._early_bytes += stop - start
+
+    def _feed(self, data: memoryview, messages: list[memoryview]) -> Rejected | None:
+        """Go on with bytes that are next."""
+        end = len(data)
+        self.upto += end
+        at = 0
+        if self._partial:
+            self._partial += data
+            if self._need and len(self._partial) < self._need:
+                return None
+            # The list of messages pins the old buffer, so the rest goes into a new one.
+            data, self._partial = memoryview(bytes(self._partial)), bytearray()
+            end = len(data)
+        while at < end:
+            size = block_size(data, at)
+            if size > MESSAGE_MAX + BLOCK_MAX:
+                return Rejected("block", f"{size} bytes")
+            if not size or at + size > end:
+                self._partial = bytearray(data[at:])
+                self._need = size
+                return None
+            block = unpack_block(data, at)
+            if isinstance(block, Rejected):
+                return block
+            messages.extend(block)
+            at += size
+        self._need = 0
+        return None
+
+    def ack(self) -> ChunkAck:
+        ranges = tuple(self._have)[:RANGES_MAX] if self._have else ()
+        return ChunkAck(self.channel, self.upto, self.upto + WINDOW, ranges)
