@@ -46,7 +46,7 @@ from holdfast.links.sessions import Sessions
 from holdfast.links.wanted import WantedFlows
 from holdfast.machine import Outbox
 from holdfast.telemetry.facts import LinkFact, NodeFact
-from holdfast.types import NEVER, FlowId, Nanos, NodeId
+from holdfast.types import MILLISECOND, NEVER, FlowId, Nanos, NodeId
 from holdfast.wire.codec import encode
 from holdfast.wire.frames import Bye, Hello, Key, MemberInfo, Refuse
 from holdfast.wire.seal import KEY
@@ -54,6 +54,7 @@ from holdfast.wire.seal import KEY
 FLOWS_MAX: Final = 1024
 HELLOS_MAX: Final = 7
 """A stream on which so many hellos had no answer is closed, and another one is tried."""
+GRID_NS: Final = 100 * MILLISECOND
 
 
 class Agreement:
@@ -121,8 +122,9 @@ class Agreement:
             self.end(now, "nothing heard on any path", out, hang_up=True)
         else:
             self._wake_at(self.heard_at + dead_ns)
-            # Often enough to notice when this node itself was held up: only a late wake-up shows that.
-            self._wake_at(now + dead_ns // 4)
+            # Often enough to notice when this node itself was held up: only a late wake-up shows that. All links wake
+            # together, and with the heartbeats: a process that wakes up often costs more than what it then does.
+            self._wake_at((now + dead_ns // 4) // GRID_NS * GRID_NS + GRID_NS)
 
     # -- flows -------------------------------------------------------------------------------------------------------
 
