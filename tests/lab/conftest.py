@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.lab.labs import a_lab
 from tests.lab.wire import Wire
 
 from holdfast.cli.lab.lab import Lab
@@ -28,13 +29,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """Three hosts, two subnets; one for each file, and gone after it."""
-    name = f"t{os.getpid()}"
-    directory = tmp_path_factory.mktemp("labs")
-    made = Lab.up(name, run_in=directory)
-    try:
+    with a_lab(tmp_path_factory.mktemp("labs")) as made:
         yield made
-    finally:
-        Lab.down(name, directory)
 
 
 @pytest.fixture

@@ -7,13 +7,12 @@ the end the listener calls it by its name: the class of the error, the kind of p
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from time import monotonic_ns, sleep
 
 import pytest
+from tests.lab.labs import a_lab
 
-from holdfast.cli.lab.lab import Lab
 from holdfast.cli.lab.trial import FLOWS, Outcome, Trial, unsound
 from holdfast.health.classify import FLAPPING
 
@@ -31,16 +30,11 @@ WAYS = ["->", "<-", "<->"]
 
 @pytest.fixture(scope="module")
 def trial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trial]:
-    name = f"h{os.getpid()}"
-    directory = tmp_path_factory.mktemp("labs")
-    lab = Lab.up(name, run_in=directory)
-    try:
+    with a_lab(tmp_path_factory.mktemp("labs")) as lab:
         lab.start_nodes(plain=True)
         made = Trial(lab)
         made.start_flow()
         yield made
-    finally:
-        Lab.down(name, directory)
 
 
 @pytest.fixture(autouse=True)

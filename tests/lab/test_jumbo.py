@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from time import monotonic_ns, sleep
 
 import pytest
+from tests.lab.labs import a_lab
 
 from holdfast.cli.lab.lab import Lab
 from holdfast.health.classify import FLAPPING
@@ -19,14 +19,9 @@ MTU = 9000
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    name = f"j{os.getpid()}"
-    directory = tmp_path_factory.mktemp("labs")
-    made = Lab.up(name, hosts=2, subnets=2, mtu=MTU, run_in=directory)
-    try:
+    with a_lab(tmp_path_factory.mktemp("labs"), hosts=2, subnets=2, mtu=MTU) as made:
         made.start_nodes()
         yield made
-    finally:
-        Lab.down(name, directory)
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.lab.labs import a_lab
 
 from holdfast.cli.lab import nodes
 from holdfast.cli.lab.lab import Lab
@@ -20,14 +21,9 @@ pytestmark = pytest.mark.root
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    name = f"s{os.getpid()}"
-    directory = tmp_path_factory.mktemp("labs")
-    made = Lab.up(name, hosts=2, run_in=directory)
-    try:
+    with a_lab(tmp_path_factory.mktemp("labs"), hosts=2) as made:
         made.start_nodes()
         yield made
-    finally:
-        Lab.down(name, directory)
 
 
 @pytest.fixture(autouse=True)

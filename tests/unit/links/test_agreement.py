@@ -78,7 +78,7 @@ class Side:
 
     def give_up(self, now: int) -> None:
         out = Outbox()
-        self.link._end_session(now, "a test", out)
+        self.link._agreement.end(now, "a test", out)
         self.told += [type(item) for _, item in out.ups if isinstance(item, PeerUp | PeerDown)]
         self.turn(now, "go on")
 
@@ -139,8 +139,8 @@ def test_two_links_always_come_to_agree(seed: int) -> None:
         walk.step()
     walk.quiet()
     for side in walk.sides:
-        mine, theirs = side.link, side.other.link
+        mine, theirs = side.link._agreement, side.other.link._agreement
         assert (mine.peer_incarnation, mine.peer_epoch) == (1, theirs.epoch)
-        assert mine._cipher.peer_session == theirs._cipher.session
+        assert mine.cipher.peer_session == theirs.cipher.session
         assert all(flow.ready for flow in mine.flows.values())
         assert side.told[-1] is PeerUp

@@ -271,7 +271,7 @@ def test_a_hello_of_an_earlier_incarnation_changes_nothing() -> None:
     assert link.up_since is not None
     flow = puppet.connect("n1")
     puppet.send(flow, puppet.hello(member=puppet.member(incarnation=4), epoch=9, session=1))
-    assert (link.peer_incarnation, link.peer_epoch) == (5, 1)
+    assert (link._agreement.peer_incarnation, link._agreement.peer_epoch) == (5, 1)
     assert not world.link_events("n1", "down")
     assert puppet.of(flow, Hello), "it is told who is there"
 
@@ -359,4 +359,4 @@ def test_nodes_without_a_subnet_in_common_are_told_so() -> None:
     world.add("n2", 2, adapters=("green",))
     world.run(5)
     assert not world.up("n2", "n1")
-    assert "no adapter of n2 is on a subnet of n1" in world.link("n2", "n1").last_refusal
+    assert "no adapter of n2 is on a subnet of n1" in world.link("n2", "n1").status()["refused"]

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.links.harness import World, connected
 from tests.unit.links.puppet import Puppet
 
-from holdfast.links.link import FLOWS_MAX
+from holdfast.links.agreement import FLOWS_MAX
 from holdfast.links.ports import Arrived, FlowOpened, SendChannel, link_unit
 from holdfast.machine import Outbox
 from holdfast.types import MILLISECOND, SECOND, FlowId, NodeId
@@ -192,7 +192,7 @@ def test_datagrams_are_back_as_soon_as_the_new_key_has_come() -> None:
     """Sealed flows wait for the key of the new session, not for the next time that they would have tried."""
     world = connected(sealed=True)
     link = world.link("n1", "n2")
-    link._end_session(world.now, "a test", Outbox())
+    link._agreement.end(world.now, "a test", Outbox())
     world.turn("n1", [(link.unit, "anything")])
     assert world.run_until(world.settled) < 0.05
 
@@ -203,7 +203,7 @@ def test_a_peer_that_comes_back_with_fewer_adapters_is_not_looked_for_on_the_oth
     world.add("n2", 2, adapters=("red",), start=False).incarnation = 1
     world.start("n2")
     world.run(10)
-    assert sorted(world.link("n1", "n2")._wanted._wanted) == [
+    assert sorted(world.link("n1", "n2")._agreement.wanted._wanted) == [
         ("red", "red", "tcp", ""),
         ("red", "red", "udp", ""),
     ]
@@ -243,7 +243,7 @@ def test_an_own_pause_is_not_held_against_the_peer() -> None:
     world.run(2.799)
     node = world.nodes["n1"]
     assert node.core is not None
-    assert world.now - world.link("n1", "n2")._heard_at > DEAD_S * SECOND
+    assert world.now - world.link("n1", "n2")._agreement.heard_at > DEAD_S * SECOND
     world._done(node, node.core.turn(world.now, []))
     world.run(2)
     assert not downs(world, "n1")
@@ -362,7 +362,7 @@ def test_who_knows_only_the_session_number_gets_no_answer_and_leaves_nothing_beh
     flows of a link, or the numbers (nonces) of its seal."""
     world = connected(sealed=True)
     link = world.link("n2", "n1")
-    session, tags = link.status()["session"], link._tags
+    session, tags = link.status()["session"], link._agreement.tags
     for port in range(300):
         forged = bytes([1, 1]) + session.to_bytes(4, "little") + (port + 1).to_bytes(8, "little")
         world.network.inject(("n2", "red"), ("127.0.1.66", 2000 + port), forged + bytes(40))
@@ -370,7 +370,7 @@ def test_who_knows_only_the_session_number_gets_no_answer_and_leaves_nothing_beh
     assert world.settled()
     assert world.network.lost_to == []
     assert len(world.core("n2").sessions.owners) < 20
-    assert link._tags - tags <= 300, "numbers that were never used"
+    assert link._agreement.tags - tags <= 300, "numbers that were never used"
 
 
 def test_a_key_is_taken_over_streams_only() -> None:
@@ -400,7 +400,7 @@ def test_a_sealed_link_says_no_to_nobody_in_the_open() -> None:
     world = connected(sealed=True)
     n2 = world.link("n2", "n1")
     datagrams = next(f for f in n2.flows.values() if not f.stream and f.adapter == "red")
-    foreign = Hello(1, 1, "other", True, n2.me.member, "red", 9, 9)
+    foreign = Hello(1, 1, "other", True, n2._agreement.me.member, "red", 9, 9)
     packet = n2._cipher.write(datagrams, [encode(foreign)])
     captured = world.network.capture()
     world.network.inject(("n1", "red"), world.network.addresses[("n2", "red")], packet)
@@ -575,7 +575,7 @@ def test_a_thousand_sessions_leave_nothing_behind(sealed: bool) -> None:
         "out": len(link._outlet.channels),
         "watched": len(core.health._flows),
         "rows": len(core.health.table.rows),
-        "wanted": len(link._wanted),
+        "wanted": len(link._agreement.wanted),
         "streams": len(world.network.streams),
     }
     assert all(size <= 8 for size in sizes.values()), sizes

@@ -94,7 +94,9 @@ class _Bench(Bench):
             await self.attempt(name, setting, partial(self._paced, name, setting, tenth))
             if name in LIGHT:
                 light = f"{name}_light"
-                await self.attempt(light, setting, partial(self._paced, light, setting, LIGHT_PER_S))
+                await self.attempt(
+                    light, setting, partial(self._paced, light, setting, LIGHT_PER_S)
+                )
         if "durable_tcp_deliveries_per_s" in figures:
             figures["disk_syncs_per_s"] = disk_syncs_per_s(self.directory)
         self._throughput_aims()
