@@ -260,7 +260,7 @@ def test_flows_and_their_tags_stay_bounded_while_ports_change() -> None:
     lab.world.run_for(1200 * SECOND)
     for name in ("n1", "n2"):
         assert len(lab.link(name).flows) <= len(USES) + 1
-        assert lab.link(name)._tags <= len(USES) + 2
+        assert lab.link(name)._agreement.tags <= len(USES) + 2
     assert lab.passes("n1", "udp alt", 1500)
 
 

@@ -188,6 +188,11 @@ class LaneSender:
             return self._retries(now, signatures)
         if self.state == STABLE:
             self.next_at = now + self.period_ns - MILLISECOND
+            if self.name == "multicast":
+                # One packet is for all listeners: their rounds are in step, whenever each of them came.
+                turn, since_ns = divmod(now, self.period_ns)
+                self.next_at -= since_ns
+                self._turn = turn - 1
             return self._retries(now, signatures) or self._stable()
         self.next_at = now + self.focus_ns(signatures) - MILLISECOND
         return self._apart()
@@ -279,9 +284,9 @@ class Pulse:
         self.cost = BASIC_BYTES[lane]
 
 
-def aligned(now: Nanos, step: Nanos) -> Nanos:
-    """The next time on a common grid, so that one wake-up serves all paths."""
-    return (now // step + 1) * step
+def aligned(now: Nanos, step: Nanos, phase_ns: Nanos) -> Nanos:
+    """The next time on the grid of a node, so that one wake-up serves all paths."""
+    return ((now - phase_ns) // step + 1) * step + phase_ns
 
 
 def lanes_of(plan: Plan, now: Nanos) -> dict[str, LaneSender]:

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, Final
 
 from holdfast.links.cipher import Cipher
-from holdfast.links.config import Self
+from holdfast.links.config import GRID_NS, Self
 from holdfast.links.flow import TAG_MAX, FlowState
 from holdfast.links.handshake import (
     NAME_MAX,
@@ -46,7 +46,7 @@ from holdfast.links.sessions import Sessions
 from holdfast.links.wanted import WantedFlows
 from holdfast.machine import Outbox
 from holdfast.telemetry.facts import LinkFact, NodeFact
-from holdfast.types import MILLISECOND, NEVER, FlowId, Nanos, NodeId
+from holdfast.types import NEVER, FlowId, Nanos, NodeId
 from holdfast.wire.codec import encode
 from holdfast.wire.frames import Bye, Hello, Key, MemberInfo, Refuse
 from holdfast.wire.seal import KEY
@@ -54,7 +54,6 @@ from holdfast.wire.seal import KEY
 FLOWS_MAX: Final = 1024
 HELLOS_MAX: Final = 7
 """A stream on which so many hellos had no answer is closed, and another one is tried."""
-GRID_NS: Final = 100 * MILLISECOND
 
 
 class Agreement:
@@ -95,6 +94,7 @@ class Agreement:
         self.tags = 0
         self._spare_tags: list[tuple[int, int]] = []
         """Tags of flows that are gone, with the number of the last packet: a later flow counts on from there."""
+        self._phase_ns = me.phase_ns
         self._peer_name = member.name
         self._sessions = sessions
         self._listeners = listeners
@@ -124,7 +124,11 @@ class Agreement:
             self._wake_at(self.heard_at + dead_ns)
             # Often enough to notice when this node itself was held up: only a late wake-up shows that. All links wake
             # together, and with the heartbeats: a process that wakes up often costs more than what it then does.
-            self._wake_at((now + dead_ns // 4) // GRID_NS * GRID_NS + GRID_NS)
+            self._wake_at(
+                (now - self._phase_ns + dead_ns // 4) // GRID_NS * GRID_NS
+                + GRID_NS
+                + self._phase_ns
+            )
 
     # -- flows -------------------------------------------------------------------------------------------------------
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+from zlib import crc32
+
 import msgspec
 
-from holdfast.types import MILLISECOND, SECOND, NodeId
+from holdfast.types import MILLISECOND, SECOND, Nanos, NodeId
 from holdfast.wire.frames import VERSION_HIGH, VERSION_LOW, AdapterInfo, MemberInfo
+
+GRID_NS: Final = 100 * MILLISECOND
+"""From one time of the grid to the next."""
 
 
 class LinkTiming(msgspec.Struct, frozen=True, gc=False):
@@ -60,6 +66,12 @@ class Self(msgspec.Struct, frozen=True):
     timing: LinkTiming = LAN
     low: int = VERSION_LOW
     high: int = VERSION_HIGH
+
+    @property
+    def phase_ns(self) -> Nanos:
+        """Where this node's own grid of times lies. What is regular happens at such times, so that one wake-up serves
+        much of it; but not at the same moment on all nodes, because some share a machine."""
+        return crc32(self.node) % GRID_NS
 
     @property
     def member(self) -> MemberInfo:
