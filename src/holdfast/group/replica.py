@@ -15,8 +15,6 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
-import msgspec
-
 from holdfast.errors import MisuseError
 from holdfast.group.config import GroupConfig
 from holdfast.group.core import Core
@@ -24,12 +22,11 @@ from holdfast.group.election import Election
 from holdfast.group.entries import View
 from holdfast.group.following import Following
 from holdfast.group.founding import Founding
+from holdfast.group.hearing import Hearing
 from holdfast.group.joining import Joining
 from holdfast.group.journal import Durable, Journal, Rows
 from holdfast.group.leading import Leading
-from holdfast.group.log import NUMBER_MAX, is_sound_stream
-from holdfast.group.metadata import is_sound_about
-from holdfast.group.peers import Peer, post
+from holdfast.group.peers import post
 from holdfast.group.ports import (
     AddReplica,
     AppFailed,
@@ -43,28 +40,11 @@ from holdfast.group.ports import (
     Restored,
     SnapshotTaken,
 )
-from holdfast.group.streams import is_sound_payload
 from holdfast.group.transfer import StateOut
 from holdfast.links.ports import PeerDown, PeerUp, Received
 from holdfast.machine import Machine, Outbox
 from holdfast.types import NEVER, Nanos, NodeId
-from holdfast.wire.frames import (
-    Append,
-    Appended,
-    Ballot,
-    Found,
-    Freed,
-    Idle,
-    Lost,
-    Nack,
-    OutputsHere,
-    Payload,
-    Seek,
-    Standing,
-    StateChunk,
-    StateRequest,
-    Vote,
-)
+from holdfast.wire.frames import Seek
 
 
 class ReplicaMachine(Machine):
@@ -95,6 +75,15 @@ class ReplicaMachine(Machine):
         self._founding = Founding(core, rng)
         self._joining = Joining(core, self._following, rng)
         self._state_out = StateOut(core)
+        self._hearing = Hearing(
+            core,
+            self._following,
+            self._leading,
+            self._election,
+            self._founding,
+            self._joining,
+            self._state_out,
+        )
         if config.is_durable:
             core.journal = Journal(core)
             image = core.journal.load(stored or {})
@@ -107,7 +96,7 @@ class ReplicaMachine(Machine):
         """What was last said of why there can be no leader."""
         self.deadline = 0
         self._inputs: dict[type[Any], Callable[[Nanos, Any, Outbox], None]] = {
-            Received: self._received,
+            Received: self._hearing.received,
             PeerUp: self._peer_up,
             PeerDown: self._peer_down,
             Applied: self._applied,
@@ -121,23 +110,6 @@ class ReplicaMachine(Machine):
             LossAnswered: self._loss_answered,
             EndIgnoring: self._end_ignoring,
             OutputsSent: self._outputs_sent,
-        }
-        self._frames: dict[type[Any], Callable[[Nanos, NodeId, Any, Outbox], None]] = {
-            Payload: self._payload,
-            Idle: self._idle,
-            Nack: self._nack,
-            Append: self._append,
-            Appended: self._appended,
-            StateRequest: self._state_request,
-            StateChunk: self._state_chunk,
-            Freed: self._freed,
-            Ballot: self._ballot,
-            Vote: self._vote,
-            Seek: self._seek,
-            Standing: self._standing,
-            Lost: self._lost,
-            Found: self._found,
-            OutputsHere: self._outputs_here,
         }
 
     # -- the machine ---------------------------------------------------------------------------------------------
@@ -259,15 +231,6 @@ class ReplicaMachine(Machine):
 
     # -- inputs --------------------------------------------------------------------------------------------------
 
-    def _received(self, now: Nanos, item: Received, out: Outbox) -> None:
-        group = self._core.config.name
-        for frame in item.frames:
-            take = self._frames.get(type(frame))
-            if take is None or frame.group != group:  # type: ignore[union-attr]  # all that are in _frames have one
-                self._core.ignore("not ours")
-            else:
-                take(now, item.peer, frame, out)
-
     def _peer_up(self, now: Nanos, item: PeerUp, _out: Outbox) -> None:
         peer = self._core.peers.up(item.peer, item.member)
         self._core.recovery.source_back(item.peer, now)
@@ -346,15 +309,6 @@ class ReplicaMachine(Machine):
         if self._core.leadership.leading:
             self._leading.emitter.arrived(item.destination, (item.position, item.k))
 
-    def _outputs_here(self, _now: Nanos, node: NodeId, frame: OutputsHere, _out: Outbox) -> None:
-        core = self._core
-        peer = core.peers.at(node)
-        name = core.name if node == core.node else peer.name if peer is not None else ""
-        if not name or frame.history != core.history or not core.leadership.leading:
-            core.ignore("outputs")
-        else:
-            self._leading.emitter.here(name, frame)
-
     def _end_ignoring(self, now: Nanos, item: EndIgnoring, out: Outbox) -> None:
         core = self._core
         if core.leadership.leading:
@@ -362,180 +316,6 @@ class ReplicaMachine(Machine):
         else:
             seek = Seek(core.config.name, core.history, 3, criterion=item.criterion)
             self._ask_leader(seek, out)
-
-    # -- frames: messages ----------------------------------------------------------------------------------------
-
-    def _payload(self, now: Nanos, peer: NodeId, frame: Payload, _out: Outbox) -> None:
-        core, stream = self._core, frame.stream
-        if peer not in (core.node, stream.source) and core.peers.replica_at(peer) is None:
-            core.ignore("stranger")
-        elif core.log.tail.is_over(stream) or not is_sound_payload(frame):
-            core.ignore("payload")
-        elif (taken := core.streams.take(frame, core.log.tail.next.get(stream, 1), now)) is None:
-            core.ignore("too many streams")
-        elif taken and core.journal is not None:
-            core.journal.taken(frame)
-
-    def _idle(self, _now: Nanos, peer: NodeId, frame: Idle, _out: Outbox) -> None:
-        core = self._core
-        sound = is_sound_stream(frame.stream) and 0 <= frame.freed <= frame.last < NUMBER_MAX
-        sound = sound and is_sound_about(frame.about, 0)
-        if not sound or peer != frame.stream.source or core.log.tail.is_over(frame.stream):
-            core.ignore("idle")
-            return
-        core.know(frame.stream, frame.last)
-        stream = core.streams.get(frame.stream)
-        if stream is not None:
-            stream.idle = frame
-            if frame.freed >= stream.origin:
-                stream.origin = frame.freed + 1
-                core.streams.changed[stream.id] = None
-
-    def _nack(self, _now: Nanos, peer: NodeId, frame: Nack, out: Outbox) -> None:
-        core, stream = self._core, frame.stream
-        if stream.source == core.node and stream.incarnation == core.incarnation:
-            return  # the source's own business
-        if core.peers.replica_at(peer) is None:
-            core.ignore("stranger")
-        else:
-            core.recovery.answer(frame, peer, out)
-
-    def _lost(self, _now: Nanos, peer: NodeId, frame: Lost, out: Outbox) -> None:
-        core = self._core
-        if core.peers.replica_at(peer) is None or not is_sound_stream(frame.stream):
-            core.ignore("stranger")
-        else:
-            core.recovery.say_found(frame, peer, out)
-
-    def _found(self, _now: Nanos, node: NodeId, frame: Found, _out: Outbox) -> None:
-        core = self._core
-        peer = core.peers.replica_at(node)
-        name = core.name if node == core.node else peer.name if peer is not None else ""
-        if not name or not core.leadership.leading:
-            core.ignore("found")
-        else:
-            self._leading.decisions.found(name, node, frame)
-
-    def _freed(self, _now: Nanos, peer: NodeId, frame: Freed, _out: Outbox) -> None:
-        if self._core.peers.replica_at(peer) is None or self._core.leadership.leading:
-            self._core.ignore("freed")
-        else:
-            self._following.release.take(frame)
-
-    # -- frames: who leads ---------------------------------------------------------------------------------------
-
-    def _ballot(self, now: Nanos, node: NodeId, frame: Ballot, out: Outbox) -> None:
-        peer = self._core.peers.replica_at(node)
-        if peer is None:
-            self._core.ignore("stranger")
-        elif self._election.asked(peer, frame, now, out):
-            self._leading.begin(now, out)
-
-    def _vote(self, now: Nanos, node: NodeId, frame: Vote, out: Outbox) -> None:
-        peer = self._core.peers.replica_at(node)
-        if peer is None:
-            self._core.ignore("stranger")
-        elif self._election.voted(peer, frame, now, out):
-            self._leading.begin(now, out)
-
-    def _seek(self, now: Nanos, node: NodeId, frame: Seek, out: Outbox) -> None:
-        core = self._core
-        peer = core.peers.at(node)
-        if peer is None:
-            core.ignore("stranger")
-            return
-        standing = self._founding.answer()
-        if core.leadership.leading:
-            standing = msgspec.structs.replace(
-                standing, removed=not self._sought(peer, frame, now, out)
-            )
-        if not frame.kind:
-            post(out, [node], standing)
-
-    def _sought(self, peer: Peer, frame: Seek, now: Nanos, out: Outbox) -> bool:
-        """Do what is asked of the leader; False when the one that asks was removed."""
-        membership = self._leading.membership
-        if not frame.kind:
-            return membership.seeks(peer)
-        if frame.history == self._core.history and frame.kind == 1:
-            membership.add(frame.name, frame.voter)
-        elif frame.history == self._core.history and frame.kind == 2:
-            membership.remove(frame.name)
-        elif frame.history == self._core.history and frame.kind == 3:
-            self._leading.decisions.end_ignoring(frame.criterion, now, out)
-        return True
-
-    def _standing(self, _now: Nanos, node: NodeId, frame: Standing, _out: Outbox) -> None:
-        peer = self._core.peers.at(node)
-        if peer is None or not 0 <= frame.history < NUMBER_MAX << 1:
-            self._core.ignore("stranger")
-        else:
-            self._founding.heard(peer, frame)
-
-    # -- frames: the order ---------------------------------------------------------------------------------------
-
-    def _append(self, now: Nanos, node: NodeId, frame: Append, out: Outbox) -> None:
-        core = self._core
-        peer = core.peers.replica_at(node)
-        if peer is None:
-            core.ignore("stranger")
-        elif not 0 < frame.term < NUMBER_MAX or not 0 < frame.history < NUMBER_MAX << 1:
-            core.ignore("append")
-        elif self._is_our_history(peer, frame, now, out):
-            leads = self._following.append(peer, frame, now, out)
-            if leads and 0 <= frame.contact_ns < core.config.election_ns:
-                self._election.heard(now)
-
-    def _is_our_history(self, peer: Peer, frame: Append, now: Nanos, out: Outbox) -> bool:
-        """One that is blank belongs to whoever lets it in. One that remembers another history must not follow: it
-        would deliver other messages at the same positions."""
-        core = self._core
-        if core.is_blank:
-            core.history = frame.history
-            self._election.wait(now)
-        if frame.history == core.history:
-            return True
-        core.ignore("another history")
-        led = core.leadership.leading or core.leadership.is_led(now, 4 * core.config.election_ns)
-        if not led and not core.delivery.suspended:
-            why = f"{peer.name} leads another history of the group; restart this replica to join it"
-            core.delivery.suspend(why)
-            core.fact("suspended", why, now, out)
-        return False
-
-    def _appended(self, now: Nanos, node: NodeId, frame: Appended, out: Outbox) -> None:
-        core = self._core
-        peer = core.peers.replica_at(node)
-        numbers = (frame.term, frame.match, frame.hint, frame.applied, frame.failed)
-        sound = all(0 <= number < NUMBER_MAX for number in numbers)
-        if peer is None or not sound or frame.history != core.history:
-            core.ignore("appended")
-            return
-        if frame.term > core.leadership.term:
-            core.new_term(frame.term)
-        if core.leadership.leading:
-            self._leading.appended(peer, frame, now, out)
-
-    # -- frames: states ------------------------------------------------------------------------------------------
-
-    def _state_request(self, now: Nanos, node: NodeId, frame: StateRequest, out: Outbox) -> None:
-        core = self._core
-        peer = core.peers.replica_at(node)
-        if peer is None or frame.request < 0:
-            core.ignore("stranger")
-        elif core.log.tail.view is None or core.delivery.suspended or core.delivery.paused:
-            core.ignore("no state to give")
-        else:
-            self._state_out.asked(peer, frame, now, out)
-
-    def _state_chunk(self, now: Nanos, node: NodeId, frame: StateChunk, out: Outbox) -> None:
-        peer = self._core.peers.replica_at(node)
-        if peer is None or self._core.leadership.leading:
-            self._core.ignore("stranger")
-        elif frame.parts == 0:
-            self._joining.offered(peer, frame, now, out)
-        else:
-            self._joining.chunk(peer, frame, now, out)
 
     # -- what people see -----------------------------------------------------------------------------------------
 
