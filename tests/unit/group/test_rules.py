@@ -3,6 +3,8 @@ and shows that it fails without it."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 from tests.unit.group.harness import World, leader, ready, settle
@@ -119,3 +121,19 @@ def test_a_state_is_that_of_one_position_whatever_is_delivered_meanwhile() -> No
     ready(world)
     settle(world, sent + 60)
     assert world.events("restored")
+
+
+def test_every_rule_that_can_be_switched_off_is_where_the_script_looks_for_it() -> None:
+    """`scripts/rules-off` takes minutes; that it still names real code and real tests is seen here."""
+    root = Path(__file__).parents[3]
+    script = run_path(str(root / "scripts" / "rules-off"))
+    assert len(script["RULES"]) > 40
+    for rule in script["RULES"]:
+        for file, code in ((rule.file, rule.code), rule.also[:2]):
+            text = (root / "src" / "holdfast" / "group" / f"{file}.py").read_text() if file else ""
+            assert code in text, rule
+        where, _, name = rule.test.partition("::")
+        found = list((root / "tests").rglob(where.rpartition("/")[2]))
+        assert any(f"def {name.partition('[')[0]}(" in path.read_text() for path in found), (
+            rule.test
+        )
