@@ -284,11 +284,6 @@ class Pulse:
         self.cost = BASIC_BYTES[lane]
 
 
-def aligned(now: Nanos, step: Nanos, phase_ns: Nanos) -> Nanos:
-    """The next time on the grid of a node, so that one wake-up serves all paths."""
-    return ((now - phase_ns) // step + 1) * step + phase_ns
-
-
 def lanes_of(plan: Plan, now: Nanos) -> dict[str, LaneSender]:
     return {name: LaneSender(lane, plan.patterns, now) for name, lane in plan.lanes.items()}
 

@@ -29,12 +29,12 @@ from holdfast.health.signature import (
     STABLE,
     LaneSender,
     Pulse,
-    aligned,
     basics_per_second,
     lanes_of,
 )
 from holdfast.health.state import Heard
 from holdfast.health.throttle import NORMAL, Throttle
+from holdfast.links.config import aligned
 from holdfast.links.measuring import IP_TCP, mss_of
 from holdfast.links.ports import FlowReady, SendFrame
 from holdfast.types import MILLISECOND, NEVER, SECOND, SYNC, FlowId, Nanos

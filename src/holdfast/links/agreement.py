@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, Final
 
 from holdfast.links.cipher import Cipher
-from holdfast.links.config import GRID_NS, Self
+from holdfast.links.config import GRID_NS, Self, aligned
 from holdfast.links.flow import TAG_MAX, FlowState
 from holdfast.links.handshake import (
     NAME_MAX,
@@ -124,11 +124,7 @@ class Agreement:
             self._wake_at(self.heard_at + dead_ns)
             # Often enough to notice when this node itself was held up: only a late wake-up shows that. All links wake
             # together, and with the heartbeats: a process that wakes up often costs more than what it then does.
-            self._wake_at(
-                (now - self._phase_ns + dead_ns // 4) // GRID_NS * GRID_NS
-                + GRID_NS
-                + self._phase_ns
-            )
+            self._wake_at(aligned(now + dead_ns // 4, GRID_NS, self._phase_ns))
 
     # -- flows -------------------------------------------------------------------------------------------------------
 

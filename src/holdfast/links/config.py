@@ -14,6 +14,11 @@ GRID_NS: Final = 100 * MILLISECOND
 """From one time of the grid to the next."""
 
 
+def aligned(now: Nanos, step: Nanos, phase_ns: Nanos) -> Nanos:
+    """The next time on the grid of a node, so that one wake-up serves much."""
+    return ((now - phase_ns) // step + 1) * step + phase_ns
+
+
 class LinkTiming(msgspec.Struct, frozen=True, gc=False):
     """Patience of links; the defaults are for a LAN."""
 
