@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
-from tests.unit.health.wires import EVERYTHING, JUMBO, Wires, flow_cut, over, pattern
+from tests.unit.health.wires import EVERYTHING, JUMBO, Packet, Wires, flow_cut, over, pattern
 
 from holdfast.health.needs import Needs, SetNeeds
 from holdfast.health.throttle import BusyWindow
-from holdfast.types import SECOND
-from holdfast.wire.frames import Basic, Notice
+from holdfast.types import MILLISECOND, SECOND
+from holdfast.wire.frames import Basic, Notice, Probe
 
 KINDS = ("udp", "frag", "tcp", "multicast")
 
@@ -248,6 +250,37 @@ def test_measuring_stays_within_the_budget_of_each_path(mtu: int, uses: tuple[st
     assert len(wires.bytes) == 5 * 4 * 2
     assert max(wires.bytes.values()) / 30 <= 36_000, "a quiet path leaves room for doubts"
     assert max(wires.packets.values()) / 30 <= 60
+
+
+def test_one_multicast_is_for_all_listeners_whenever_they_came() -> None:
+    """H13: each packet is for everybody, so listeners whose rounds were not in step would cost one each."""
+    wires = Wires(4, uses=("", "multicast"), mtu=9000, connect=False)
+    for number in (2, 3, 4):
+        wires.join("n1", f"n{number}")
+        wires.run(3.7)
+    wires.run(20)
+    at: dict[int, int] = {}
+
+    def watch(packet: Packet) -> bool:
+        sender, _, ready, frame, _ = packet
+        if sender == "n1" and ready.transport == "multicast" and isinstance(frame, Probe):
+            at[wires.now] = at.get(wires.now, 0) + 1
+        return False
+
+    wires.faults = [watch]
+    wires.run(60)
+    gaps = [b - a for a, b in pairwise(sorted(at))]
+    assert len(gaps) > 10
+    assert len(set(gaps)) == 1, "one round for all of them, and then a pause"
+    assert set(at.values()) == {3}, "one packet, which reaches three"
+
+
+def test_nodes_that_share_a_machine_do_not_all_wake_at_once() -> None:
+    wires = Wires(5).run(5)
+    ticks = {
+        unit.machine.deadline % (100 * MILLISECOND) // MILLISECOND for unit in wires.units.values()
+    }
+    assert len(ticks) > 1
 
 
 @pytest.mark.parametrize("loss", [0.01, 0.2])
