@@ -209,8 +209,7 @@ class HealthMachine(Machine):
     def _new_path(self, now: Nanos, ready: FlowReady) -> Path:
         wishes = self.wishes
         mtu, signatures = wishes.mtu(ready.adapter), wishes.signatures(ready.subnet)
-        plan, phase_ns = self._plan(ready), self.me.phase_ns
-        speaker = Speaker(now, ready, plan, signatures, self.throttle, mtu, phase_ns)
+        speaker = Speaker(now, ready, self._plan(ready), signatures, self.throttle, mtu)
         start_ns = signatures.basic_active.period_ns
         listener = PathListener(now, ready, start_ns, self.config.confirm_ns, mtu)
         return Path(now, ready, speaker, listener)

@@ -59,9 +59,7 @@ class Speaker:
         signatures: Signatures,
         throttle: Throttle,
         mtu: int,
-        phase_ns: Nanos = 0,
     ) -> None:
-        """`phase_ns`: where the grid of this node's times lies."""
         self.adapter = ready.adapter
         self.remote = ready.remote_adapter
         self.subnet = ready.subnet
@@ -73,7 +71,6 @@ class Speaker:
         self.due_at: Nanos = NEVER
         self.stale = True
         """The listener has not been told of the signature as it is now."""
-        self._phase_ns = phase_ns
         self._throttle = throttle
         self._buckets = throttle.buckets(now, throttle.path_bucket(now), ready.adapter)
         self._n = now // MILLISECOND
@@ -204,7 +201,7 @@ class Speaker:
         if period_ns <= self._period_ns:
             self._period_ns = period_ns
             for pulse in self.pulses.values():
-                pulse.next_at = min(pulse.next_at, aligned(now, period_ns, self._phase_ns))
+                pulse.next_at = min(pulse.next_at, aligned(now, period_ns))
             self.due_at = min(self.due_at, now + MILLISECOND)
         for lane in self.lanes.values():
             lane.next_at = min(lane.next_at, now + signatures.diag_active.period_ns)
@@ -449,9 +446,7 @@ class Speaker:
         """A basic: what it promises, what it answers, and (`pair`, `codes`) what it announces."""
         period_ns = pulse.period_ns
         pulse.n += 1
-        phase_ns = self._phase_ns
-        # `aligned`, in the most frequent place.
-        pulse.next_at = ((now - phase_ns) // period_ns + 1) * period_ns + phase_ns
+        pulse.next_at = (now // period_ns + 1) * period_ns  # `aligned`, in the most frequent place
         self._owed += pulse.cost
         echo_ns = echo_age_ns = 0
         if heard is not None:
@@ -480,7 +475,7 @@ class Speaker:
         for lane in self.lanes.values():
             if lane.state != STABLE and lane.flows and self.pulses:
                 begin = max(now, lane.next_at - 1)
-                due = min(due, aligned(begin, lane.focus_ns(self.signatures), self._phase_ns))
+                due = min(due, aligned(begin, lane.focus_ns(self.signatures)))
         self.due_at = max(due, now + MILLISECOND) if due < NEVER else NEVER
 
 

@@ -94,7 +94,6 @@ class Agreement:
         self.tags = 0
         self._spare_tags: list[tuple[int, int]] = []
         """Tags of flows that are gone, with the number of the last packet: a later flow counts on from there."""
-        self._phase_ns = me.phase_ns
         self._peer_name = member.name
         self._sessions = sessions
         self._listeners = listeners
@@ -124,7 +123,7 @@ class Agreement:
             self._wake_at(self.heard_at + dead_ns)
             # Often enough to notice when this node itself was held up: only a late wake-up shows that. All links wake
             # together, and with the heartbeats: a process that wakes up often costs more than what it then does.
-            self._wake_at(aligned(now + dead_ns // 4, GRID_NS, self._phase_ns))
+            self._wake_at(aligned(now + dead_ns // 4, GRID_NS))
 
     # -- flows -------------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Final
-from zlib import crc32
 
 import msgspec
 
@@ -11,12 +10,12 @@ from holdfast.types import MILLISECOND, SECOND, Nanos, NodeId
 from holdfast.wire.frames import VERSION_HIGH, VERSION_LOW, AdapterInfo, MemberInfo
 
 GRID_NS: Final = 100 * MILLISECOND
-"""From one time of the grid to the next."""
+"""What is regular and not urgent happens at multiples of this, together with heartbeats."""
 
 
-def aligned(now: Nanos, step: Nanos, phase_ns: Nanos) -> Nanos:
-    """The next time on the grid of a node, so that one wake-up serves much."""
-    return ((now - phase_ns) // step + 1) * step + phase_ns
+def aligned(now: Nanos, step: Nanos) -> Nanos:
+    """The next time on a common grid, so that one wake-up serves much."""
+    return (now // step + 1) * step
 
 
 class LinkTiming(msgspec.Struct, frozen=True, gc=False):
@@ -71,12 +70,6 @@ class Self(msgspec.Struct, frozen=True):
     timing: LinkTiming = LAN
     low: int = VERSION_LOW
     high: int = VERSION_HIGH
-
-    @property
-    def phase_ns(self) -> Nanos:
-        """Where this node's own grid of times lies. What is regular happens at such times, so that one wake-up serves
-        much of it; but not at the same moment on all nodes, because some share a machine."""
-        return crc32(self.node) % GRID_NS
 
     @property
     def member(self) -> MemberInfo:

@@ -9,7 +9,7 @@ from tests.unit.health.wires import EVERYTHING, JUMBO, Packet, Wires, flow_cut, 
 
 from holdfast.health.needs import Needs, SetNeeds
 from holdfast.health.throttle import BusyWindow
-from holdfast.types import MILLISECOND, SECOND
+from holdfast.types import SECOND
 from holdfast.wire.frames import Basic, Notice, Probe
 
 KINDS = ("udp", "frag", "tcp", "multicast")
@@ -273,14 +273,6 @@ def test_one_multicast_is_for_all_listeners_whenever_they_came() -> None:
     assert len(gaps) > 10
     assert len(set(gaps)) == 1, "one round for all of them, and then a pause"
     assert set(at.values()) == {3}, "one packet, which reaches three"
-
-
-def test_nodes_that_share_a_machine_do_not_all_wake_at_once() -> None:
-    wires = Wires(5).run(5)
-    ticks = {
-        unit.machine.deadline % (100 * MILLISECOND) // MILLISECOND for unit in wires.units.values()
-    }
-    assert len(ticks) > 1
 
 
 @pytest.mark.parametrize("loss", [0.01, 0.2])
