@@ -28,7 +28,7 @@ NOW: Final = 2
 EXCUSES_MAX: Final = 3
 """One that is always late is not excused for ever: then nobody would be elected on a machine that is too slow."""
 RELUCTANCE: Final = 4
-"""So many time-outs a suspended replica waits for others to lead."""
+"""So many time-outs a replica that should not lead waits for others to."""
 LEADERS: Final = 16
 """In `availability` groups a term says whose it is: two sides of a cut never elect in the same one."""
 
@@ -85,7 +85,7 @@ class Election:
         if (late and self._excuses <= EXCUSES_MAX) or not self.may_lead:
             # A process that did not run has missed heartbeats that were sent: what they said is on its way.
             return False
-        if core.me is not None and core.me.suspended and self._held_back < RELUCTANCE:
+        if self._is_reluctant and self._held_back < RELUCTANCE:
             # It leads only if nobody else can: its log may be the longest that is left.
             self._held_back += 1
             return False
@@ -97,7 +97,13 @@ class Election:
         me = core.me
         if me is None or not me.voter:
             me = self._was_voter()
-        return me is not None and me.voter and me.may_lead and not core.delivery.suspended
+        return me is not None and me.voter and not core.delivery.suspended
+
+    @property
+    def _is_reluctant(self) -> bool:
+        """Others first: it is suspended, or it is not to lead at all while others can."""
+        me = self._core.me
+        return me is not None and (me.suspended or not me.may_lead)
 
     def _was_voter(self) -> Member | None:
         """This replica before a change that takes its vote away, while nobody has decided that (Raft, thesis 4.2.2). If

@@ -86,6 +86,7 @@ class Tally:
         self._delivery = core.delivery
         self._peers = core.peers
         self._unsaid: dict[StreamId, int] = {}
+        self._free_upto = 0
         self._said_ns = 0
         self._repeat_ns = 0
         self._said = (-1, -1)
@@ -93,7 +94,7 @@ class Tally:
 
     def settle(self, progress: dict[str, Progress], now: Nanos, out: Outbox) -> dict[str, str]:
         """Free what everybody has applied, and say so, not too often. Who holds the others back too long, and why."""
-        free = self._applied_by_all(progress)
+        free = self._free_upto = self._applied_by_all(progress)
         behind: dict[str, str] = {}
         if free < self._delivery.applied:
             behind = self._behind(progress, free, now)
@@ -184,9 +185,11 @@ class Tally:
             source = NodeId(stream.source)
             if self._peers.at(source) is not None:
                 nodes[source] = None
+        # A log that begins with a state may begin above what others have applied: that is not free for that.
+        index = min(self._log.ground.index, self._free_upto)
         for start in range(0, max(1, len(upto)), STREAMS_PER_FRAME):
             part = tuple(upto[start : start + STREAMS_PER_FRAME])
-            frame = Freed(self._config.name, part, number, names, self._log.ground.index)
+            frame = Freed(self._config.name, part, number, names, index)
             post(out, nodes, frame)
             out.up(source_unit(self._config.name), Received(self._node, [frame], now))
 

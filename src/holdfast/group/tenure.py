@@ -69,6 +69,8 @@ class Tenure:
             self._must = True
         elif core.delivery.suspended and self._successor(now) is not None:
             core.leadership.hand_over()
+        elif core.me is not None and not core.me.may_lead and self._has_heir(now):
+            core.leadership.hand_over()
         return self._hand_over(now, out)
 
     def _is_alone(self, now: Nanos) -> bool:
@@ -119,6 +121,11 @@ class Tenure:
                 )
                 post(out, [peer.node], ballot)
         return True
+
+    def _has_heir(self, now: Nanos) -> bool:
+        """Whether somebody who may lead has everything: one that may not has led only until then."""
+        found = self._successor(now)
+        return found is not None and found[1].match == self._core.log.last
 
     def _successor(self, now: Nanos) -> tuple[Peer, Progress] | None:
         """The best one to take over: as wanted, else the one that has most."""

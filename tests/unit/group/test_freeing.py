@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
+
 from holdfast.group.config import GroupConfig
+from holdfast.group.core import Core
 from holdfast.group.delivery import Delivery
-from holdfast.group.freeing import Release
-from holdfast.group.log import Kind, Log
+from holdfast.group.entries import Member, View
+from holdfast.group.freeing import Release, Tally
+from holdfast.group.log import Cursor, Kind, Log
+from holdfast.group.progress import Progress
 from holdfast.group.streams import Streams
 from holdfast.machine import Outbox
+from holdfast.types import SECOND, NodeId
 from holdfast.wire.blocks import pack_block
 from holdfast.wire.frames import Entry, Freed, Payload, StreamId
 
@@ -62,3 +68,23 @@ def test_an_unknown_stream_and_a_repeated_word_change_nothing() -> None:
     before = bench.free((S, 6))
     assert bench.free((S, 6), (StreamId(b"z" * 16, 1, 0), 99)) == before
     assert bench.free((S, 2)) == before
+
+
+@pytest.mark.parametrize(("applied", "said"), [(5, 5), (10, 10)])
+def test_a_log_that_begins_with_a_state_does_not_say_that_what_is_before_it_is_free(
+    applied: int, said: int
+) -> None:
+    """Another member may not have come so far, and ask the others for it."""
+    nodes = {name: NodeId(name.encode() * 16) for name in "abc"}
+    core = Core(GroupConfig("g", ("a", "b", "c"), "a"), nodes["a"], "a", 1)
+    members = tuple(Member(name, node, 1, voter=True) for name, node in nodes.items())
+    state = Cursor(index=10, term=1, view=View(1, members))
+    core.log.restart(state)
+    core.delivery.restart(state, 0)
+    progress = {member.name: Progress(member, 10, 0) for member in members[1:]}
+    progress["b"].applied, progress["c"].applied = 10, applied
+    out = Outbox()
+    Tally(core).settle(progress, SECOND, out)
+    (frame,) = [frame for _, item in out.ups for frame in item.frames]
+    assert isinstance(frame, Freed)
+    assert frame.index == said

@@ -315,6 +315,20 @@ def test_one_that_is_suspended_leads_if_nobody_else_can() -> None:
     world.run_until(lambda: suspended(world, "n2") == [], 5 * SECOND)
 
 
+def test_one_that_is_never_to_lead_hands_on_a_log_that_only_it_has() -> None:
+    """n1 and n3 have decided something, and n1 is gone for good. Only n3 knows of it, so nobody else is elected."""
+    world = started(1, never_lead=("n3",))
+    sent = talk(world, ("n1",))
+    settle(world, sent)
+    world.drop = lambda _s, target, frame: target == "n2" and is_order(frame)
+    world.send("n1", [b"only n1 and n3 have this"])
+    world.run_until(lambda: len(world.hosts["n3"].app.got) > sent, SECOND)
+    world.kill("n1")
+    world.drop = None
+    settle(world, sent + 1)
+    world.run_until(lambda: leader(world) == "n2", 5 * SECOND)
+
+
 def suspended(world: World, name: str) -> list[Any]:
     """Who is suspended, as far as one replica knows that it is decided."""
     view = world.hosts[name].status["view"]
