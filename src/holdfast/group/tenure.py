@@ -67,9 +67,7 @@ class Tenure:
         if log.view_index <= log.commit and core.me is None:
             core.leadership.hand_over()
             self._must = True
-        elif core.delivery.suspended and self._successor(now) is not None:
-            core.leadership.hand_over()
-        elif core.me is not None and not core.me.may_lead and self._has_heir(now):
+        elif self._should_go(now):
             core.leadership.hand_over()
         return self._hand_over(now, out)
 
@@ -122,10 +120,15 @@ class Tenure:
                 post(out, [peer.node], ballot)
         return True
 
-    def _has_heir(self, now: Nanos) -> bool:
-        """Whether somebody who may lead has everything: one that may not has led only until then."""
+    def _should_go(self, now: Nanos) -> bool:
+        """Whether somebody else should lead, and can. One that is never to lead does so only until another has all."""
+        core = self._core
+        if core.delivery.suspended:
+            return self._successor(now) is not None
+        if core.me is None or core.me.may_lead:
+            return False
         found = self._successor(now)
-        return found is not None and found[1].match == self._core.log.last
+        return found is not None and found[1].match == core.log.last
 
     def _successor(self, now: Nanos) -> tuple[Peer, Progress] | None:
         """The best one to take over: as wanted, else the one that has most."""
