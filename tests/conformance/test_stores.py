@@ -125,7 +125,9 @@ class StoreSuite:
 
     def test_a_commit_of_nothing_is_fine(self, tmp_path: Path) -> None:
         store = self.open(tmp_path)
+        store.commit([Put("t", b"a", b"1")])
         store.commit([])
+        assert store.load("t") == [(b"a", b"1")]
         store.close()
 
     def test_views_are_copied(self, tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def _members(group: dict[str, Any]) -> Table:
         if name == group.get("leader"):
             notes.append("leads")
         elif member.get("may_lead") is False:
-            notes.append("never leads")
+            notes.append("not to lead")
         match = matches.get(name)
         has = "" if match is None else str(match)
         behind = "" if match is None else str(max(0, group["last"] - match))

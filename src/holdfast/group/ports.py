@@ -102,8 +102,8 @@ class Replica(ABC):
 
     quick: ClassVar[bool] = False
     """True says that `apply` waits for nothing (no lock, no disk, no network) and takes microseconds. It may then be
-    called on the node's event loop, where messages come earlier. One that turns out to be slow gets a thread after
-    all, as any other has."""
+    called on the node's event loop, where messages come earlier. One that works for more than 10 ms at a time gets a
+    thread after all, as any other has."""
 
     @abstractmethod
     def apply(self, batch: Batch, context: Context) -> None:

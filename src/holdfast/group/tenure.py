@@ -14,6 +14,7 @@ from typing import Final
 
 from holdfast.group.core import Core
 from holdfast.group.election import NOW
+from holdfast.group.entries import Member
 from holdfast.group.leadership import Role
 from holdfast.group.peers import Peer, post
 from holdfast.group.progress import Appends, Progress
@@ -63,11 +64,11 @@ class Tenure:
             ms = core.config.election_ns // MILLISECOND
             return self._step_down(f"it has not heard a majority for {ms} ms", now, out)
         self._watch_commit(now, out)
-        log = core.log
-        if log.view_index <= log.commit and core.me is None:
+        log, me = core.log, core.me
+        if me is None and log.view_index <= log.commit:
             core.leadership.hand_over()
             self._must = True
-        elif self._should_go(now):
+        elif self._should_go(me, now):
             core.leadership.hand_over()
         return self._hand_over(now, out)
 
@@ -120,12 +121,12 @@ class Tenure:
                 post(out, [peer.node], ballot)
         return True
 
-    def _should_go(self, now: Nanos) -> bool:
+    def _should_go(self, me: Member | None, now: Nanos) -> bool:
         """Whether somebody else should lead, and can. One that is never to lead does so only until another has all."""
         core = self._core
         if core.delivery.suspended:
             return self._successor(now) is not None
-        if core.me is None or core.me.may_lead:
+        if me is None or me.may_lead:
             return False
         found = self._successor(now)
         return found is not None and found[1].match == core.log.last

@@ -191,7 +191,7 @@ class LaneSender:
             if self.name == "multicast":
                 # One packet is for all listeners: their rounds are in step, whenever each of them came.
                 turn, since_ns = divmod(now, self.period_ns)
-                self.next_at -= since_ns
+                self.next_at = now - since_ns + self.period_ns
                 self._turn = turn - 1
             return self._retries(now, signatures) or self._stable()
         self.next_at = now + self.focus_ns(signatures) - MILLISECOND

@@ -287,10 +287,9 @@ class LinkMachine(Machine):
                 self._reject(now, flow, frames, out)
                 continue
             flow.heard_at = now
+            # A hello asks for a session: it is no sign that there is one.
             if flow.ready and flow.carries and frames and type(frames[0]) is not Hello:
-                agreement.heard_at = (
-                    now  # a hello asks for a session: it is no sign that there is one
-                )
+                agreement.heard_at = now
             if not flow.proven:
                 flow.proven = self._touched = True
                 agreement.hello(now, flow)
