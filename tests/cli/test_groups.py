@@ -104,6 +104,9 @@ def test_a_replica_is_removed_and_let_in_again(domain: dict[str, Path]) -> None:
 def test_another_replica_leads_when_asked(domain: dict[str, Path]) -> None:
     leader = until(domain["n1"], lambda group: group["leader"])["leader"]
     other = next(name for name in domain if name != leader)
+    refused = holdfast("groups", "hand-over", domain[other], "book", other)
+    assert refused.returncode == 2
+    assert f"{leader} leads group 'book': ask there" in refused.stderr
     assert holdfast("groups", "hand-over", domain[leader], "book", other).returncode == 0
     until(domain[leader], lambda group: group["leader"] == other)
 

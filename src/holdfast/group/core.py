@@ -46,6 +46,7 @@ class Core:
         self.journal: Journal | None = None
         """Of a durable replica."""
         self._view: View | None = None
+        self._leader = ""
         self._quorum: tuple[View | None, int, int] = (None, -1, 0)
         """What `quorum` last found, for which view and which peers."""
 
@@ -92,7 +93,9 @@ class Core:
 
     def _count_quorum(self, view: View) -> int:
         if self.config.mode == "availability":
-            return min(view.majority, len(self.voters_here()) + 1)
+            mine = self.member_in(view)
+            here = len(self.voters_here()) + (mine is not None and mine.voter)
+            return max(1, min(view.majority, here))
         return self.true_majority(view)
 
     def true_majority(self, view: View) -> int:
@@ -102,14 +105,18 @@ class Core:
         return min(majority, len(view.voters) - ended) if ended < majority else majority
 
     def follow_view(self) -> bool:
-        """Look whether the view of the log has changed, and who the peers are then; True when it has."""
-        view = self.log.tail.view
-        if view is self._view:
+        """Look whether the view of the log has changed, and who the peers are then; True when it has.
+
+        A leader that removes itself is a peer until another one leads: it decides that, and hands over.
+        """
+        view, leader = self.log.tail.view, self.leadership.leader
+        if view is self._view and leader == self._leader:
             return False
-        self._view = view
+        self._view, self._leader = view, leader
         members, removed = ((), ()) if view is None else (view.members, view.removed)
         configured = [name for name in self.config.replicas if name not in removed]
-        self.peers.use((*(member.name for member in members), *configured))
+        names = [*(member.name for member in members), *configured]
+        self.peers.use([*names, leader] if leader else names)
         return True
 
     def new_term(self, term: int) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from random import Random
 from typing import Final
+from zlib import crc32
 
 from holdfast.group.core import Core
 from holdfast.group.entries import Member, View, decode_view, encode_data
@@ -29,8 +30,9 @@ EXCUSES_MAX: Final = 3
 """One that is always late is not excused for ever: then nobody would be elected on a machine that is too slow."""
 RELUCTANCE: Final = 4
 """So many time-outs a replica that should not lead waits for others to."""
-LEADERS: Final = 16
-"""In `availability` groups a term says whose it is: two sides of a cut never elect in the same one."""
+LIVES: Final = 1 << 32
+"""In `availability` groups the last bits of a term say whose it is: two sides of a cut do not elect in the same one.
+They must not depend on the view, which may be another on the other side."""
 
 
 class Election:
@@ -40,6 +42,7 @@ class Election:
         self._core = core
         self._rng = rng
         self._votes: dict[str, None] = {}
+        self._mine = crc32(core.node + core.life.to_bytes(8, "big"))
         self._due_ns: Nanos = NEVER
         self._patience_ns = self._draw()
         self._excuses = 0
@@ -107,9 +110,9 @@ class Election:
 
     def _was_voter(self) -> Member | None:
         """This replica before a change that takes its vote away, while nobody has decided that (Raft, thesis 4.2.2). If
-        its log is the longest nobody else can be elected. In `availability` groups terms are for voters only."""
+        its log is the longest nobody else can be elected."""
         log = self._core.log
-        if log.view_index <= log.commit or self._core.config.mode != "majority":
+        if log.view_index <= log.commit:
             return None
         return self._core.member_in(log.view_before)
 
@@ -140,9 +143,7 @@ class Election:
         term = self._core.leadership.term + 1
         if self._core.config.mode == "majority":
             return term
-        names = sorted(member.name for member in self._view().voters)
-        mine = names.index(self._core.name) if self._core.name in names else 0
-        return term + (mine - term) % LEADERS
+        return term + (self._mine - term) % LIVES
 
     def _view(self) -> View:
         view = self._core.log.tail.view

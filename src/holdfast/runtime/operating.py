@@ -28,10 +28,13 @@ def ask_group(driver: Driver, request: dict[str, Any]) -> dict[str, Any]:
     if verb in _NAMED and not name:
         raise MisuseError(f"to {verb} a replica its name is needed; nothing was done")
     unit = replica_unit(group)
-    if driver.core.turns.machine(unit) is None:
+    machine = driver.core.turns.machine(unit)
+    if machine is None:
         raise MisuseError(
             f"this node has no replica of a group {group!r}; ask a node that has one; nothing was done"
         )
+    if verb != "recover":
+        _check_leader(machine.status(), verb)  # type: ignore[attr-defined]  # replicas have one
     if verb == "end-ignoring":
         _check_criterion(driver, group, name)
     if not driver.offer(unit, VERBS[verb](name, bool(request.get("voter", True)))):
@@ -43,6 +46,18 @@ def ignoring(driver: Driver, group: str) -> list[dict[str, Any]]:
     """What the group ignores now, as far as the replica on this node knows: id, what, and how many more."""
     machine = driver.core.turns.machine(replica_unit(group))
     return list(machine.status()["ignoring"]) if machine is not None else []  # type: ignore[attr-defined]  # replicas have one
+
+
+def _check_leader(status: dict[str, Any], verb: str) -> None:
+    """Only who leads can do it, and what is asked of nobody would be forgotten."""
+    leader = status["leader"]
+    if not leader:
+        raise NotAccepted(
+            f"nobody leads group {status['group']!r}, as far as this replica knows; nothing was done; try again when "
+            "its status names a leader"
+        )
+    if verb == "hand-over" and status["state"] != "leading":
+        raise MisuseError(f"{leader} leads group {status['group']!r}: ask there; nothing was done")
 
 
 def _check_criterion(driver: Driver, group: str, name: str) -> None:

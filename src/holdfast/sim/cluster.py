@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 DOMAIN = "sim"
 PORT = 7400
 MTU = 1500
+ASK_AGAIN_NS = 500 * MILLISECOND
 
 
 class GroupPlan(msgspec.Struct, frozen=True):
@@ -223,8 +224,7 @@ class Cluster:
         unit = f"replica/{group}"
         match verb:
             case "add":
-                voter = host in self._groups[0].voter_names
-                self.world.hosts[self.leader()].give(unit, AddReplica(host, voter))
+                self._add(host)
             case "remove":
                 self.world.hosts[self.leader()].give(unit, RemoveReplica(host))
             case "hand-over":
@@ -234,6 +234,18 @@ class Cluster:
                 if survivor:
                     self.world.hosts[survivor].give(unit, Refound())
                 self.world.at(self.world.now + SECOND, self._restart_leftovers, group)
+
+    def _add(self, host: str) -> None:
+        """Ask to let a replica in, until it is: nobody may lead, or somebody who does not lead for long."""
+        group = self._groups[0]
+        leader = self.world.hosts[self.leader()]
+        for machine in replicas_of(leader) if leader.alive else ():
+            sight = look_at_replica(leader, machine)
+            if sight.group == group.name and sight.leading:
+                if sight.view is not None and sight.view.named(host) is not None:
+                    return
+                leader.give(f"replica/{group.name}", AddReplica(host, host in group.voter_names))
+        self.world.at(self.world.now + ASK_AGAIN_NS, self._add, host)
 
     def _restart_leftovers(self, group: str) -> None:
         """Replicas that remember a history which is over stand aside until somebody restarts them."""

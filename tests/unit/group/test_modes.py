@@ -9,7 +9,7 @@ import pytest
 from tests.unit.group.harness import World, leader, ready, settle
 from tests.unit.group.test_group import started, talk, texts
 
-from holdfast.group.ports import HandOver
+from holdfast.group.ports import HandOver, RemoveReplica
 from holdfast.types import MILLISECOND, SECOND
 from holdfast.wire.frames import Append, Appended, Payload
 
@@ -424,6 +424,42 @@ def test_two_sides_never_lead_in_the_same_term() -> None:
         for name, fact in world.events("leads"):
             assert leaders.setdefault((seed, fact.term), name) == name
     assert len(leaders) > 10
+
+
+def test_two_sides_with_different_views_never_lead_in_the_same_term() -> None:
+    """What a term says of its leader must not depend on the view: here the side of n2 has removed n1, which goes on."""
+    world = started(1, mode="availability", durability="durable")
+    split(world, ("n1",))
+    world.run(SECOND)
+    world.inject(leader(world), RemoveReplica("n1"))
+    world.run(SECOND)
+    assert [member["name"] for member in world.hosts["n2"].status["view"]] == ["n2", "n3"]
+    for name in ("n1", "n2", "n3", "n1", "n3", "n2") * 3:
+        world.restart(name)
+        world.run(SECOND)
+    leaders: dict[int, str] = {}
+    for name, fact in world.events("leads"):
+        assert leaders.setdefault(fact.term, name) == name
+    assert sorted(leaders.values()).count("n1") > 3
+    assert set(leaders.values()) == {"n1", "n2", "n3"}
+
+
+def test_a_leader_that_is_being_removed_and_is_not_heard_leads_once_more() -> None:
+    """n1's removal is in its log alone, so nobody else can be elected; and n2 has lost its memory."""
+    world = started(1, mode="availability")
+    settle(world, talk(world, ("n1",)))
+    world.drop = lambda sender, target, frame: isinstance(frame, Append)
+    world.inject("n1", RemoveReplica("n1"))
+    world.run(20 * MILLISECOND)
+    world.restart("n2")
+    world.run(400 * MILLISECOND)
+    assert [name for name, _ in world.events("steps down")] == ["n1"]
+    world.drop = None
+    world.send("n3", [b"after it"])
+    world.run(2 * SECOND)
+    assert world.hosts["n2"].messages[-1] == b"after it"
+    assert world.hosts["n1"].status["state"] == "removed"
+    assert [member["name"] for member in world.hosts["n3"].status["view"]] == ["n2", "n3"]
 
 
 def test_a_side_that_goes_on_alone_is_not_stopped_by_full_buffers() -> None:

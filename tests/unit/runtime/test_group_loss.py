@@ -23,10 +23,11 @@ from holdfast import (
     Replica,
     parse_config,
 )
-from holdfast.errors import MisuseError
+from holdfast.errors import MisuseError, NotAccepted
 from holdfast.group.loss import AgeInfo, ClusterStatus, RecoveryInfo, TransportInfo
 from holdfast.group.metadata import Indication
 from holdfast.group.ports import AskLoss, LossAnswered, Output, SnapshotTaken, TakeSnapshot, Tell
+from holdfast.runtime.operating import ask_group
 from holdfast.runtime.worker import AppWorker
 from holdfast.transports import Rule
 from holdfast.wire.frames import StreamId
@@ -281,3 +282,19 @@ def test_an_application_without_an_opinion_is_not_asked() -> None:
     assert answers(Plain(), AskLoss("replica/book", 7, loss_info()), count=1) == [
         LossAnswered(7, None)
     ]
+
+
+def test_what_only_a_leader_can_do_is_refused_while_nobody_leads() -> None:
+    """It would be forgotten, silently."""
+
+    async def run() -> None:
+        node = Domain().nodes["a"]
+        await node.start()
+        try:
+            request = {"group": "book", "verb": "add", "name": "b"}
+            with pytest.raises(NotAccepted, match=r"nobody leads group 'book'.*try again"):
+                ask_group(node._drive(), request)
+        finally:
+            await node.stop()
+
+    asyncio.run(run())
