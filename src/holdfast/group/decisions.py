@@ -354,7 +354,8 @@ class Decisions:
         if not left:
             self._finish(case)
             return
-        answer = self._policy.answer(self._info(case, left, now), tuple(case.refused))
+        tried = case.failing is not None
+        answer = self._policy.answer(self._info(case, left, now), tuple(case.refused), tried)
         assert answer is not None, "the last rule matches everything and is never refused"
         self._take(case, answer[0], answer[1], now, out)
 

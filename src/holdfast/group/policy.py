@@ -109,11 +109,17 @@ class Policy:
         self.decides_at_once = any(rule.at_once for rule in rules)
 
     def answer(
-        self, info: LossInfo, refused: tuple[str, ...] = (), at_once: bool = False
+        self,
+        info: LossInfo,
+        refused: tuple[str, ...] = (),
+        tried: bool = False,
+        at_once: bool = False,
     ) -> tuple[str, Action] | None:
-        """The first rule that matches and its action; steps in `refused` cannot be carried out now. None only when
-        `at_once` asks for a rule that decides before anything was tried, and the one that matches does not."""
+        """The first rule that matches and its action; steps in `refused` cannot be carried out now, nor what would end
+        in one of them after recovery was `tried`. None only when `at_once` asks for a rule that decides before anything
+        was tried, and the one that matches does not."""
         for number, (rule, action) in enumerate(self._rules, 1):
-            if action.do not in refused and rule.matches(info):
+            is_refused = action.do in refused or (tried and action.failing in refused)
+            if not is_refused and rule.matches(info):
                 return (f"rule {number}", action) if rule.at_once or not at_once else None
         return None

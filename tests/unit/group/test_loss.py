@@ -468,8 +468,12 @@ def test_a_leader_that_is_alone_is_told_so_and_may_not_suspend_itself() -> None:
     assert "0 other voters" in asked[1].refused
 
 
-def test_a_table_that_says_suspend_goes_on_with_its_next_rule_when_that_is_refused() -> None:
-    world = lossy(voters=2, policy=(Rule("suspend"), Rule("drop")))
+@pytest.mark.parametrize("says", ["suspend", "recover else suspend"])
+def test_a_table_that_says_suspend_goes_on_with_its_next_rule_when_that_is_refused(
+    says: str,
+) -> None:
+    """Else nothing that comes after it in the stream is ever delivered."""
+    world = lossy(voters=2, policy=(Rule(says, within_s=0.1), Rule("drop")))
     losing(world, range(2, 3), "n1", "n2")
     send(world, 3)
     delivered(world, [1, 3])

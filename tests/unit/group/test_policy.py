@@ -81,6 +81,13 @@ def test_the_first_rule_that_matches_decides() -> None:
     assert policy.answer(info(), refused=("suspend",)) == ("rule 3", DROP)
 
 
+def test_recovery_that_would_end_in_what_is_refused_is_tried_once() -> None:
+    policy = Policy((Rule("recover else suspend"), Rule("drop")))
+    fallback = RECOVER.otherwise(SUSPEND)
+    assert policy.answer(info(), refused=("suspend",)) == ("rule 1", fallback)
+    assert policy.answer(info(), refused=("suspend",), tried=True) == ("rule 2", DROP)
+
+
 def test_behind_every_table_what_may_come_back_is_waited_for_and_the_rest_dropped() -> None:
     policy = Policy(())
     nowhere = info(recovery=RecoveryInfo((), 0))
