@@ -4,6 +4,10 @@ An entry is needed while any replica's application has not processed it: until t
 for its messages. A replica that cannot be reached holds the others back for half a window; then it is left behind,
 and will be given a state when it is back. A replica that can be reached and is slow slows the sources down; only when
 its application stands still for long is it left behind too.
+
+One that takes a state needs everything that was ordered since that was taken, or it needs another state at once, and
+under steady load so for ever. So what comes after the state is kept for it as well, and full buffers slow the sources
+down, for as long as a replica may stand still. One that is not back by then is not waited for so soon again.
 """
 
 from __future__ import annotations
@@ -23,6 +27,8 @@ from holdfast.types import SECOND, Nanos, NodeId
 from holdfast.wire.frames import Freed, StreamId
 
 STREAMS_PER_FRAME: Final = 256
+MISSES_MAX: Final = 3
+"""Each time that a replica is not back in time doubles the time in which it is not waited for, so often."""
 REPEAT_NS: Final = SECOND
 """Everything that is free is said again this often: frames get lost, replicas come late."""
 
@@ -94,7 +100,7 @@ class Tally:
 
     def settle(self, progress: dict[str, Progress], now: Nanos, out: Outbox) -> dict[str, str]:
         """Free what everybody has applied, and say so, not too often. Who holds the others back too long, and why."""
-        free = self._free_upto = self._applied_by_all(progress)
+        free = self._free_upto = self._needed_by_nobody(progress, now, out)
         behind: dict[str, str] = {}
         if free < self._delivery.applied:
             behind = self._behind(progress, free, now)
@@ -110,6 +116,36 @@ class Tally:
         elif self._unsaid and now >= self._said_ns + self._config.free_period_ns:
             self._say(now, out)
         return behind
+
+    def _needed_by_nobody(self, progress: dict[str, Progress], now: Nanos, out: Outbox) -> int:
+        """Up to where the log is needed neither by a member that applies it nor by one that takes a state."""
+        free = self._applied_by_all(progress)
+        for other in progress.values():
+            if other.member.suspended:
+                free = min(free, self._kept_for(other, free, now, out))
+            else:
+                other.held = -1
+        return free
+
+    def _kept_for(self, other: Progress, free: int, now: Nanos, out: Outbox) -> int:
+        """Up to where nothing is kept for a suspended replica: for a while it is waited for."""
+        patience_ns = self._config.patience_ns
+        if not self._peers.is_here(other.member) or now < other.out_until_ns:
+            other.held = -1
+            return free
+        if other.held < 0:
+            if other.next > self._log.ground.index:
+                return free  # Its log goes on: what it will need it keeps itself.
+            other.held, other.held_ns = free, now
+        elif now - other.held_ns >= patience_ns:
+            other.held = -1
+            other.out_until_ns = now + (patience_ns << other.misses)
+            other.misses = min(other.misses + 1, MISSES_MAX)
+            detail = f"{other.member.name} was waited for while it took a state, and is not back"
+            self._core.fact("left behind", detail, now, out)
+            return free
+        # What it has in its log it does not ask for again, once it has a state.
+        return other.held if other.why else max(other.held, other.match)
 
     def _applied_by_all(self, progress: dict[str, Progress]) -> int:
         """By every member of the decided view that is not suspended (DESIGN, Groups, rule 6)."""
@@ -149,11 +185,11 @@ class Tally:
         """Why a replica need not be waited for; empty if it is to be."""
         if not self._peers.is_here(other.member):
             return "it cannot be reached"
+        if now - other.heard_ns >= self._config.lack_ns:
+            return f"it does not answer since {(now - other.heard_ns) // SECOND} s"
         stands_ns = now - other.moved_ns
         if stands_ns >= self._config.patience_ns:
             return f"its application stands still since {stands_ns // SECOND} s"
-        if not other.caught_up and self._streams.most_bytes() >= self._config.window_bytes * 3 // 4:
-            return "what is kept for it while it joins has become too much"
         return ""
 
     def _free(self, upto: int) -> None:

@@ -266,7 +266,7 @@ class Hearing:
         peer = self._core.peers.replica_at(node)
         if peer is None or self._core.leadership.leading:
             self._core.ignore("stranger")
-        elif frame.parts == 0:
+        elif frame.parts == 0 and not frame.request:
             self._joining.offered(peer, frame, now, out)
         else:
             self._joining.chunk(peer, frame, now, out)

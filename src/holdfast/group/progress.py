@@ -27,8 +27,8 @@ class Progress:
     """One other member of the view."""
 
     __slots__ = (
-        "applied", "caught_up", "failed", "heard_ns", "informed", "match", "member", "moved_ns", "next",
-        "out_until_ns", "sent_ns", "start", "told", "why",
+        "applied", "caught_up", "failed", "heard_ns", "held", "held_ns", "informed", "match", "member", "misses",
+        "moved_ns", "next", "out_until_ns", "sent_ns", "start", "told", "why",
     )  # fmt: skip
 
     def __init__(self, member: Member, last: int, now: Nanos) -> None:
@@ -50,6 +50,11 @@ class Progress:
         self.why = ""
         self.out_until_ns = 0
         """It was left behind: it is not waited for again before this."""
+        self.held = -1
+        """It is suspended, on its way back: what comes after this entry is kept for it, since when. -1: nothing is."""
+        self.held_ns = 0
+        self.misses = 0
+        """How often it did not come back in time."""
         self.told = -1
         """The commit index that it was last told."""
         self.heard_ns = now

@@ -131,6 +131,9 @@ class StateOut:
         elif self._unsure is not None and self._unsure[0].index > self._log.commit:
             # It has asked before and waits. Perhaps what the state is ahead by cannot be decided without it.
             self._give_ahead(giving, self._unsure, now, out)
+        elif self._taking is not None:
+            at_it = StateChunk(self._config.name, giving.transfer, 0, 0, 0, memoryview(b""))
+            post(out, [peer.node], at_it)
 
     def _begin(self, peer: Peer, frame: StateRequest, out: Outbox) -> None:
         """Somebody new asks. A state that is being given to another does as well, while the order goes on from it."""
@@ -265,6 +268,8 @@ class StateIn:
         self._kept: dict[bytes, bytes] = {}
         """Parts of a state that was begun elsewhere, by their digests."""
         self._tries = 0
+        self._until_ns: Nanos = 0
+        """So long a giver may say that its application is at it: two that are held up are worse than one."""
         self._due_ns = NEVER
 
     @property
@@ -282,6 +287,7 @@ class StateIn:
         self._transfer += 1
         self._least = least
         self.peer = peer
+        self._until_ns = now + self._config.patience_ns
         self._asked[0] = None
         self._next = 1
         self._ask(list(self._asked), now, out)
@@ -330,6 +336,9 @@ class StateIn:
     def chunk(self, peer: Peer, frame: StateChunk, now: Nanos, out: Outbox) -> Image | None:
         """A part has come; the image when it was the last one that lacked."""
         if peer != self.peer or frame.request != self._transfer or frame.part not in self._asked:
+            return None
+        if not frame.parts:
+            self._tries = 0 if now < self._until_ns else self._tries
             return None
         sound = 1 <= frame.head <= frame.parts <= self._parts_max and frame.index >= self._least
         if not self._parts and sound:

@@ -128,6 +128,8 @@ class GroupSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Replicas write messages down in their store, up to this much each, to recover lost ones from."""
     gone_s: float = 30.0
     """A source that cannot be reached for this long is not expected to bring anything back."""
+    patience_s: float = 10.0
+    """A replica whose application stands still, or that takes a state, may hold the others up for this long."""
 
 
 class LabConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -211,6 +213,7 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             policy=group.loss,
             recover_ns=int(group.recover_s * SECOND),
             gone_ns=int(group.gone_s * SECOND),
+            patience_ns=int(group.patience_s * SECOND),
             message_log_bytes=group.message_log_mb << 20,
         )
         return msgspec.structs.replace(
@@ -407,8 +410,10 @@ def _check_tls(config: NodeConfig, source: str) -> None:
 def _check_group(config: NodeConfig, group: GroupSection, source: str) -> None:
     if group.message_log_mb < 0:
         raise ConfigError(f"{source}: group {group.name!r}: message_log_mb is at least 0")
-    if group.recover_s <= 0 or group.gone_s <= 0:
-        raise ConfigError(f"{source}: group {group.name!r}: recover_s and gone_s are more than 0")
+    if min(group.recover_s, group.gone_s, group.patience_s) <= 0:
+        raise ConfigError(
+            f"{source}: group {group.name!r}: recover_s, gone_s and patience_s are more than 0"
+        )
     if group.window_mb < 1:
         raise ConfigError(f"{source}: group {group.name!r}: window_mb is at least 1")
     if group.durability == "durable" and not config.data:

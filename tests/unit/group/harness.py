@@ -235,6 +235,9 @@ class World:
         self.datagram_loss = datagram_loss
         self.delay_us = delay_us
         self.app_delay_us = (10, 200)
+        self.snapshot_ns = 0
+        self.restore_ns = 0
+        """How long applications need to give their state, and to take one, besides."""
         names = [f"n{k + 1}" for k in range(voters)], [f"l{k + 1}" for k in range(learners)]
         self.config = GroupConfig(
             name=GROUP, voters=tuple(names[0]), learners=tuple(names[1]), **settings
@@ -480,6 +483,10 @@ class World:
 
     def _schedule_app(self, host: Host) -> None:
         delay_ns = self.rng.randint(*self.app_delay_us) * MICROSECOND * host.slowness
+        if isinstance(host.unanswered[0], TakeSnapshot):
+            delay_ns += self.snapshot_ns
+        elif isinstance(host.unanswered[0], RestoreState):
+            delay_ns += self.restore_ns
         self.at(self.now + delay_ns, lambda: self._work(host))
 
     def _work(self, host: Host) -> None:

@@ -139,7 +139,8 @@ class StateRequest(Frame, frozen=True, gc=False, array_like=True, tag=45):
 
 class StateChunk(Frame, frozen=True, gc=False, array_like=True, tag=46):
     """A piece of a snapshot of the application and of what the group must know with it. The first `head` parts are what
-    the group must know, and the digests of all others. No parts at all: there is a state to be had, of this index."""
+    the group must know, and the digests of all others. No parts at all: there is a state to be had, of this index; or,
+    where it answers a request, the application is still at it."""
 
     group: str
     request: int
