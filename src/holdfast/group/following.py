@@ -22,6 +22,8 @@ class Following:
         self.release = Release(core.log, core.streams, core.delivery)
         self._answer: bool | None = None
         """What to answer the leader at the end of the turn; None: it has asked nothing."""
+        self._hint = 0
+        """With the answer no: where it should go on."""
         self._all_marks = False
         self._changed: dict[StreamId, None] = {}
         """The streams that the leader was not told of since something of them came."""
@@ -69,6 +71,9 @@ class Following:
         asks = not frame.entries and frame.commit <= core.waiting.leader_commit
         self._all_marks = self._all_marks or asks
         if not core.waiting.take(frame):
+            # Of all that does not fit in one turn the lowest place counts: what was sent after it cannot know of it.
+            hint = core.waiting.hint
+            self._hint = min(self._hint, hint) if self._answer is False else hint
             self._answer = False
             return
         if self._answer is None:
@@ -90,8 +95,7 @@ class Following:
     def restarted(self) -> None:
         """The log goes on from a state that was put in: the leader is to go on from there."""
         self._core.waiting.restart()
-        self._core.waiting.hint = self._core.waiting.end
-        self._answer = False
+        self._answer, self._hint = False, self._core.waiting.end
 
     # -- answers -------------------------------------------------------------------------------------------------
 
@@ -120,7 +124,7 @@ class Following:
             if now < self._due_ns:
                 return
         ok = self._answer is not False
-        hint = 0 if ok else core.waiting.hint
+        hint = 0 if ok else self._hint
         every, self._all_marks = self._all_marks, False
         ack = Appended(
             core.config.name, core.leadership.term, told[0], ok, hint, self._marks(every), told[1],

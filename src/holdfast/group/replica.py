@@ -210,8 +210,8 @@ class ReplicaMachine(Machine):
             core.waiting.diverged = False
             why = "another side of a cut has won: what was decided here is given up"
             log.restart_empty()
-            core.waiting.restart()
-            core.waiting.hint = 0
+            core.streams.need_all()
+            self._following.restarted()
         elif log.cut_at <= core.delivery.at.index:
             why = f"entries from {log.cut_at} on were delivered and are decided otherwise"
         else:

@@ -277,6 +277,12 @@ class Streams:
                 del self.streams[stream]
                 self.changed.pop(stream, None)
 
+    def need_all(self) -> None:
+        """The order is another one, from its beginning: what was let go of is needed again."""
+        for stream in self.streams.values():
+            stream.floor = 1
+            self.changed[stream.id] = None
+
     def holds(self, stream: StreamId, first: int, last: int) -> bool:
         found = self.streams.get(stream)
         return found is not None and found.held.covers(first, last + 1)

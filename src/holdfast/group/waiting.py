@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
+from holdfast.group.entries import decode_data
 from holdfast.group.log import Kind, Log, is_sound
 from holdfast.group.streams import Streams
 from holdfast.wire.frames import Append, Entry
@@ -149,6 +150,14 @@ class Waiting:
             if stream is not None and not self._streams.holds(stream, entry.first, entry.last):
                 break
             log.append(entries.popleft())
+            if entry.kind == Kind.OPEN:
+                self._opened(entry)
         decided = min(self.leader_commit, self.match)
         if decided > log.commit:
             log.commit_to(decided)
+
+    def _opened(self, entry: Entry) -> None:
+        """The order may begin the stream below what is held of it: that is a gap."""
+        stream = decode_data(entry).stream
+        if self._streams.get(stream) is not None:
+            self._streams.changed[stream] = None

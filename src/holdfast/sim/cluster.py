@@ -52,6 +52,8 @@ DOMAIN = "sim"
 PORT = 7400
 MTU = 1500
 ASK_AGAIN_NS = 500 * MILLISECOND
+RECOVER_S = 1.5
+"""A recovery that begins with the last fault must have ended, twice, before the run does."""
 
 
 class GroupPlan(msgspec.Struct, frozen=True):
@@ -297,6 +299,7 @@ class Cluster:
                     priorities=group.load.priorities,
                     loss=group.rules,
                     gone_s=group.gone_s,
+                    recover_s=RECOVER_S,
                     message_log_mb=group.message_log_mb,
                 )
             )

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from tests.unit.group.harness import node_id
 
+from holdfast.group.config import GroupConfig
+from holdfast.group.core import Core
+from holdfast.group.entries import Opened, encode_data
+from holdfast.group.following import Following
 from holdfast.group.log import Kind, Log
 from holdfast.group.streams import Streams
 from holdfast.group.waiting import WAITING_MAX, Waiting
+from holdfast.machine import Outbox
 from holdfast.wire.blocks import pack_block
-from holdfast.wire.frames import Append, Entry, Payload, StreamId
+from holdfast.wire.codec import decode_frame
+from holdfast.wire.frames import Append, Appended, Entry, MemberInfo, Payload, StreamId
 
 S = StreamId(b"s" * 16, 1, 0)
 
@@ -169,3 +176,39 @@ def test_what_waits_is_bounded() -> None:
     assert len(follower.waiting.entries) == WAITING_MAX
     assert not follower.take(append(1, WAITING_MAX + 10, 1))
     assert follower.waiting.hint == WAITING_MAX
+
+
+def test_of_frames_that_do_not_fit_in_one_turn_the_lowest_place_is_answered() -> None:
+    """The first one finds that our tail is an earlier leader's, those behind it only that they lie ahead. If that were
+    the answer, the leader would begin above the conflict again, and again."""
+    core = Core(GroupConfig("g", ("n1", "n2"), "n1"), node_id("n2"), "n2", 1)
+    leader = core.peers.up(node_id("n1"), MemberInfo(node_id("n1"), "n1", 1, ()))
+    for index in range(1, 6):
+        core.log.append(term_entry(1 if index < 3 else 2, index))
+    core.log.commit_to(2)
+    following, out = Following(core), Outbox()
+    following.append(leader, append(4, 5, 3, term_entry(4, 6), commit=9), 0, out)
+    following.append(leader, append(4, 8, 4, term_entry(4, 9), commit=9), 0, out)
+    following.settle(0, out)
+    sent = [decode_frame(data) for _, item, _ in out.downs for data in item.messages]
+    assert [(frame.ok, frame.hint) for frame in sent if isinstance(frame, Appended)] == [(False, 2)]
+
+
+def test_a_stream_that_the_order_begins_below_what_is_held_is_looked_at() -> None:
+    """As after another side of a cut has won: what was let go of here is a gap again."""
+    follower = Follower()
+    follower.hold(4, 6)
+    follower.streams.changed.clear()
+    follower.take(append(1, 0, 0, Entry(1, 1, 1, 0, Kind.OPEN, data=encode_data(Opened(S, 1)))))
+    assert list(follower.streams.changed) == [S]
+
+
+def test_what_was_let_go_of_is_taken_again_when_the_order_is_another() -> None:
+    """A side of a cut has lost, and the winner's order begins with what was delivered and forgotten here."""
+    follower = Follower()
+    follower.hold(1, 6)
+    follower.streams.streams[S].drop_below(5)
+    assert not follower.streams.take(payload(1, 4), 1)
+    follower.streams.need_all()
+    assert follower.streams.take(payload(1, 4), 1)
+    assert follower.streams.holds(S, 1, 6)
