@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from typer.core import TyperGroup
 
@@ -73,6 +74,8 @@ def _show(console: Console, group: dict[str, Any]) -> None:
         f"entries {group['last']} (decided {group['commit']}, applied {group['applied']}), lag {group['lag']}"
     )
     console.print(f"  digest {group['digest']}, memory {group['memory']}")
+    if group.get("no_state"):
+        console.print(f"  [red]gives no state:[/] {escape(group['no_state'])}")
     for title, table in (("members", _members(group)), ("streams", _streams(group))):
         if table.row_count:
             console.print(f"  {title}")

@@ -120,7 +120,8 @@ class Replica(ABC):
 
     @abstractmethod
     def snapshot(self) -> bytes:
-        """The whole state, as it is between two calls of `apply`."""
+        """The whole state, as it is between two calls of `apply`. An exception is reported, and who needs a state asks
+        another replica; this one goes on."""
 
     @abstractmethod
     def restore(self, state: bytes) -> None:
@@ -255,6 +256,8 @@ class SnapshotTaken(msgspec.Struct, frozen=True, gc=False):
     request: int
     index: int
     data: bytes
+    error: str = ""
+    """Why there is none."""
 
 
 class Restored(msgspec.Struct, frozen=True, gc=False):

@@ -192,7 +192,7 @@ class ReplicaMachine(Machine):
             self._say_stuck(now, out)
         if core.journal is not None:
             if core.journal.wants_state:
-                self._state_out.for_store(out)
+                self._state_out.for_store(now, out)
             core.journal.settle(out)
         self.deadline = min(
             self._leading.deadline(now) if leadership.leading else self._following.deadline(),
@@ -370,6 +370,7 @@ class ReplicaMachine(Machine):
             "lag": max(0, log.last + len(core.waiting.entries) - delivery.applied),
             "memory": self.memory,
             "outstanding": delivery.outstanding,
+            "no_state": self._state_out.problem,
             "streams": streams,
             "peers": {name: other.match for name, other in progress.items()},
             "gaps": len(core.recovery.gaps),

@@ -118,12 +118,15 @@ class StateOut:
         self._for_store = False
         self._unsure: tuple[Cursor, int, bytes] | None = None
         """A state that was taken at a place that is not decided yet."""
+        self.problem = ""
+        """Why there is no state to be had from this application; empty while there is one."""
+        self._retry_ns: Nanos = 0
 
     def asked(self, peer: Peer, frame: StateRequest, now: Nanos, out: Outbox) -> None:
         giving = self._giving.get(peer.name)
         if giving is None or giving.transfer != frame.request or giving.peer != peer:
             if frame.ranges and frame.ranges[0][0] == 0:
-                self._begin(peer, frame, out)
+                self._begin(peer, frame, now, out)
         elif not frame.ranges:
             del self._giving[peer.name]
         elif giving.snapshot is not None:
@@ -135,7 +138,7 @@ class StateOut:
             at_it = StateChunk(self._config.name, giving.transfer, 0, 0, 0, memoryview(b""))
             post(out, [peer.node], at_it)
 
-    def _begin(self, peer: Peer, frame: StateRequest, out: Outbox) -> None:
+    def _begin(self, peer: Peer, frame: StateRequest, now: Nanos, out: Outbox) -> None:
         """Somebody new asks. A state that is being given to another does as well, while the order goes on from it."""
         giving = _Giving(frame.request, peer)
         for other in self._giving.values():
@@ -145,7 +148,12 @@ class StateOut:
         self._giving[peer.name] = giving
         if giving.snapshot is not None:
             self._send(giving, giving.snapshot, frame.ranges, out)
-        elif self._taking is None and self._unsure is None:
+        else:
+            self._take_if_may(now, out)
+
+    def _take_if_may(self, now: Nanos, out: Outbox) -> None:
+        """One at a time, and not again at once after one that failed."""
+        if self._taking is None and self._unsure is None and now >= self._retry_ns:
             self._take(out)
 
     def _take(self, out: Outbox) -> None:
@@ -161,11 +169,10 @@ class StateOut:
         """Whether there is a state of which it is not known yet that it is decided."""
         return self._unsure is not None
 
-    def for_store(self, out: Outbox) -> None:
+    def for_store(self, now: Nanos, out: Outbox) -> None:
         """This replica wants a state for its own store: the next one that is taken is kept."""
         self._for_store = True
-        if self._taking is None and self._unsure is None:
-            self._take(out)
+        self._take_if_may(now, out)
 
     def taken(self, item: SnapshotTaken, now: Nanos, out: Outbox) -> None:
         """The application's state is here: everybody who waits gets it, once it is decided."""
@@ -173,9 +180,23 @@ class StateOut:
             return
         at, digest = self._taking
         self._taking = None
-        if not self._delivery.suspended:
+        self.problem = item.error or self._too_large(len(item.data))
+        if self.problem:
+            self._give_none(now, out)
+        elif not self._delivery.suspended:
             self._unsure = (at, digest, item.data)
             self.settle(now, out)
+
+    def _too_large(self, size: int) -> str:
+        limit = self._config.state_bytes
+        return f"a state has {size} bytes, at most {limit} are taken in" if size > limit else ""
+
+    def _give_none(self, now: Nanos, out: Outbox) -> None:
+        """The application has no state to give. Whoever waits for it asks another replica, and this one again."""
+        self._retry_ns = now + self._config.rejoin_ns
+        self._core.fact("no state", self.problem, now, out)
+        for name in [name for name, giving in self._giving.items() if giving.snapshot is None]:
+            del self._giving[name]
 
     def settle(self, now: Nanos, out: Outbox) -> None:
         """In `fast` groups a state may be ahead of what is decided: whoever has just asked for it waits."""

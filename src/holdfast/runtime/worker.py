@@ -132,7 +132,10 @@ class AppWorker:
                 else:
                     self._report()
                     self._do(job)
-            except Exception as error:  # noqa: BLE001 the application's own; it suspends this replica only
+            except Exception as error:  # the application's own; it suspends this replica only
+                log.exception(
+                    "group %s: the application failed at entry %d", self._group, job.index
+                )
                 self._failed = True
                 self._report()
                 self._answer(AppFailed(job.index, f"{type(error).__name__}: {error}"))
@@ -168,13 +171,26 @@ class AppWorker:
     def _do(self, job: TakeSnapshot | RestoreState | Tell) -> None:
         application = self._application
         if isinstance(job, TakeSnapshot):
-            self._answer(SnapshotTaken(job.request, job.index, application.snapshot()))
+            self._answer(self._snapshot(job))
         elif isinstance(job, RestoreState):
             application.restore(job.data)
             self._failed = False
             self._answer(Restored(job.index))
         else:
             application.on_decision(job.decision, self._context(job.log_ns, -job.index))
+
+    def _snapshot(self, job: TakeSnapshot) -> SnapshotTaken:
+        """What the application raises here has not changed its state."""
+        try:
+            state: object = self._application.snapshot()
+            if isinstance(state, bytes | bytearray | memoryview):
+                return SnapshotTaken(job.request, job.index, bytes(state))
+            error = f"snapshot() gave {type(state).__name__}, not bytes"
+            log.error("group %s: %s", self._group, error)
+        except Exception as problem:
+            error = f"snapshot() raised {type(problem).__name__}: {problem}"
+            log.exception("group %s: snapshot() failed", self._group)
+        return SnapshotTaken(job.request, job.index, b"", error)
 
     def _context(self, log_ns: Nanos, place: int, said: list[Output] | None = None) -> Context:
         """It follows from the place in the order and nothing else."""

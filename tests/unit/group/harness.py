@@ -148,6 +148,8 @@ class Host:
         self.member = MemberInfo(self.id, name, incarnation, ())
         self.app = App()
         self.frozen = False
+        self.no_state = False
+        """Its application cannot say its state."""
         """The application answers nothing while this is set."""
         self.slowness = 1
         """So many times longer than others the application takes for each thing that it is given."""
@@ -514,6 +516,8 @@ class World:
                     context.output(destination, payload)
             return Applied(effect.index, effect.size, tuple(context.outputs or ()))
         if isinstance(effect, TakeSnapshot):
+            if host.no_state:
+                return SnapshotTaken(effect.request, effect.index, b"", "deliberate")
             return SnapshotTaken(effect.request, effect.index, host.app.snapshot())
         if isinstance(effect, AskLoss):
             host.asked.append(effect.info)

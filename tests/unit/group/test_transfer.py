@@ -5,6 +5,8 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+import msgspec
+
 from holdfast.group.config import GroupConfig
 from holdfast.group.core import Core
 from holdfast.group.entries import Member, View, encode_data
@@ -259,3 +261,12 @@ def test_a_snapshot_that_is_overtaken_by_freeing_is_taken_again() -> None:
     pair.giver.taken(SnapshotTaken(first.request, first.index, STATE), 0, out)
     assert [type(effect) for effect, _ in out.effects] == [TakeSnapshot]
     assert out.downs == []
+
+
+def test_a_state_that_nobody_could_take_in_is_not_given() -> None:
+    """The receiver would refuse its first part, silently, and ask for ever."""
+    pair = Pair()
+    pair.giver._config = msgspec.structs.replace(CONFIG, state_bytes=len(STATE) - 1)
+    pair.run()
+    assert pair.image is None
+    assert pair.giver.problem == f"a state has {len(STATE)} bytes, at most {len(STATE) - 1} are taken in"  # fmt: skip

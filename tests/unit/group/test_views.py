@@ -401,6 +401,28 @@ def test_a_replica_gets_in_under_steady_load_however_long_its_state_takes(snapsh
     assert pour(world, "n1", rounds=200, watch=["n1"])[0] * 200 > 2 * WINDOW
 
 
+@pytest.mark.parametrize("broken", [("n1",), ("n1", "n2")])
+def test_an_application_that_cannot_say_its_state_harms_only_who_needs_it(
+    broken: tuple[str, ...],
+) -> None:
+    world = started(1)
+    sent = talk(world, ("n1", "n2"))
+    settle(world, sent)
+    for name in broken:
+        world.hosts[name].no_state = True
+    world.restart("n3")
+    sent += flow(world, ("n1", "n2"), lambda: world.now > 6 * SECOND, 20 * SECOND)
+    assert world.hosts["n1"].status["no_state"] == "deliberate"
+    assert {world.hosts[name].status["state"] for name in ("n1", "n2")} == {"leading", "following"}
+    assert parts(world, "n1")["n3"] == ("voter" if len(broken) == 1 else "learner")
+    asked = len(world.events("no state"))
+    assert 1 <= asked < 10, "not again at once"
+    for name in broken:
+        world.hosts[name].no_state = False
+    ready(world)
+    settle(world, sent)
+
+
 def test_a_suspended_replica_comes_back_under_steady_load() -> None:
     """As above, for one that was left behind while it was away, and takes long to put a state in."""
     world = started(1, durability="durable", patience_ns=SECOND)

@@ -131,3 +131,26 @@ def test_one_that_says_it_is_quick_and_is_not_gets_a_thread(
     assert answer == Applied(2, 1)
     assert [thread == threading.get_ident() for thread in application.threads] == [True, False]
     assert worker.close()
+
+
+@pytest.mark.parametrize(("given", "complaint"), [("text", "gave str"), (ValueError("no"), "raised ValueError: no")])  # fmt: skip
+def test_a_state_that_cannot_be_had_is_reported_and_the_application_goes_on(
+    given: Any, complaint: str
+) -> None:
+    class Broken(Quick):
+        quick = False
+
+        def snapshot(self) -> bytes:
+            if isinstance(given, Exception):
+                raise given
+            return given  # type: ignore[no-any-return]
+
+    got: Queue[Any] = Queue()
+    worker = AppWorker("book", Broken(), got.put)
+    worker.submit([TakeSnapshot("replica/book", 1, 7), job(8)])
+    taken = got.get(timeout=10)
+    assert isinstance(taken, SnapshotTaken)
+    assert (taken.request, taken.index, taken.data) == (1, 7, b"")
+    assert complaint in taken.error
+    assert got.get(timeout=10) == Applied(8, 1)
+    assert worker.close()
