@@ -133,7 +133,9 @@ def test_one_that_says_it_is_quick_and_is_not_gets_a_thread(
     assert worker.close()
 
 
-@pytest.mark.parametrize(("given", "complaint"), [("text", "gave str"), (ValueError("no"), "raised ValueError: no")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "complaint"), [("text", "gave str"), (ValueError("no"), "raised ValueError: no")]
+)
 def test_a_state_that_cannot_be_had_is_reported_and_the_application_goes_on(
     given: Any, complaint: str
 ) -> None:
