@@ -131,6 +131,14 @@ class Core:
 
     # -- messages ------------------------------------------------------------------------------------------------
 
+    @property
+    def is_tight(self) -> bool:
+        """Half of what may be held is held."""
+        return (
+            len(self.log) >= self.config.log_entries // 2
+            or self.streams.most_bytes() >= self.config.window_bytes // 2
+        )
+
     def know(self, stream: StreamId, number: int) -> None:
         """Number `number` of the stream exists somewhere."""
         self.streams.know(stream, number, self.log.tail.next.get(stream, 1))

@@ -153,7 +153,7 @@ class Tally:
         view = self._log.committed_view
         # A side that goes on alone cannot suspend the other one. It keeps what the other lacks while there is room, so
         # that it can be ordered again if the other side wins.
-        waits = self._config.mode == "majority" or not self._is_tight()
+        waits = self._config.mode == "majority" or not self._core.is_tight
         for member in view.members if view is not None else ():
             if member.suspended or member.name == self._core.name:
                 continue
@@ -166,16 +166,9 @@ class Tally:
             applied = min(applied, other.applied)
         return applied
 
-    def _is_tight(self) -> bool:
-        """Half of what may be held is held."""
-        return (
-            len(self._log) >= self._config.log_entries // 2
-            or self._streams.most_bytes() >= self._config.window_bytes // 2
-        )
-
     def _behind(self, progress: dict[str, Progress], free: int, now: Nanos) -> dict[str, str]:
         """Replicas that hold everybody back and need not be waited for, if there is need."""
-        if not self._is_tight():
+        if not self._core.is_tight:
             return {}
         slow = {name: other for name, other in progress.items() if other.applied <= free}
         gone = {name: self._why(other, now) for name, other in slow.items()}

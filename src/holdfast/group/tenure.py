@@ -1,10 +1,11 @@
-"""Whether a leader may stay. Three things end its term, besides a later one:
+"""Whether a leader may stay. Four things end its term, besides a later one:
 
 - it has not heard a majority for one election time-out: it may be the only one who hears it (DESIGN, Groups, rule 5);
 - it hears a majority, but nothing gets decided while work waits: heartbeats pass where larger frames do not;
+- its own application stands still while buffers are full: nobody else can say that it is not to be waited for;
 - somebody asked for it (`Leadership.hand_over`), or it is no voter any more.
 
-In the last two it hands over: it orders nothing more, waits until the successor has its whole log, and tells it to
+In all but the first it hands over: it orders nothing more, waits until the successor has its whole log, and tells it to
 campaign at once. One that is not taken over from in time steps down, or goes on if nothing is wrong with it.
 """
 
@@ -19,7 +20,7 @@ from holdfast.group.leadership import Role
 from holdfast.group.peers import Peer, post
 from holdfast.group.progress import Appends, Progress
 from holdfast.machine import Outbox
-from holdfast.types import MILLISECOND, NEVER, Nanos
+from holdfast.types import MILLISECOND, NEVER, SECOND, Nanos
 from holdfast.wire.frames import Ballot
 
 STALLS_MAX: Final = 5
@@ -36,6 +37,9 @@ class Tenure:
         self._moved_ns: Nanos = 0
         """When the commit index last grew, or nothing waited."""
         self._stalls = 0
+        self._applied = 0
+        self._applied_ns: Nanos = 0
+        """When its own application last moved, or had nothing to do."""
         self._wanted_ns: Nanos = NEVER
         """Since when it wants to hand over, and whether it has to: it cannot go on."""
         self._must = False
@@ -46,12 +50,12 @@ class Tenure:
 
     def begin(self, now: Nanos) -> None:
         self._commit = self._core.log.commit
-        self._moved_ns = self._grace_ns = self._heard_ns = now
+        self._moved_ns = self._applied_ns = self._grace_ns = self._heard_ns = now
         self._wanted_ns = NEVER
         self._must = False
 
     def was_late(self, now: Nanos) -> None:
-        self._grace_ns = self._moved_ns = now
+        self._grace_ns = self._moved_ns = self._applied_ns = now
 
     @property
     def handing_over(self) -> bool:
@@ -64,6 +68,7 @@ class Tenure:
             ms = core.config.election_ns // MILLISECOND
             return self._step_down(f"it has not heard a majority for {ms} ms", now, out)
         self._watch_commit(now, out)
+        self._watch_application(now, out)
         log, me = core.log, core.me
         if me is None and log.view_index <= log.commit:
             core.leadership.hand_over()
@@ -89,6 +94,20 @@ class Tenure:
             self._moved_ns = now
             if self._successor(now) is not None:
                 self._core.leadership.hand_over()
+                self._must = True
+
+    def _watch_application(self, now: Nanos, out: Outbox) -> None:
+        core = self._core
+        applied = core.delivery.applied
+        if applied != self._applied or applied >= core.log.commit:
+            self._applied, self._applied_ns = applied, now
+        elif now - self._applied_ns >= core.config.patience_ns:
+            stands_s = (now - self._applied_ns) // SECOND
+            self._applied_ns = now
+            if core.is_tight and not self.handing_over and self._successor(now) is not None:
+                what = f"its own application stands still since {stands_s} s"
+                core.fact("stalls", what, now, out)
+                core.leadership.hand_over()
                 self._must = True
 
     @property

@@ -401,6 +401,22 @@ def test_a_replica_gets_in_under_steady_load_however_long_its_state_takes(snapsh
     assert pour(world, "n1", rounds=200, watch=["n1"])[0] * 200 > 2 * WINDOW
 
 
+@pytest.mark.parametrize("name", ["n1", "n3"])
+def test_an_application_that_hangs_is_left_behind_whoever_it_is(name: str) -> None:
+    """The leader's as well: only another leader can say that it is not waited for any more."""
+    world = started(1, patience_ns=SECOND)
+    settle(world, talk(world, ("n1", "n2")))
+    world.hosts[name].frozen = True
+    few, _ = pour(world, "n2", rounds=300, watch=[])
+    assert few * 200 < 2 * WINDOW, "it is waited for"
+    world.run(3 * SECOND)
+    assert leader(world) != name
+    assert pour(world, "n2", rounds=300, watch=[])[0] * 200 > 4 * WINDOW
+    assert [member["name"] for member in world.hosts["n2"].status["view"] if member["suspended"]] == [name]  # fmt: skip
+    world.hosts[name].frozen = False
+    ready(world, 20 * SECOND)
+
+
 @pytest.mark.parametrize("broken", [("n1",), ("n1", "n2")])
 def test_an_application_that_cannot_say_its_state_harms_only_who_needs_it(
     broken: tuple[str, ...],
