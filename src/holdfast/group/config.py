@@ -65,8 +65,8 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An entry of the order covers about this much, so that the application is handed bounded batches."""
     log_entries: int = 1 << 16
     """The leader orders nothing more while its log holds this many entries."""
-    streams: int = 256
-    """Streams that a replica holds payload of at the same time."""
+    streams: int = 16_384
+    """Streams that a replica knows at the same time: as many sources may send at once."""
     state_bytes: int = 1 << 30
     """The largest state that is taken in from another replica."""
 

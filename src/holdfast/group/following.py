@@ -27,6 +27,8 @@ class Following:
         self._all_marks = False
         self._changed: dict[StreamId, None] = {}
         """The streams that the leader was not told of since something of them came."""
+        self._turn = 0
+        """How many streams it was told of, where they are too many for one answer."""
         self._told = (0, 0)
         """What the leader was last told: (match, applied)."""
         self._due_ns = NEVER
@@ -125,9 +127,10 @@ class Following:
                 return
         ok = self._answer is not False
         hint = 0 if ok else self._hint
-        every, self._all_marks = self._all_marks, False
+        marks, every = self._marks(self._all_marks)
+        self._all_marks = False
         ack = Appended(
-            core.config.name, core.leadership.term, told[0], ok, hint, self._marks(every), told[1],
+            core.config.name, core.leadership.term, told[0], ok, hint, marks, told[1],
             core.history, every, core.delivery.failed, (core.delivery.suspended or self.lacks(now))[:WHY_MAX],
         )  # fmt: skip
         post(out, [leader.node], ack)
@@ -135,18 +138,23 @@ class Following:
         self._told = told
         self._due_ns = NEVER
 
-    def _marks(self, every: bool) -> tuple[tuple[StreamId, int], ...]:
+    def _marks(self, every: bool) -> tuple[tuple[tuple[StreamId, int], ...], bool]:
         """The highest numbers held: of the streams that have changed since the last answer, and of all of them with
-        each sign of life."""
+        each sign of life, or by and by where they are too many. And whether that was all."""
         streams = self._core.streams.streams
-        names = streams if every else self._changed
-        marks = tuple(
-            (name, streams[name].top)
-            for name in list(names)[:MARKS_MAX]
-            if name in streams and streams[name].top
-        )
-        self._changed.clear()
-        return marks
+        names = [
+            n for n in (streams if every else self._changed) if n in streams and streams[n].top
+        ]
+        if len(names) <= MARKS_MAX:
+            self._changed.clear()
+        else:
+            begin = self._turn if self._turn < len(names) else 0
+            self._turn = begin + MARKS_MAX
+            every = every and self._turn >= len(names)
+            names = names[begin : self._turn]
+            for name in names:
+                self._changed.pop(name, None)
+        return tuple((name, streams[name].top) for name in names), every
 
     def deadline(self) -> Nanos:
         return self._due_ns

@@ -94,6 +94,8 @@ class Tally:
         self._unsaid: dict[StreamId, int] = {}
         self._free_upto = 0
         self._said_ns = 0
+        self._look_ns = 0
+        """Not every turn is worth a look at all streams."""
         self._repeat_ns = 0
         self._said = (-1, -1)
         """The number of the view that everybody was told, and who could be reached then."""
@@ -102,7 +104,8 @@ class Tally:
         """Free what everybody has applied, and say so, not too often. Who holds the others back too long, and why."""
         free = self._free_upto = self._needed_by_nobody(progress, now, out)
         behind: dict[str, str] = {}
-        if free < self._delivery.applied:
+        if free < self._delivery.applied and now >= self._look_ns:
+            self._look_ns = now + self._config.free_period_ns
             behind = self._behind(progress, free, now)
         if free > self._log.ground.index:
             self._free(free)

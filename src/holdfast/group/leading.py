@@ -17,7 +17,8 @@ from holdfast.machine import Outbox
 from holdfast.types import Nanos
 from holdfast.wire.frames import Appended
 
-MARKS_MAX = 64
+MARKS_MAX = 1024
+"""Streams that a replica says its highest number of in one answer."""
 """Streams that one acknowledgement speaks of."""
 
 

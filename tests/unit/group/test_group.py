@@ -10,7 +10,7 @@ from tests.unit.group.harness import World, leader, leading, node_id, ready, set
 from holdfast.group.log import Kind
 from holdfast.group.ports import Refound
 from holdfast.links.ports import Received
-from holdfast.types import MILLISECOND, SECOND
+from holdfast.types import MILLISECOND, SECOND, NodeId
 from holdfast.wire.blocks import pack_block
 from holdfast.wire.frames import (
     Append,
@@ -167,6 +167,25 @@ def test_what_only_one_replica_got_of_a_source_that_died_is_delivered_by_all() -
     world.kill("s1")
     settle(world, 1, limit_ns=5 * SECOND)
     assert world.hosts["n1"].messages == [b"will"]
+
+
+@pytest.mark.parametrize(("got_by", "count"), [(("n1", "n2", "n3"), 2000), (("n2",), 200)])
+def test_of_however_many_sources_everything_is_delivered(
+    got_by: tuple[str, ...], count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what only one replica got before they died: it tells the leader of all of them, by and by."""
+    monkeypatch.setattr("holdfast.group.following.MARKS_MAX", 64)
+    world = started(1, gone_ns=MILLISECOND)
+    block = memoryview(pack_block([b"one", b"two"]))
+    for k in range(count):
+        stream = StreamId(b"%016d" % k, 1, 0)
+        for name in got_by:
+            frame = Payload("book", stream, 1, 2, world.now, block)
+            world.inject(name, Received(NodeId(stream.source), [frame], world.now))
+    world.run_until(
+        lambda: all(len(host.messages) == 2 * count for host in world.hosts.values()), 10 * SECOND
+    )
+    settle(world, 2 * count)
 
 
 def test_a_restarted_source_is_a_new_stream() -> None:
