@@ -49,6 +49,8 @@ PAUSE_MAX_NS: Final = SECOND
 """Between an answer that settled nothing and the next question; doubles each time."""
 LOOK_NS: Final = 200 * MILLISECOND
 """How often it is looked for streams that are over."""
+STREAMS_PER_LOOK: Final = 256
+"""Where there are more streams, they are looked at less often."""
 
 
 class Stage(Enum):
@@ -161,7 +163,7 @@ class Decisions:
         self._informed = informed
         self._expire(now, out)
         if now >= self._look_ns:
-            self._look_ns = now + LOOK_NS
+            self._look_ns = now + LOOK_NS * (1 + len(self._core.log.tail.next) // STREAMS_PER_LOOK)
             if informed:
                 self._close_streams(now, out)
         if informed:
@@ -522,7 +524,8 @@ class Decisions:
             self._order.resume(criterion, "operator", now, out)
 
     def _close_streams(self, now: Nanos, out: Outbox) -> None:
-        """Close streams of lives that are over, the oldest first, when everything that is known of them is ordered."""
+        """Close streams of lives that are over, the oldest first, when everything that is known of them is ordered: a later
+        life of the node has been seen, or it has said goodbye."""
         tail, streams = self._core.log.tail, self._core.streams.streams
         lives: dict[tuple[bytes, int], list[StreamId]] = {}
         for stream in sorted(dict.fromkeys((*tail.next, *streams))):
@@ -532,8 +535,9 @@ class Decisions:
         for (source, _), streams_of in lives.items():
             peer = self._core.peers.at(NodeId(source))
             current = peer.incarnation if peer is not None else 0
+            newest = streams_of[-1].incarnation + self._core.recovery.has_left(NodeId(source))
             for stream in streams_of:
-                if stream.incarnation >= max(current, streams_of[-1].incarnation):
+                if stream.incarnation >= max(current, newest):
                     break
                 known[stream] = self._superseded.get(stream, now)
                 if not self._close(stream, known[stream], now, out):

@@ -64,6 +64,7 @@ class Release:
         """Forget entries from the oldest on, as long as they are free and were handed out here."""
         log = self._log
         free = log.ground.index
+        gone: dict[StreamId, int] = {}
         for index in range(free + 1, min(self._delivery.at.index, log.commit) + 1):
             entry = log.entry(index)
             if index > self.index and (
@@ -71,7 +72,13 @@ class Release:
             ):
                 break
             free = index
+            if entry.stream is not None:
+                gone[entry.stream] = entry.last
         log.trim(free)
+        for stream, last in gone.items():
+            found = self._streams.get(stream)
+            if found is not None:
+                found.drop_below(last + 1)
         self._streams.forget_over(log.ground)
         if len(self._upto) > 2 * STREAMS_PER_FRAME:
             known = log.ground.next
@@ -112,13 +119,20 @@ class Tally:
         if now >= self._repeat_ns or self._news() != self._said:
             self._repeat_ns = now + REPEAT_NS
             if free >= self._log.ground.index:
-                self._unsaid = {
-                    stream: number - 1 for stream, number in self._log.ground.next.items()
-                }
+                self._unsaid = self._all_free()
             self._say(now, out)
         elif self._unsaid and now >= self._said_ns + self._config.free_period_ns:
             self._say(now, out)
         return behind
+
+    def _all_free(self) -> dict[StreamId, int]:
+        """What is free of the streams whose sources can be told. To replicas the index of the log says it."""
+        at = self._peers.at
+        return {
+            stream: number - 1
+            for stream, number in self._log.ground.next.items()
+            if at(NodeId(stream.source)) is not None or stream.source == self._node
+        }
 
     def _needed_by_nobody(self, progress: dict[str, Progress], now: Nanos, out: Outbox) -> int:
         """Up to where the log is needed neither by a member that applies it nor by one that takes a state."""

@@ -20,6 +20,8 @@ from holdfast.wire.frames import Entry, StreamId
 
 NUMBER_MAX: Final = 1 << 60
 """No stream, log or order gets this far; a number above it is nonsense."""
+OVER_KEPT: Final = 1 << 16
+"""Of so many sources it is remembered which of their lives are over."""
 LIVES_KEPT: Final = 8
 """So many incarnations of a source are remembered; older ones are over, and what is left of them is not ordered."""
 
@@ -171,6 +173,8 @@ class Cursor:
         """This life of the source is over, and with it every earlier one."""
         key = (stream.source, stream.stream)
         self.over[key] = max(stream.incarnation, self.over.get(key, -1))
+        if len(self.over) > OVER_KEPT:
+            del self.over[next(iter(self.over))]
         for life in [s for s in self.next if (s.source, s.stream) == key and self.is_over(s)]:
             del self.next[life]
 

@@ -36,7 +36,7 @@ RESEND_BYTES: Final = 1 << 20
 """Another replica's request is answered with about this much; it asks again for the rest."""
 TOLD_MAX: Final = 4096
 """Priorities of single messages that are told to a leader that lacks them."""
-ABSENT_MAX: Final = 1024
+ABSENT_MAX: Final = 16_384
 SOURCE_TRIES: Final = 2
 """So often the source is asked before anybody else is."""
 PLACES: Final = ("source", "replica", "log")
@@ -124,6 +124,8 @@ class Recovery:
         """Messages that came after they were asked for, by what was asked last."""
         self._absent: dict[NodeId, Nanos] = {}
         """Nodes that could be reached once, and since when they cannot; those that said goodbye since ever."""
+        self._left: dict[NodeId, None] = {}
+        """Nodes that said goodbye: this life of them sends nothing more."""
         self.took_ns: Nanos = 2 * config.nack_delay_ns
         """How long recovery has taken lately, smoothed."""
 
@@ -224,8 +226,15 @@ class Recovery:
         """A node cannot be reached any more."""
         self._absent.pop(source, None)
         self._absent[source] = now - self._config.gone_ns if left else now
-        if len(self._absent) > ABSENT_MAX:
-            del self._absent[next(iter(self._absent))]
+        if left:
+            self._left[source] = None
+        for nodes in (self._absent, self._left):
+            if len(nodes) > ABSENT_MAX:
+                del nodes[next(iter(nodes))]
+
+    def has_left(self, source: NodeId) -> bool:
+        """Whether the node has said goodbye, and did not come back."""
+        return source in self._left
 
     def _close(self, stream: Stream, gap: Gap, now: Nanos, out: Outbox) -> None:
         del self.gaps[stream.id]
@@ -240,6 +249,7 @@ class Recovery:
     def source_back(self, source: NodeId, now: Nanos) -> None:
         """A source can be reached (again): it may have what nobody else has."""
         self._absent.pop(source, None)
+        self._left.pop(source, None)
         for stream, gap in self.gaps.items():
             if stream.source == source and self.source_is_here(stream):
                 for hole in gap.holes:

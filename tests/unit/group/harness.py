@@ -309,7 +309,8 @@ class World:
                 if other is not host and not self._is_cut(name, other.name):
                     self._join(host, other)
 
-    def kill(self, name: str) -> None:
+    def kill(self, name: str, left: bool = False) -> None:
+        """`left`: it has said goodbye."""
         host = self.hosts.pop(name)
         # Of what was not reported as written some may be there, in order.
         self._save(host, self.rng.randint(0, len(host.unwritten)))
@@ -317,7 +318,7 @@ class World:
         for other in list(self.hosts.values()):
             if not self._is_cut(name, other.name):
                 self._part(name, other.name)
-                self._later(other, link_unit(host.id), PeerDown(host.id, "killed"))
+                self._later(other, link_unit(host.id), PeerDown(host.id, "killed", left))
 
     def restart(self, name: str) -> None:
         self.kill(name)

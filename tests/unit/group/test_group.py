@@ -188,6 +188,26 @@ def test_of_however_many_sources_everything_is_delivered(
     settle(world, 2 * count)
 
 
+def test_sources_that_said_goodbye_are_forgotten() -> None:
+    """Else a group whose senders come and go, each under an id of its own, remembers all of them for ever."""
+    world = started(1, sources=20)
+    sent = talk(world, tuple(f"s{k + 1}" for k in range(20)), rounds=2)
+    settle(world, sent)
+    for k in range(20):
+        world.kill(f"s{k + 1}", left=k != 3)
+    world.run(3 * SECOND)
+    for name in ("n1", "n2", "n3"):
+        replica = world.hosts[name].replica
+        assert replica is not None
+        core = replica._core
+        assert list(core.log.tail.next) == [StreamId(node_id("s4"), 1, 0)], "it may come back"
+        assert len(core.streams.streams) == 1
+        assert not core.streams.most_bytes()
+    world.start("s1")
+    world.send("s1", [b"again"])
+    settle(world, sent + 1)
+
+
 def test_a_restarted_source_is_a_new_stream() -> None:
     world = started(1, sources=1)
     world.send("s1", [b"one", b"two"])
