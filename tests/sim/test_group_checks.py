@@ -511,7 +511,7 @@ def held(size: int) -> Streams:
 
 
 def many_streams() -> Streams:
-    streams = Streams(1 << 30, 1000)
+    streams = Streams(1 << 30, CONFIG.streams + 1)
     for number in range(CONFIG.streams + 1):
         streams.open(StreamId(b"x" * 16, number, 0))
     return streams

@@ -524,8 +524,8 @@ class Decisions:
             self._order.resume(criterion, "operator", now, out)
 
     def _close_streams(self, now: Nanos, out: Outbox) -> None:
-        """Close streams of lives that are over, the oldest first, when everything that is known of them is ordered: a later
-        life of the node has been seen, or it has said goodbye."""
+        """Close streams of lives that are over, the oldest first, when everything that is known of them is ordered.
+        A later life of the node has been seen, or it has said goodbye."""
         tail, streams = self._core.log.tail, self._core.streams.streams
         lives: dict[tuple[bytes, int], list[StreamId]] = {}
         for stream in sorted(dict.fromkeys((*tail.next, *streams))):
