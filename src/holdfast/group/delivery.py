@@ -42,6 +42,8 @@ class Delivery:
         """What the application has not processed yet: (index, bytes)."""
         self.at = Cursor()
         """How far entries have been handed out."""
+        self._looked = 0
+        """Up to here it was looked for outputs that have arrived."""
         self.digest = 0
         self.applied = 0
         self.outstanding = 0
@@ -56,6 +58,8 @@ class Delivery:
         """Hand over what is committed (in `fast` groups what is in the log), as much as may be outstanding."""
         log = self._log
         limit = log.last if self._fast and self._may_run_ahead() else log.commit
+        if self.kept.full:
+            self._look_ahead()
         while self.at.index < limit and self.outstanding < APPLY_MAX:
             if self.paused or self.kept.full:
                 break
@@ -81,6 +85,15 @@ class Delivery:
                     )  # fmt: skip
             self.at.advance(entry)
         self._settle()
+
+    def _look_ahead(self) -> None:
+        """That outputs have arrived stands in the order behind what waits for room: to wait for that were for ever."""
+        begin = max(self._looked, self.at.index) + 1
+        for entry in self._log.entries(begin, self._log.commit + 1 - begin):
+            if entry.kind == Kind.OUTPUTS:
+                marked = decode_data(entry)
+                self.kept.mark(marked.destination, (marked.position, marked.k))
+        self._looked = max(self._looked, self._log.commit)
 
     def _may_run_ahead(self) -> bool:
         """Not while a member awaits a state: what is left of states must not be risked, or in the end nobody has one.
@@ -130,7 +143,7 @@ class Delivery:
         delivered = dict(self.at.next)
         self.suspend(why)
         self.at = at.copy()
-        self.applied = at.index
+        self.applied = self._looked = at.index
         return delivered
 
     def restart(self, at: Cursor, digest: int, outputs: tuple[Output, ...] = ()) -> None:
@@ -143,7 +156,7 @@ class Delivery:
         self.suspended = ""
         self.failed = 0
         self.paused = False
-        self.applied = at.index
+        self.applied = self._looked = at.index
 
 
 def _decision(entry: Entry) -> Decision:

@@ -103,6 +103,8 @@ class Tally:
         self._said_ns = 0
         self._look_ns = 0
         """Not every turn is worth a look at all streams."""
+        self._full_ns = 0
+        """When outputs were last not taken: then all applications wait, and none is to blame."""
         self._repeat_ns = 0
         self._said = (-1, -1)
         """The number of the view that everybody was told, and who could be reached then."""
@@ -111,6 +113,8 @@ class Tally:
         """Free what everybody has applied, and say so, not too often. Who holds the others back too long, and why."""
         free = self._free_upto = self._needed_by_nobody(progress, now, out)
         behind: dict[str, str] = {}
+        if self._delivery.kept.full:
+            self._full_ns = now
         if free < self._delivery.applied and now >= self._look_ns:
             self._look_ns = now + self._config.free_period_ns
             behind = self._behind(progress, free, now)
@@ -197,7 +201,7 @@ class Tally:
             return "it cannot be reached"
         if now - other.heard_ns >= self._config.lack_ns:
             return f"it does not answer since {(now - other.heard_ns) // SECOND} s"
-        stands_ns = now - other.moved_ns
+        stands_ns = now - max(other.moved_ns, self._full_ns)
         if stands_ns >= self._config.patience_ns:
             return f"its application stands still since {stands_ns // SECOND} s"
         return ""

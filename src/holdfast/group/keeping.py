@@ -30,6 +30,16 @@ class Kept:
     def full(self) -> bool:
         return self.bytes >= self._limit
 
+    @property
+    def why_full(self) -> str:
+        """Who is waited for; empty while there is room."""
+        if not self.full:
+            return ""
+        name = max(
+            self.queues, key=lambda name: sum(len(payload) for _, payload in self.queues[name])
+        )
+        return f"{name} does not take its outputs, and no more of them are kept"
+
     def take(self, outputs: Iterable[Output], watermarks: Mapping[str, Id]) -> None:
         """The application has said these. What is known to have arrived is not kept: another replica was faster."""
         for output in outputs:

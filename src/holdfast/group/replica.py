@@ -357,7 +357,10 @@ class ReplicaMachine(Machine):
         return {
             "group": core.config.name,
             "state": self.state,
-            "why": delivery.suspended or self._leading.halted or self._stuck,
+            "why": delivery.suspended
+            or self._leading.halted
+            or self._stuck
+            or delivery.kept.why_full,
             "leader": core.leadership.leader,
             "term": core.leadership.term,
             "view": view_status(log.committed_view),

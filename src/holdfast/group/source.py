@@ -26,6 +26,7 @@ from holdfast.group.config import GroupConfig, log_unit, replica_unit, source_un
 from holdfast.group.metadata import Annotator, Note
 from holdfast.group.peers import Peers, post, post_bytes
 from holdfast.group.ports import Multicast, SourceRoom
+from holdfast.group.streams import PIECE_OVERHEAD
 from holdfast.links.ports import PeerDown, PeerUp, Received, SendDatagrams, link_unit
 from holdfast.machine import Machine, Outbox
 from holdfast.telemetry.facts import GroupFact
@@ -55,6 +56,11 @@ class _Sent(msgspec.Struct, frozen=True, gc=False):
     @property
     def last(self) -> int:
         return self.first + self.count - 1
+
+    @property
+    def size(self) -> int:
+        """As replicas count it, who have room for two windows: what is in ours must never be too much for them."""
+        return self.block_size + PIECE_OVERHEAD
 
     def frame(self, group: str, stream: StreamId) -> Payload:
         """The frame again; its block is a view of the bytes that are kept anyway."""
@@ -199,12 +205,12 @@ class SourceMachine(Machine):
     def _send(self, now: Nanos, out: Outbox) -> None:
         """Number what waits and send it, as far as the window allows."""
         sent: list[_Sent] = []
-        room = self._window - self._sent_bytes
+        room = self._room
         while self._queue and room > 0:
             for block, count, notes in self._pack(room):
                 sent.append(self._number(now, count, block, notes))
                 self._queue_bytes -= len(block) - HEAD
-                room -= len(block)
+                room = self._room
         if not sent:
             return
         nodes = [peer.node for peer in self._peers.replicas]
@@ -223,10 +229,13 @@ class SourceMachine(Machine):
         self.deadline = now + self._idle_delay_ns
 
     @property
-    def _window(self) -> int:
+    def _room(self) -> int:
         """Datagrams have no flow control of their own: fewer bytes are on their way at a time."""
-        config = self._config
-        return min(config.window_bytes, config.datagram_window) if self._datagrams else config.window_bytes  # fmt: skip
+        room = self._config.window_bytes - self._sent_bytes
+        if not self._datagrams:
+            return room
+        on_the_way = self._sent_bytes - PIECE_OVERHEAD * len(self._sent)
+        return min(room, self._config.datagram_window - on_the_way)
 
     def _pack(self, room: int) -> list[tuple[bytes, int, list[tuple[int, Note]]]]:
         """Take some of what waits, of about `room` bytes, as blocks of the size of a frame."""
@@ -266,7 +275,7 @@ class SourceMachine(Machine):
         self._created_ns = now
         self._sent.append(sent)
         self._lasts.append(self._last)
-        self._sent_bytes += len(block)
+        self._sent_bytes += sent.size
         return sent
 
     def _resend(
@@ -307,7 +316,7 @@ class SourceMachine(Machine):
             return
         self._freed = upto
         gone = bisect_right(self._lasts, upto)
-        self._sent_bytes -= sum(item.block_size for item in self._sent[:gone])
+        self._sent_bytes -= sum(item.size for item in self._sent[:gone])
         del self._sent[:gone], self._lasts[:gone]
 
     def _say_room(self, out: Outbox) -> None:

@@ -99,7 +99,8 @@ class Tenure:
     def _watch_application(self, now: Nanos, out: Outbox) -> None:
         core = self._core
         applied = core.delivery.applied
-        if applied != self._applied or applied >= core.log.commit:
+        waits = applied >= core.log.commit or core.delivery.kept.full
+        if applied != self._applied or waits:
             self._applied, self._applied_ns = applied, now
         elif now - self._applied_ns >= core.config.patience_ns:
             stands_s = (now - self._applied_ns) // SECOND

@@ -45,7 +45,7 @@ def longest_gap(world: World, watch: str, lasts_ns: int, senders: tuple[str, ...
 @pytest.mark.parametrize("how", ["kill", "isolate", "pause"])
 def test_a_leader_that_is_gone_is_replaced_within_half_a_second(how: str, seed: int) -> None:
     """L8, and the aim at the LAN preset: killed (SIGKILL), stopped (SIGSTOP), cut off."""
-    world = started(seed)
+    world = started(seed, window_bytes=1_000_000)
     talk(world, ("n2",), rounds=3)
     getattr(world, how)("n1")
     assert longest_gap(world, "n2", 2 * SECOND, ("n2", "n3")) < 500 * MILLISECOND
@@ -79,7 +79,7 @@ def test_a_paused_leader_finds_out_that_it_leads_no_more() -> None:
 
 def test_a_leader_that_sends_but_does_not_receive_is_replaced() -> None:
     """Rule 5. Its heartbeats arrive, so followers that honour any heartbeat would wait for it for ever."""
-    world = started(1)
+    world = started(1, window_bytes=1_000_000)
     world.drop = lambda sender, target, frame: target == "n1" and not isinstance(frame, Payload)
     assert longest_gap(world, "n3", 2 * SECOND, ("n2",)) < 800 * MILLISECOND
     assert leader(world) in ("n2", "n3")

@@ -179,6 +179,32 @@ def test_what_is_kept_is_bounded_and_holds_messages_back_not_outputs() -> None:
     assert world.hosts["s1"].source.held > 4000
 
 
+def test_a_destination_that_was_away_for_long_is_waited_for_and_then_all_goes_on() -> None:
+    """That its outputs have arrived stands in the order behind the messages that wait for room. Nobody is to blame for
+    standing still meanwhile."""
+    world = talking("till", output_bytes=2000, window_bytes=8000, patience_ns=SECOND)
+    for host in world.hosts.values():
+        host.takes_outputs = False
+    sent = 0
+    for _ in range(200):
+        if world.hosts["s1"].source.held < 4000:
+            world.send("s1", [b"%d" % sent])
+            sent += 1
+        world.run(20 * MILLISECOND)
+    statuses = [world.hosts[name].status for name in ("n1", "n2", "n3")]
+    assert all(status["lag"] > 0 for status in statuses)
+    assert {status["why"] for status in statuses} == {
+        "till does not take its outputs, and no more of them are kept"
+    }
+    for host in world.hosts.values():
+        host.takes_outputs = True
+    settle(world, sent)
+    world.run(2 * SECOND)
+    assert kept(world) == [{}, {}, {}]
+    assert not world.events("left behind") + world.events("stalls")
+    assert len(world.events("leads")) == 1
+
+
 def test_a_state_carries_the_outputs_that_nobody_has_yet() -> None:
     world = talking("node:s1")
     world.isolate("s1")

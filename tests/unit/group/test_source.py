@@ -9,6 +9,7 @@ from typing import Any
 from holdfast.group import GroupConfig, SourceMachine
 from holdfast.group.metadata import Note
 from holdfast.group.ports import Multicast, SourceRoom
+from holdfast.group.streams import PIECE_OVERHEAD, Streams
 from holdfast.links.ports import PeerUp, Received, SendChannel, SendDatagrams, link_unit
 from holdfast.machine import Outbox
 from holdfast.telemetry.facts import GroupFact
@@ -173,7 +174,9 @@ def test_impossible_and_foreign_numbers_free_nothing() -> None:
 def test_a_full_window_stops_sending_and_says_so() -> None:
     bench = Bench(payload_bytes=1000, window_bytes=10_000)
     bench.send(60, 100)
-    assert bench.rooms() == [6 * (8 + 10 * 104)], "another eighth of the window is worth a word"
+    assert bench.rooms() == [6 * (8 + 10 * 104 + PIECE_OVERHEAD)], (
+        "another eighth of the window is worth a word"
+    )
     bench.send(60, 100)
     assert bench.rooms()[-1] > 10_000
     sent = numbers(bench.frames(ONE))[-1][1]
@@ -257,7 +260,7 @@ def test_notes_travel_with_their_messages_whatever_frames_those_are_cut_into() -
 
 
 def test_notes_of_messages_that_wait_for_room_are_not_lost() -> None:
-    bench = Bench(payload_bytes=1000, window_bytes=8000, priorities=2)
+    bench = Bench(payload_bytes=1000, window_bytes=10_000, priorities=2)
     bench.give(Multicast([b"x" * 500] * 15))
     bench.give(Multicast([b"y" * 500] * 5, ((4, Note(0)),)))
     assert numbers(bench.frames(ONE))[-1] == (16, 17)
@@ -284,3 +287,14 @@ def test_what_was_kept_is_the_same_frame_again() -> None:
     first = bench.frames(ONE)
     again = bench.source._sent[0].frame("g", bench.source.stream)
     assert (bytes(again.block), again.about) == (bytes(first[0].block), first[0].about)
+
+
+def test_a_window_of_tiny_messages_fits_into_two_windows_of_a_replica() -> None:
+    """A replica that has no room for what its source has on the way takes it for lost."""
+    bench = Bench(window_bytes=500_000)
+    streams = Streams(2 * 500_000, 8)
+    for _ in range(3000):
+        bench.send(1, 1)
+        for frame in bench.frames(ONE):
+            assert streams.take(frame, 1)
+    assert bench.source.held >= 500_000
