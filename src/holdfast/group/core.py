@@ -45,8 +45,8 @@ class Core:
         """Frames that were not acted upon, by reason."""
         self.journal: Journal | None = None
         """Of a durable replica."""
-        self._view: View | None = None
-        self._leader = ""
+        self._peers_of: tuple[View | None, str, bool] = (None, "", True)
+        """What the peers follow from: the view of the log, who leads, and whether the view is decided."""
         self._quorum: tuple[View | None, int, int] = (None, -1, 0)
         """What `quorum` last found, for which view and which peers."""
 
@@ -107,16 +107,24 @@ class Core:
     def follow_view(self) -> bool:
         """Look whether the view of the log has changed, and who the peers are then; True when it has.
 
-        A leader that removes itself is a peer until another one leads: it decides that, and hands over.
+        Who is being removed is a peer until that is decided: it may be elected by those who have not heard of it. A
+        leader that removes itself is one until another leads: it decides that, and hands over.
         """
-        view, leader = self.log.tail.view, self.leadership.leader
-        if view is self._view and leader == self._leader:
+        log = self.log
+        key = (log.tail.view, self.leadership.leader, log.view_index <= log.commit)
+        if key[0] is self._peers_of[0] and key == self._peers_of:
             return False
-        self._view, self._leader = view, leader
-        members, removed = ((), ()) if view is None else (view.members, view.removed)
-        configured = [name for name in self.config.replicas if name not in removed]
-        names = [*(member.name for member in members), *configured]
-        self.peers.use([*names, leader] if leader else names)
+        self._peers_of = key
+        view, leader, is_decided = key
+        names = [] if view is None else [member.name for member in view.members]
+        removed = () if view is None else view.removed
+        names += [name for name in self.config.replicas if name not in removed]
+        before = None if is_decided else log.committed_view
+        if before is not None:
+            names += [member.name for member in before.members]
+        if leader:
+            names.append(leader)
+        self.peers.use(names)
         return True
 
     def new_term(self, term: int) -> None:

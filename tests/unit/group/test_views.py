@@ -14,7 +14,7 @@ from holdfast.group.entries import VOTERS_MAX, Member, View, decode_view, encode
 from holdfast.group.log import Kind
 from holdfast.group.ports import AddReplica, RemoveReplica
 from holdfast.types import MILLISECOND, SECOND
-from holdfast.wire.frames import Append, Appended, Payload, Seek, StateChunk
+from holdfast.wire.frames import Append, Appended, Ballot, Payload, Seek, StateChunk
 
 
 def parts(world: World, name: str) -> dict[str, str]:
@@ -94,8 +94,13 @@ def test_a_leader_that_is_removed_hands_over() -> None:
     world = started(1)
     sent = talk(world, ("n1", "n2"))
     settle(world, sent)
+    lost: list[Ballot] = []
+    world.drop = lambda _, __, frame: (
+        isinstance(frame, Ballot) and not lost and not lost.append(frame)
+    )
     world.inject("n1", RemoveReplica("n1"))
-    world.run_until(lambda: leader(world) in ("n2", "n3"), 20 * MILLISECOND)
+    world.run_until(lambda: leader(world) in ("n2", "n3"), 100 * MILLISECOND)
+    assert lost
     sent += flow(world, ("n2", "n3"), lambda: len(parts(world, "n2")) == 2)
     settle_without(world, "n1", sent)
     assert parts(world, "n2") == {"n2": "voter", "n3": "voter"}
@@ -126,6 +131,21 @@ def test_one_whose_removal_nobody_else_has_heard_of_can_still_be_elected() -> No
     world.run_until(lambda: bool(world.events("steps down")), SECOND)
     world.drop = None
     world.run_until(lambda: list(parts(world, "n3")) == ["n2", "n3"], 5 * SECOND)
+
+
+def test_one_whose_removal_is_not_decided_is_followed_by_who_wanted_to_remove_it() -> None:
+    """n1's entry that removes n2 reaches nobody. n2 is elected by n3; to n1 it must not be a stranger."""
+    world = started(1, never_lead=("n3",))
+    settle(world, talk(world, ("n1",)))
+    world.drop = lambda sender, _, frame: sender == "n1" and isinstance(frame, Append)
+    world.inject("n1", RemoveReplica("n2"))
+    world.run_until(lambda: leader(world) == "n2", 5 * SECOND)
+    world.drop = None
+    world.send("n3", [b"to all"])
+    world.run_until(
+        lambda: all(host.messages[-1] == b"to all" for host in world.hosts.values()), 5 * SECOND
+    )
+    assert list(parts(world, "n1")) == ["n1", "n2", "n3"]
 
 
 def test_the_last_voter_is_not_removed() -> None:
