@@ -27,6 +27,8 @@ from holdfast.types import SECOND, Nanos, NodeId
 from holdfast.wire.frames import Freed, StreamId
 
 STREAMS_PER_FRAME: Final = 256
+STREAMS_PER_PERIOD: Final = 64
+"""So many more streams of which something is free, and it is said so one period later."""
 MISSES_MAX: Final = 3
 """Each time that a replica is not back in time doubles the time in which it is not waited for, so often."""
 REPEAT_NS: Final = SECOND
@@ -125,7 +127,7 @@ class Tally:
             if free >= self._log.ground.index:
                 self._unsaid = self._all_free()
             self._say(now, out)
-        elif self._unsaid and now >= self._said_ns + self._config.free_period_ns:
+        elif self._unsaid and now >= self._said_ns + self._period_ns:
             self._say(now, out)
         return behind
 
@@ -230,20 +232,38 @@ class Tally:
         names = tuple(member.name for member in view.members) if view is not None else ()
         number = view.number if view is not None else 0
         is_news, self._said = self._news() != self._said, self._news()
-        nodes = {peer.node: None for peer in (self._peers.all if is_news else self._peers.replicas)}
-        for stream, _ in upto:
-            source = NodeId(stream.source)
-            if self._peers.at(source) is not None:
-                nodes[source] = None
         # A log that begins with a state may begin above what others have applied: that is not free for that.
         index = min(self._log.ground.index, self._free_upto)
+        group = self._config.name
+        replicas = [peer.node for peer in self._peers.replicas]
         for start in range(0, max(1, len(upto)), STREAMS_PER_FRAME):
             part = tuple(upto[start : start + STREAMS_PER_FRAME])
-            frame = Freed(self._config.name, part, number, names, index)
-            post(out, nodes, frame)
-            out.up(source_unit(self._config.name), Received(self._node, [frame], now))
+            frame = Freed(group, part, number, names, index)
+            post(out, replicas, frame)
+            out.up(source_unit(group), Received(self._node, [frame], now))
+        for node, own in self._by_source(upto, is_news).items():
+            post(out, [node], Freed(group, tuple(own), number, names, index))
+
+    def _by_source(
+        self, upto: list[tuple[StreamId, int]], is_news: bool
+    ) -> dict[NodeId, list[tuple[StreamId, int]]]:
+        """What nodes without a replica are told: each what concerns its own streams, and all of them what is news."""
+        peers = self._peers
+        told: dict[NodeId, list[tuple[StreamId, int]]] = {}
+        if is_news:
+            told = {peer.node: [] for peer in peers.all if peers.replica_at(peer.node) is None}
+        for stream, number in upto:
+            source = NodeId(stream.source)
+            if peers.at(source) is not None and peers.replica_at(source) is None:
+                told.setdefault(source, []).append((stream, number))
+        return told
+
+    @property
+    def _period_ns(self) -> Nanos:
+        """Every source is told by a frame of its own: where they are many, less often."""
+        return self._config.free_period_ns * (1 + len(self._unsaid) // STREAMS_PER_PERIOD)
 
     def deadline(self) -> Nanos:
         if self._unsaid:
-            return self._said_ns + self._config.free_period_ns
+            return self._said_ns + self._period_ns
         return self._repeat_ns

@@ -10,6 +10,7 @@ from tests.unit.group.test_group import FAST, started, talk, texts
 
 from holdfast.group.streams import PIECE_OVERHEAD
 from holdfast.types import MILLISECOND, SECOND
+from holdfast.wire.frames import Freed
 
 WINDOW = FAST["window_bytes"]
 
@@ -156,3 +157,22 @@ def test_a_quiet_group_costs_next_to_nothing() -> None:
     world.run(10 * SECOND)
     assert (world.turns_run - turns) / 10 / 3 < 120, "turns per second and node"
     assert (world.frames_sent - frames) / 10 / 3 < 40, "frames per second and node"
+
+
+def test_a_source_is_told_of_its_own_streams_only() -> None:
+    """Else what is said grows with the square of the number of sources."""
+    world = started(1, sources=30)
+    names = [f"s{k + 1}" for k in range(30)]
+    told: dict[str, set[bytes]] = {}
+
+    def listen(_sender: str, target: str, frame: object) -> bool:
+        if isinstance(frame, Freed):
+            told.setdefault(target, set()).update(stream.source for stream, _ in frame.upto)
+        return False
+
+    world.drop = listen
+    settle(world, talk(world, tuple(names), rounds=3))
+    world.run(2 * SECOND)
+    assert all(world.hosts[name].source.held == 0 for name in names)
+    assert {name: told[name] for name in names} == {name: {node_id(name)} for name in names}
+    assert len(told["n2"]) == 30
