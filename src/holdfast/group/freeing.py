@@ -18,7 +18,7 @@ from holdfast.group.config import source_unit
 from holdfast.group.core import Core
 from holdfast.group.delivery import Delivery
 from holdfast.group.log import Log
-from holdfast.group.peers import post
+from holdfast.group.peers import Peer, post
 from holdfast.group.progress import Progress
 from holdfast.group.streams import Streams
 from holdfast.links.ports import Received
@@ -110,6 +110,8 @@ class Tally:
         self._repeat_ns = 0
         self._said = (-1, -1)
         """The number of the view that everybody was told, and who could be reached then."""
+        self._told: dict[NodeId, tuple[Peer, int]] = {}
+        """Nodes without a replica: in which session they were told which view."""
 
     def settle(self, progress: dict[str, Progress], now: Nanos, out: Outbox) -> dict[str, str]:
         """Free what everybody has applied, and say so, not too often. Who holds the others back too long, and why."""
@@ -241,17 +243,28 @@ class Tally:
             frame = Freed(group, part, number, names, index)
             post(out, replicas, frame)
             out.up(source_unit(group), Received(self._node, [frame], now))
-        for node, own in self._by_source(upto, is_news).items():
+        unaware = self._unaware(number) if is_news else []
+        for node, own in self._by_source(upto, unaware).items():
             post(out, [node], Freed(group, tuple(own), number, names, index))
 
+    def _unaware(self, view: int) -> list[NodeId]:
+        """Nodes without a replica that were not told of this view in the session that they have now."""
+        before, self._told = self._told, {}
+        unaware: list[NodeId] = []
+        for peer in self._peers.all:
+            if self._peers.replica_at(peer.node) is None:
+                session, told = before.get(peer.node, (None, 0))
+                if session is not peer or told != view:
+                    unaware.append(peer.node)
+                self._told[peer.node] = (peer, view)
+        return unaware
+
     def _by_source(
-        self, upto: list[tuple[StreamId, int]], is_news: bool
+        self, upto: list[tuple[StreamId, int]], unaware: list[NodeId]
     ) -> dict[NodeId, list[tuple[StreamId, int]]]:
-        """What nodes without a replica are told: each what concerns its own streams, and all of them what is news."""
+        """What nodes without a replica are told: each what concerns its own streams, and what is news to it."""
         peers = self._peers
-        told: dict[NodeId, list[tuple[StreamId, int]]] = {}
-        if is_news:
-            told = {peer.node: [] for peer in peers.all if peers.replica_at(peer.node) is None}
+        told: dict[NodeId, list[tuple[StreamId, int]]] = {node: [] for node in unaware}
         for stream, number in upto:
             source = NodeId(stream.source)
             if peers.at(source) is not None and peers.replica_at(source) is None:

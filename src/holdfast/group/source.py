@@ -37,6 +37,8 @@ from holdfast.wire.frames import About, AnyFrame, Freed, Idle, Nack, Payload, St
 
 PACKED_AT_ONCE: Final = 8192
 """So many waiting messages are looked at in one go: a full buffer must not cost more than what leaves it."""
+QUIET: Final = 32
+"""So much less often a source speaks of whose messages all are free: there may be thousands of them."""
 RESEND_BYTES: Final = 1 << 20
 """One request to send again is answered with about this much; the rest is asked for again."""
 
@@ -139,7 +141,9 @@ class SourceMachine(Machine):
         """Nothing was sent for a while: say what the last number was."""
         nodes = [peer.node for peer in self._peers.replicas]
         self._say_idle(now, [*nodes, self._node] if self._replica else nodes, out)
-        delay_ns = min(2 * self._idle_delay_ns, self._config.idle_max_ns)
+        # Where everybody has everything there is nothing to be missed; it is said for those who begin anew.
+        calm = QUIET if self._freed == self._last else 1
+        delay_ns = min(2 * self._idle_delay_ns, self._config.idle_max_ns * calm)
         self._idle_delay_ns = delay_ns
         # A little apart, or all sources of a quiet group would speak at the same moment for ever.
         self.deadline = now + delay_ns + self._rng.randrange(delay_ns // 8 + 1)

@@ -6,6 +6,8 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
+import pytest
+
 from holdfast.group import GroupConfig, SourceMachine
 from holdfast.group.metadata import Note
 from holdfast.group.ports import Multicast, SourceRoom
@@ -298,3 +300,18 @@ def test_a_window_of_tiny_messages_fits_into_two_windows_of_a_replica() -> None:
         for frame in bench.frames(ONE):
             assert streams.take(frame, 1)
     assert bench.source.held >= 500_000
+
+
+@pytest.mark.parametrize(("freed", "least", "most"), [(2, 90, 120), (3, 3, 20)])
+def test_a_source_of_which_all_is_free_says_little(freed: int, least: int, most: int) -> None:
+    """There may be thousands of them; one that somebody may lack something of is heard every second."""
+    bench = Bench()
+    bench.send(3)
+    bench.free(freed)
+    bench.frames(ONE)
+    said = 0
+    while bench.source.deadline < 100 * SECOND:
+        bench.now = bench.source.deadline
+        bench.source.wake(bench.now, bench.out)
+        said += len(bench.frames(ONE, SYNC))
+    assert least <= said <= most
