@@ -43,6 +43,8 @@ class View(msgspec.Struct, frozen=True, array_like=True):
     members: tuple[Member, ...]
     removed: tuple[str, ...] = ()
     """Names that are let in again only when somebody adds them."""
+    founding: int = 0
+    """The history that it goes back to. Where an operator founds a group again nobody of the view before has a say."""
 
     def named(self, name: str) -> Member | None:
         for member in self.members:
@@ -64,12 +66,12 @@ class View(msgspec.Struct, frozen=True, array_like=True):
         if self.named(changed.name) is None:
             members.append(changed)
         removed = tuple(name for name in self.removed if name != changed.name)
-        return View(self.number + 1, tuple(members), removed)
+        return View(self.number + 1, tuple(members), removed, self.founding)
 
     def without(self, name: str) -> View:
         members = tuple(member for member in self.members if member.name != name)
         removed = tuple(other for other in self.removed if other != name)
-        return View(self.number + 1, members, (*removed, name)[-NAMES_MAX:])
+        return View(self.number + 1, members, (*removed, name)[-NAMES_MAX:], self.founding)
 
     def is_sound(self) -> bool:
         names = [member.name for member in self.members]

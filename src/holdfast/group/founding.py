@@ -88,7 +88,7 @@ class Founding:
             else:
                 voters.append(self._member(name, peer.node, peer.life))
         core.history = self._rng.getrandbits(60) | 1
-        self._write(View(1, tuple(voters)), 1)
+        self._write(View(1, tuple(voters), founding=core.history), 1)
         core.new_term(1)
         core.fact("founded", f"by {core.name}, with {', '.join(config.voters)}", now, out)
         return True
@@ -115,7 +115,8 @@ class Founding:
         me = self._member(core.name, core.node, core.life)
         core.history = self._rng.getrandbits(60) | 1
         core.new_term(core.leadership.term + 1)
-        self._write(View(view.number + 1, (me,)), core.leadership.term)
+        alone = View(view.number + 1, (me,), founding=core.history)
+        self._write(alone, core.leadership.term)
         core.fact("refounded", f"{core.name} goes on alone from entry {core.log.last}", now, out)
         return True
 

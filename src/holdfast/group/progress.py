@@ -61,6 +61,10 @@ class Progress:
         self.sent_ns = -1
 
 
+def _is_life(member: Member, node: bytes, life: int) -> bool:
+    return member.node == node and member.life == life
+
+
 class Appends:
     """Replication to all other members of the view, in one term."""
 
@@ -69,6 +73,8 @@ class Appends:
         self._config = core.config
         self._log = core.log
         self.progress: dict[str, Progress] = {}
+        self._leaving: dict[str, Progress] = {}
+        """Voters that a change takes out which is not decided: it is decided with them."""
         self._voters: list[Progress] = []
         """The other voters, and whether this replica is one."""
         self._is_voter = False
@@ -78,48 +84,57 @@ class Appends:
 
     def begin(self, now: Nanos) -> None:
         self.progress = {}
+        self._leaving = {}
         self.follow_view(now)
 
     def follow_view(self, now: Nanos) -> None:
         """The view of the log has changed. A new life of a replica has nothing of what the one before had."""
-        view = self._log.tail.view
-        before, self.progress = self.progress, {}
+        log = self._log
+        view = log.tail.view
+        known, self.progress = self._leaving | self.progress, {}
+        self._leaving = {}
         for member in view.members if view is not None else ():
-            if member.name == self._core.name:
-                continue
-            known = before.get(member.name)
-            same = known is not None and (known.member.node, known.member.life) == (
-                member.node,
-                member.life,
-            )
-            if known is None or not same:
-                known = Progress(member, self._log.last, now)
-            known.member = member
-            self.progress[member.name] = known
+            self._keep(member, known, self.progress, now)
+        decided = log.committed_view if log.view_index > log.commit else None
+        for member in decided.voters if decided is not None else ():
+            if member.name not in self.progress:
+                self._keep(member, known, self._leaving, now)
         self._voters = [progress for progress in self.progress.values() if progress.member.voter]
         me = view.named(self._core.name) if view is not None else None
         self._is_voter = me is not None and me.voter
         self._peers_seen = -1
 
+    def _keep(
+        self, member: Member, known: dict[str, Progress], into: dict[str, Progress], now: Nanos
+    ) -> None:
+        """Go on with what is known of this very life of a member, or begin."""
+        if member.name == self._core.name:
+            return
+        progress = known.get(member.name)
+        if progress is None or not _is_life(progress.member, member.node, member.life):
+            progress = Progress(member, self._log.last, now)
+        progress.member = member
+        into[member.name] = progress
+
     def here(self) -> list[tuple[Peer, Progress]]:
         peers = self._core.peers
         if self._peers_seen != peers.changed:
             self._peers_seen = peers.changed
-            self._here = [
-                (peer, progress)
-                for peer in peers.replicas
-                if (progress := self.progress.get(peer.name)) is not None
-                and peers.is_here(progress.member)
-            ]
+            self._here = self._reached(self.progress)
         return self._here
+
+    def _reached(self, members: dict[str, Progress]) -> list[tuple[Peer, Progress]]:
+        peers = self._core.peers
+        return [
+            (peer, progress)
+            for peer in peers.replicas
+            if (progress := members.get(peer.name)) is not None and peers.is_here(progress.member)
+        ]
 
     def of(self, peer: Peer) -> Progress | None:
         """What is known of a peer, if the view names this very life of it."""
-        progress = self.progress.get(peer.name)
-        if progress is None or (progress.member.node, progress.member.life) != (
-            peer.node,
-            peer.life,
-        ):
+        progress = self.progress.get(peer.name) or self._leaving.get(peer.name)
+        if progress is None or not _is_life(progress.member, peer.node, peer.life):
             return None
         return progress
 
@@ -172,17 +187,20 @@ class Appends:
         return agreed
 
     def _agreed_before(self, agreed: int) -> int:
-        """While a voter more is not decided, the voters before it must have everything, too.
+        """While a change of the voters is not decided, those before it must have everything, too.
 
-        They may go on without those of them whose lives have ended. A majority that is made of the new voter and of one
-        whose memory is lost then would have nobody in common with them, and what it decided would be lost.
+        Voters may go on without those of them whose lives have ended. A majority that has nobody in common with all the
+        others of the view before would be unknown to them: that of a new voter and one whose memory is lost then, or
+        that of one alone who removes the other of two and loses its memory.
         """
         before, view = self._log.committed_view, self._log.tail.view
         assert view is not None, "a leader has a view"
-        if before is None or self._config.mode == "availability":
+        if self._config.mode == "availability":
             return agreed
-        known = {(voter.node, voter.life) for voter in before.voters}
-        if all((voter.node, voter.life) in known for voter in view.voters):
+        if before is None or before.founding != view.founding:
+            return agreed
+        lives = [{(voter.node, voter.life) for voter in one.voters} for one in (before, view)]
+        if lives[0] == lives[1]:
             return agreed
         living = [voter for voter in before.voters if not self._core.peers.has_ended(voter)]
         matches = sorted((self._match(voter) for voter in living), reverse=True)
@@ -194,12 +212,11 @@ class Appends:
         """Up to where this very life of a replica has the log."""
         if member.name == self._core.name:
             return self._core.stable
-        progress = self.progress.get(member.name)
-        same = progress is not None and (progress.member.node, progress.member.life) == (
-            member.node,
-            member.life,
-        )
-        return progress.match if progress is not None and same else 0
+        for known in (self.progress, self._leaving):
+            progress = known.get(member.name)
+            if progress is not None and _is_life(progress.member, member.node, member.life):
+                return progress.match
+        return 0
 
     def contact_ns(self, now: Nanos) -> Nanos:
         """How long ago a majority was last heard."""
@@ -229,7 +246,10 @@ class Appends:
         # term that a crash would make it forget.
         at_once = journal is None or journal.durable_term == self._core.leadership.term
         frames: dict[tuple[int, int], bytes] = {}
-        for peer, progress in self.here():
+        reached = self.here()
+        if self._leaving:
+            reached = [*reached, *self._reached(self._leaving)]
+        for peer, progress in reached:
             batch: list[bytes] = []
             for prev, count in self._due(progress, now):
                 key = (prev, count)

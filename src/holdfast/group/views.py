@@ -1,8 +1,9 @@
 """Who is in the group: the leader's part. One change at a time, each an entry of the log.
 
 A change takes one step: a voter more, a voter less, or none of both. So any majority before it and any after it
-have a voter in common, and no joint configurations are needed; what people do in one go (replacing a replica) is not
-worse off with two entries. Majorities are those of the view in the log, decided or not; what is kept for whom, and
+have a voter in common; what people do in one go (replacing a replica) is not worse off with two entries. Because lives
+that have ended are not waited for, that is not enough: a change of the voters is decided by those before it as well
+(`Appends`). Majorities are those of the view in the log, decided or not; what is kept for whom, and
 who is asked, follows the decided one. No change before the leader's term has decided something and a majority has said
 what it holds (DESIGN, Groups, rule 6): a change of an earlier term that is still under way is settled by then.
 
@@ -148,11 +149,12 @@ class Membership:
             changed = msgspec.structs.replace(
                 member, voter=member.voter and request.voter, promote=request.voter and not member.voter
             )  # fmt: skip
-            return (
-                (view.with_member(changed), f"{name} changes its part")
-                if changed != member
-                else None
-            )
+            if changed == member:
+                return None
+            next_view = view.with_member(changed)
+            if member.voter and not changed.voter and not self._can_decide(view, next_view, name):
+                return None
+            return next_view, f"{name} changes its part"
         peer = request.peer
         if peer is None or self._core.peers.named(name) != peer or len(view.members) >= NAMES_MAX:
             return None
@@ -172,16 +174,24 @@ class Membership:
         if member is None or (member.voter and len(view.voters) == 1):
             return None
         left = view.without(name)
-        here = [v for v in left.voters if v.name == self._core.name or self._core.peers.is_here(v)]
-        needed = self._core.true_majority(left)
-        if member.voter and len(here) < needed:
-            # It would take effect at once, for majorities, and then nobody could decide it.
-            self._refused = (
-                f"{name} is not removed: {len(here)} of the voters that are left can be reached, "
-                f"{needed} are needed"
-            )
+        if member.voter and not self._can_decide(view, left, name):
             return None
         return left, f"{name} is removed"
+
+    def _can_decide(self, view: View, left: View, name: str) -> bool:
+        """Whether a voter less can be decided: that takes those before and those after. A view counts at once, for
+        majorities, and if too few of them can be reached nobody could decide anything."""
+        core = self._core
+        for voters, one in (("that are left", left), ("there are now", view)):
+            here = [v for v in one.voters if v.name == core.name or core.peers.is_here(v)]
+            needed = core.true_majority(one)
+            if len(here) < needed:
+                self._refused = (
+                    f"{name} keeps its vote: {len(here)} of the voters {voters} can be reached, "
+                    f"{needed} are needed"
+                )
+                return False
+        return True
 
     def _step(
         self, view: View, name: str, progress: Progress, now: Nanos

@@ -112,7 +112,7 @@ def test_nobody_is_removed_when_those_that_are_left_could_not_decide_it() -> Non
     world.kill("n2")
     world.inject("n1", RemoveReplica("n1"))
     world.run(SECOND)
-    assert "n1 is not removed" in world.events("stays")[0][1].detail
+    assert "n1 keeps its vote: 1 of the voters that are left" in world.events("stays")[0][1].detail
     world.send("n3", [b"on"])
     world.run_until(lambda: world.hosts["n3"].messages == [b"on"], SECOND)
     world.start("n2")
@@ -131,6 +131,41 @@ def test_one_whose_removal_nobody_else_has_heard_of_can_still_be_elected() -> No
     world.run_until(lambda: bool(world.events("steps down")), SECOND)
     world.drop = None
     world.run_until(lambda: list(parts(world, "n3")) == ["n2", "n3"], 5 * SECOND)
+
+
+def test_one_of_two_voters_is_not_removed_by_the_other_alone() -> None:
+    """n2 would not know of it, see that n1's life has ended, and go on alone without what n1 had decided."""
+    world = started(1, voters=2)
+    settle(world, talk(world, ("n1",)))
+    world.drop = lambda sender, _, frame: sender == "n1" and isinstance(frame, Append)
+    world.inject("n1", RemoveReplica("n2"))
+    world.run(20 * MILLISECOND)
+    world.send("n1", [b"not decided"])
+    world.run(20 * MILLISECOND)
+    assert [name for name, _ in world.events("view")] == ["n1"]
+    assert world.hosts["n1"].messages[-1] != b"not decided"
+    world.restart("n1")
+    world.drop = None
+    ready(world)
+    assert list(parts(world, "n2")) == ["n1", "n2"]
+
+
+@pytest.mark.parametrize("how", ["remove", "make it a learner"])
+def test_a_vote_is_taken_only_where_the_voters_there_are_can_decide_it(how: str) -> None:
+    world = started(1, voters=2)
+    settle(world, talk(world, ("n1",)))
+    item = RemoveReplica("n2") if how == "remove" else AddReplica("n2", voter=False)
+    world.isolate("n2")
+    world.run(MILLISECOND)
+    world.inject("n1", item)
+    world.run(50 * MILLISECOND)
+    (event,) = world.events("stays")
+    assert "n2 keeps its vote: 1 of the voters there are now can be reached, 2" in event[1].detail
+    world.heal_all()
+    world.run(50 * MILLISECOND)
+    world.inject("n1", item)
+    world.run_until(lambda: parts(world, "n1").get("n2") != "voter", SECOND)
+    settle_without(world, "n2", 50)
 
 
 def test_one_whose_removal_is_not_decided_is_followed_by_who_wanted_to_remove_it() -> None:
