@@ -119,7 +119,7 @@ class Core:
         names = [] if view is None else [member.name for member in view.members]
         removed = () if view is None else view.removed
         names += [name for name in self.config.replicas if name not in removed]
-        before = None if is_decided else log.committed_view
+        before = None if is_decided else log.view_before
         if before is not None:
             names += [member.name for member in before.members]
         if leader:

@@ -53,6 +53,8 @@ class Delivery:
         """The entry at which the application failed; 0 while it works."""
         self.paused = False
         """A state is being put in: the application must not see anything else."""
+        self._given_up = -1
+        """Where the application stood when this replica gave up waiting for it."""
 
     def hand_out(self, now: Nanos, out: Outbox) -> None:
         """Hand over what is committed (in `fast` groups what is in the log), as much as may be outstanding."""
@@ -130,6 +132,15 @@ class Delivery:
     def _settle(self) -> None:
         """Entries without messages are applied as soon as those before them are."""
         self.applied = self._out[0][0] - 1 if self._out else self.at.index
+
+    def give_up(self) -> None:
+        """The application hangs. Until it moves, others are told not to wait for it."""
+        self._given_up = self.applied
+
+    @property
+    def trouble(self) -> str:
+        """Why this replica should be left behind; empty while all is well."""
+        return self.suspended or ("its application hangs" if self._given_up == self.applied else "")
 
     def suspend(self, why: str, failed: int = 0) -> None:
         self.suspended = why

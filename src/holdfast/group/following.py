@@ -131,7 +131,7 @@ class Following:
         self._all_marks = False
         ack = Appended(
             core.config.name, core.leadership.term, told[0], ok, hint, marks, told[1],
-            core.history, every, core.delivery.failed, (core.delivery.suspended or self.lacks(now))[:WHY_MAX],
+            core.history, every, core.delivery.failed, (core.delivery.trouble or self.lacks(now))[:WHY_MAX],
         )  # fmt: skip
         post(out, [leader.node], ack)
         self._answer = None

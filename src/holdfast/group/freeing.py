@@ -58,7 +58,8 @@ class Release:
 
     def _drop(self, stream: StreamId) -> None:
         found = self._streams.get(stream)
-        if found is not None:
+        # What was handed out before it was decided may be undone, and is read again then.
+        if found is not None and self._delivery.at.index <= self._log.commit:
             upto = self._upto[stream] + 1
             found.drop_below(min(upto, self._delivery.at.next.get(stream, upto)))
 

@@ -118,12 +118,18 @@ class Hearing:
 
     def _nack(self, _now: Nanos, peer: NodeId, frame: Nack, out: Outbox) -> None:
         core, stream = self._core, frame.stream
-        if stream.source == core.node and stream.incarnation == core.incarnation:
-            return  # the source's own business
         if core.peers.replica_at(peer) is None:
             core.ignore("stranger")
-        else:
-            core.recovery.answer(frame, peer, out)
+            return
+        held = core.streams.get(stream)
+        if stream.source == core.node and stream.incarnation == core.incarnation:
+            # What the source has is its own business. Another side of a cut may have told it that more is free.
+            gone = held.origin - 1 if held is not None else 0
+            ranges = tuple(
+                (first, min(last, gone)) for first, last in frame.ranges if first <= gone
+            )
+            frame = Nack(frame.group, stream, ranges)
+        core.recovery.answer(frame, peer, out)
 
     def _lost(self, _now: Nanos, peer: NodeId, frame: Lost, out: Outbox) -> None:
         core = self._core
@@ -159,7 +165,7 @@ class Hearing:
     # -- who leads ---------------------------------------------------------------------------------------------------
 
     def _ballot(self, now: Nanos, node: NodeId, frame: Ballot, out: Outbox) -> None:
-        peer = self._core.peers.replica_at(node)
+        peer = self._core.peers.at(node)  # it may have been let in since we last heard who is
         if peer is None:
             self._core.ignore("stranger")
         elif self._election.asked(peer, frame, now, out):
@@ -210,7 +216,7 @@ class Hearing:
 
     def _append(self, now: Nanos, node: NodeId, frame: Append, out: Outbox) -> None:
         core = self._core
-        peer = core.peers.replica_at(node)
+        peer = core.peers.at(node)  # as above
         if peer is None:
             core.ignore("stranger")
         elif not 0 < frame.term < NUMBER_MAX or not 0 < frame.history < NUMBER_MAX << 1:
@@ -230,6 +236,8 @@ class Hearing:
         if frame.history == core.history:
             return True
         core.ignore("another history")
+        if core.peers.replica_at(peer.node) is None:
+            return False
         led = core.leadership.leading or core.leadership.is_led(now, 4 * core.config.election_ns)
         if not led and not core.delivery.suspended:
             why = f"{peer.name} leads another history of the group; restart this replica to join it"

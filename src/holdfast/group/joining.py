@@ -159,7 +159,10 @@ class Joining:
         if image is None or self._image is not None:
             return
         suspended = bool(core.delivery.suspended)
-        takes = suspended or image.begin.index > core.log.last
+        begin = image.begin
+        ours = core.log.term_at(begin.index)
+        # Our log may be long and wrong, and the leader's may not go back to where they part.
+        takes = suspended or begin.index > core.log.last or ours not in (None, begin.term)
         if image.history != core.history or image.index < self._least() or not takes:
             # What was delivered after it would be delivered again, or is there anyway.
             core.ignore("old state")
@@ -200,6 +203,8 @@ class Joining:
         emptied = core.log.restart(at)
         core.recovery.forget()
         core.streams.forget_over(at)
+        if emptied:
+            core.streams.need_all()
         for stream in core.streams.streams.values():
             stream.drop_below(at.next.get(stream.id, 1))
             core.streams.changed[stream.id] = None

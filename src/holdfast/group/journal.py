@@ -182,6 +182,8 @@ class Journal:
     def _write_log(self, out: Outbox) -> None:
         log = self._core.log
         if log.cut_at:
+            if log.cut_at <= max(self.state_index, self._state_at.index):
+                self._give_up_state(out)
             if log.cut_at <= self._logged:
                 out.write(Erase(self._log_table, _INDEX.pack(log.cut_at), _END))
                 out.write(Put(self._log_table, _INDEX.pack(log.cut_at), _encode(())))
@@ -214,6 +216,12 @@ class Journal:
         self._erase_below(self._state_at, out)
         self._state = None
         self.state_index = index
+
+    def _give_up_state(self, out: Outbox) -> None:
+        """What is on disk, or on its way there, is after entries that another side of a cut has decided otherwise."""
+        out.write(Erase(self._vote_table, _WHOLE, _WHOLE + b"\0"))
+        out.write(Erase(self._state_table, b"", _END))
+        self._state, self._state_at, self.state_index = None, Cursor(), 0
 
     def _erase_below(self, at: Cursor, out: Outbox) -> None:
         below = 0

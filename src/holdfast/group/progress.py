@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from holdfast.group.core import Core
-from holdfast.group.entries import Member
+from holdfast.group.entries import Member, View
 from holdfast.group.peers import Peer, post, post_bytes
 from holdfast.machine import Outbox
 from holdfast.types import NEVER, Nanos
@@ -95,8 +95,8 @@ class Appends:
         self._leaving = {}
         for member in view.members if view is not None else ():
             self._keep(member, known, self.progress, now)
-        decided = log.committed_view if log.view_index > log.commit else None
-        for member in decided.voters if decided is not None else ():
+        before = self._view_before()
+        for member in before.voters if before is not None else ():
             if member.name not in self.progress:
                 self._keep(member, known, self._leaving, now)
         self._voters = [progress for progress in self.progress.values() if progress.member.voter]
@@ -182,26 +182,29 @@ class Appends:
             matches.append(self._core.stable)
         matches.sort(reverse=True)
         agreed = matches[self._quorum() - 1]
-        if self._log.view_index > self._log.commit:
-            agreed = self._agreed_before(agreed)
-        return agreed
+        before = self._view_before()
+        return agreed if before is None else self._agreed_before(before, agreed)
 
-    def _agreed_before(self, agreed: int) -> int:
-        """While a change of the voters is not decided, those before it must have everything, too.
+    def _view_before(self) -> View | None:
+        """The view whose voters must have everything, too, while a change of the voters is not decided; None where
+        there is none.
 
         Voters may go on without those of them whose lives have ended. A majority that has nobody in common with all the
         others of the view before would be unknown to them: that of a new voter and one whose memory is lost then, or
-        that of one alone who removes the other of two and loses its memory.
+        that of one alone who removes the other of two and loses its memory. Where lives do not end any two majorities
+        have somebody in common; one that restarts may not know that a view is decided, nor find who was in the one
+        before.
         """
-        before, view = self._log.committed_view, self._log.tail.view
-        assert view is not None, "a leader has a view"
-        if self._config.mode == "availability":
-            return agreed
-        if before is None or before.founding != view.founding:
-            return agreed
+        config, log = self._config, self._log
+        before, view = log.view_before, log.tail.view
+        if config.is_durable or config.mode == "availability" or log.view_index <= log.commit:
+            return None
+        if before is None or view is None or before.founding != view.founding:
+            return None
         lives = [{(voter.node, voter.life) for voter in one.voters} for one in (before, view)]
-        if lives[0] == lives[1]:
-            return agreed
+        return before if lives[0] != lives[1] else None
+
+    def _agreed_before(self, before: View, agreed: int) -> int:
         living = [voter for voter in before.voters if not self._core.peers.has_ended(voter)]
         matches = sorted((self._match(voter) for voter in living), reverse=True)
         quorum = self._core.quorum(before)

@@ -175,11 +175,21 @@ class SourceMachine(Machine):
         self._peers.down(item.peer)
 
     def _received(self, now: Nanos, item: Received, out: Outbox) -> None:
-        if item.peer != self._node and self._peers.replica_at(item.peer) is None:
-            self._ignored += len(item.frames)
-            return
         for frame in item.frames:
-            self._frame(now, item.peer, frame, out)
+            if self._is_replica(item.peer, frame):
+                self._frame(now, item.peer, frame, out)
+            else:
+                self._ignored += 1
+
+    def _is_replica(self, node: NodeId, frame: AnyFrame) -> bool:
+        """Whether one may speak for the group. It may be that all who were in it are not any more: a view that is
+        later than ours says who is."""
+        if node == self._node or self._peers.replica_at(node) is not None:
+            return True
+        if not isinstance(frame, Freed) or frame.view <= self._view:
+            return False
+        peer = self._peers.at(node)
+        return peer is not None and peer.name in frame.replicas
 
     def _frame(self, now: Nanos, peer: NodeId, frame: AnyFrame, out: Outbox) -> None:
         if not isinstance(frame, Nack | Freed) or frame.group != self._config.name:

@@ -278,7 +278,7 @@ class Streams:
                 self.changed.pop(stream, None)
 
     def need_all(self) -> None:
-        """The order is another one, from its beginning: what was let go of is needed again."""
+        """The order is another one, or begins further back: what was let go of may be needed again."""
         for stream in self.streams.values():
             stream.floor = 1
             self.changed[stream.id] = None

@@ -108,6 +108,7 @@ class Tenure:
             if core.is_tight and not self.handing_over and self._successor(now) is not None:
                 what = f"its own application stands still since {stands_s} s"
                 core.fact("stalls", what, now, out)
+                core.delivery.give_up()
                 core.leadership.hand_over()
                 self._must = True
 
@@ -180,8 +181,8 @@ class Tenure:
     def deadline(self, now: Nanos) -> Nanos:
         """When to look again."""
         due_ns = self._heard_ns + self._core.config.election_ns
-        if self._core.log.last > self._core.log.commit:
-            due_ns = min(due_ns, self._moved_ns + self._stall_ns)
         if self.handing_over:
             due_ns = min(due_ns, now + self._core.config.append_period_ns)
+        elif self._core.log.last > self._core.log.commit:
+            due_ns = min(due_ns, self._moved_ns + self._stall_ns)
         return due_ns

@@ -179,10 +179,13 @@ class Membership:
         return left, f"{name} is removed"
 
     def _can_decide(self, view: View, left: View, name: str) -> bool:
-        """Whether a voter less can be decided: that takes those before and those after. A view counts at once, for
-        majorities, and if too few of them can be reached nobody could decide anything."""
+        """Whether a voter less can be decided: that takes those after it and, where lives end, those before. A view
+        counts at once, for majorities, and if too few of them can be reached nobody could decide anything."""
         core = self._core
-        for voters, one in (("that are left", left), ("there are now", view)):
+        needed_of = [("that are left", left)]
+        if not core.config.is_durable:
+            needed_of.append(("there are now", view))
+        for voters, one in needed_of:
             here = [v for v in one.voters if v.name == core.name or core.peers.is_here(v)]
             needed = core.true_majority(one)
             if len(here) < needed:

@@ -58,9 +58,11 @@ class Waiting:
         self.leader_commit = self._log.commit
 
     def restart(self) -> None:
-        """The log goes on from a state that was taken in."""
+        """The log goes on from a state that was taken in. Where sides of a cut decide for themselves, it may be one of
+        a side that has lost: whoever gave it need not have heard of that."""
         self.new_term()
-        self.verified = max(self.verified, self._log.ground.index)
+        if self._binding:
+            self.verified = max(self.verified, self._log.ground.index)
 
     def take(self, frame: Append) -> bool:
         """Take entries in; False when they do not follow from what is here, then `hint` says from where they would."""

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
+from typing import Any
 
-from tests.unit.group.harness import World, leader, leading, node_id, ready, settle
+from tests.unit.group.harness import Host, World, leader, leading, node_id, ready, settle
 
-from holdfast.types import MILLISECOND
+from holdfast.group.actions import DROP, RECOVER
+from holdfast.group.ports import AddReplica, HandOver, RemoveReplica
+from holdfast.types import MILLISECOND, SECOND
+from holdfast.wire.frames import Append, Appended, Freed, Seek, Standing, Vote
+
+MODES = ("majority", "majority", "availability")
+FAULTS = {
+    "cut": 10, "isolate": 5, "heal": 13, "drop": 6, "deliver": 6, "remove": 20, "add": 20, "hand over": 4, "pause": 4,
+    "resume": 4, "restart": 8,
+}  # fmt: skip
+"""What `Moves` does, and how often."""
 
 
 class Chaos:
@@ -162,3 +174,218 @@ class Amnesia(Chaos):
         if any(self.world.hosts[other].status["memory"] == "whole" for other in others):
             self.restarts["leader" if name == leader(self.world) else "follower"] += 1
             self.world.restart(name)
+
+
+class Moves(Chaos):
+    """Replicas come and go all the time, while paths, processes and memories fail; every mode. In the end everything
+    heals, and the members must agree and go on, wherever that is promised."""
+
+    def __init__(self, seed: int, steps: int = 60) -> None:
+        super().__init__(seed, steps)
+        rng = self.rng
+        self.kind = rng.choice(("durable", "careful", "careless"))
+        """`careful`: a memory is lost only when all are whole and nothing is under way. `careless`: at any time, and
+        then the group may halt."""
+        durability = "durable" if self.kind == "durable" else "memory"
+        delivery, mode = rng.choice(("safe", "safe", "fast")), rng.choice(MODES)
+        self.binding = delivery == "safe" and mode == "majority"
+        """What was delivered stays in the order."""
+        self.world = World(
+            seed,
+            voters=rng.choice((1, 2, 2, 2, 3, 3, 4)),
+            learners=rng.choice((0, 0, 1)),
+            joiners=rng.choice((0, 1, 2)),
+            sources=rng.choice((0, 1)),
+            loss=rng.choice((0.0, 0.0, 0.02)),
+            reorder=rng.random() < 0.3,
+            window_bytes=64_000,
+            payload_bytes=1000,
+            patience_ns=SECOND,
+            durability=durability,
+            delivery=delivery,
+            mode=mode,
+        )
+        self.replicas = [name for name in self.world.names if not name.startswith("s")]
+        self.moves = 0
+
+    def run(self) -> World:
+        world = self.world
+        world.start()
+        ready(world)
+        for step in range(self.steps):
+            self._send(step)
+            for _ in range(self.rng.choice((1, 1, 2, 3))):
+                self._break()
+            self._give_in()
+            world.run(
+                int(self.rng.choice((1, 3, 10, 30, 100, 300)) * self.rng.random()) * MILLISECOND
+            )
+        self._heal()
+        self._check()
+        if self.kind != "careless":
+            self._go_on()
+            self._agree()
+        self._check()
+        return world
+
+    def _heal(self) -> None:
+        world = self.world
+        world.drop = None
+        for name in world.paused:
+            world.resume(name)
+        world.heal_all()
+        for name in world.names:
+            if name not in world.hosts:
+                world.start(name)
+        self._give_in()
+
+    def _give_in(self) -> None:
+        """Where sides decide for themselves, some messages are gone for good."""
+        if self.world.config.mode == "availability":
+            for host in self.world.hosts.values():
+                host.on_loss = lambda _: RECOVER.otherwise(DROP)
+
+    def _check(self) -> None:
+        assert len(self.world.events("founded")) == 1, "a second group was founded"
+        if self.binding:
+            self.world.check()
+
+    # -- faults ------------------------------------------------------------------------------------------------------
+
+    def _break(self) -> None:
+        rng, world = self.rng, self.world
+        name = rng.choice(self.replicas)
+        kind = rng.choices(tuple(FAULTS), tuple(FAULTS.values()))[0]
+        if kind == "cut":
+            world.cut(*rng.sample(world.names, 2)) if len(world.names) > 1 else None
+        elif kind == "isolate":
+            world.isolate(name)
+        elif kind == "heal":
+            world.heal_all()
+        elif kind == "drop":
+            world.drop = self._some_frames()
+        elif kind == "deliver":
+            world.drop = None
+        elif kind in ("remove", "add", "hand over"):
+            self._move(kind, name)
+        elif kind == "pause" and name in world.hosts and name not in world.paused:
+            world.pause(name)
+        elif kind == "resume":
+            for paused in world.paused:
+                world.resume(paused)
+        elif kind == "restart":
+            self._restart(name)
+
+    def _some_frames(self) -> Callable[[str, str, Any], bool]:
+        kinds = self.rng.choice(
+            ((Append,), (Appended,), (Vote,), (Append, Appended), (Freed,), (Standing, Seek))
+        )
+        who, to = self.rng.choice(self.world.names), self.rng.choice(("", *self.world.names))
+        return lambda sender, target, frame: (
+            sender == who and to in ("", target) and isinstance(frame, kinds)
+        )
+
+    def _move(self, kind: str, name: str) -> None:
+        rng, world = self.rng, self.world
+        running = [one for one in self.replicas if one in world.hosts]
+        if not running or (self.kind == "careful" and not self._is_calm()):
+            return
+        at = leader(world) if rng.random() < 0.7 else ""
+        at = at or rng.choice(running)
+        item: Any = HandOver()
+        if kind != "hand over":
+            item = (
+                RemoveReplica(name) if kind == "remove" else AddReplica(name, rng.random() < 0.75)
+            )
+        self.moves += 1
+        world.inject(at, item)
+
+    def _restart(self, name: str) -> None:
+        world = self.world
+        if name not in world.hosts:
+            world.start(name)
+            return
+        if self.kind == "careful":
+            world.run(MILLISECOND)
+        if not self._may_forget(name):
+            return
+        if name in world.paused:
+            world.forget_paused(name)
+        self.restarts["leader" if name == leader(world) else "follower"] += 1
+        if self.kind == "careful" or self.rng.random() < 0.5:
+            world.restart(name)
+        else:
+            world.kill(name)
+
+    def _may_forget(self, name: str) -> bool:
+        """Never the last memory of the first voters, or the group is founded again, and rightly so."""
+        world = self.world
+        if self.kind == "durable":
+            return True
+        others = [one for one in world.config.voters if one != name and one in world.hosts]
+        if not any(world.hosts[one].status["memory"] == "whole" for one in others):
+            return False
+        if self.kind == "careless":
+            return world.config.mode == "majority" or self._is_one()
+        return self._is_calm() and self._is_one() and self._voters() != [name]
+
+    def _voters(self) -> list[str]:
+        view = self.world.hosts[leader(self.world)].status["view"] if leader(self.world) else ()
+        return [member["name"] for member in view if member["part"] == "voter"]
+
+    def _is_calm(self) -> bool:
+        """All voters are here with whole memories, and no change of the view is under way."""
+        hosts = self.world.hosts
+        logs = [host.replica._core.log for host in hosts.values() if host.replica]
+        return (
+            leading(self.world)
+            and all(n in hosts and hosts[n].status["memory"] == "whole" for n in self._voters())
+            and all(log.view_index <= log.commit for log in logs)
+        )
+
+    def _is_one(self) -> bool:
+        """Nobody is cut off, or believes to be in another view."""
+        world = self.world
+        if world.config.mode == "majority":
+            return True
+        replicas = [host for host in world.hosts.values() if host.replica]
+        views = {str(host.status["view"]) for host in replicas if host.status["view"]}
+        leaders = [host for host in replicas if host.status["state"] == "leading"]
+        whole = world.is_healed and world.drop is None and not world.paused
+        return whole and len(views) == len(leaders) == 1
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def _members(self) -> list[Host]:
+        at = leader(self.world)
+        view = self.world.hosts[at].status["view"] if at else ()
+        return [self.world.hosts[member["name"]] for member in view]
+
+    def _go_on(self) -> None:
+        """Something that is sent now is delivered by all members."""
+        world, end = self.world, self.world.now + 60 * SECOND
+        last = b""
+        while not last or not self._have(last):
+            assert world.now < end, f"nothing is delivered:\n{world.describe()}"
+            name = self.rng.choice(list(world.hosts))
+            if world.hosts[name].source.held < 40_000:
+                last = f"in the end {world.now}".encode()
+                world.send(name, [last])
+            until = world.now + 2 * SECOND
+            while world.now < until and not self._have(last):
+                world.run(20 * MILLISECOND)
+
+    def _have(self, message: bytes) -> bool:
+        members = self._members()
+        return bool(members) and all(message in host.messages[-50:] for host in members)
+
+    def _agree(self) -> None:
+        world, end = self.world, self.world.now + 20 * SECOND
+        while not self._same():
+            assert world.now < end, f"members disagree:\n{world.describe()}"
+            world.run(50 * MILLISECOND)
+
+    def _same(self) -> bool:
+        members = self._members()
+        leaders = {host.status["leader"] for host in members}
+        return len(leaders) == 1 and all(host.app.got == members[0].app.got for host in members)

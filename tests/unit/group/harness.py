@@ -61,6 +61,8 @@ from holdfast.wire.codec import Rejected, decode_frame
 from holdfast.wire.frames import MemberInfo
 
 GROUP = "book"
+RINGS_NS, RINGS_MAX = 100 * MICROSECOND, 1000
+"""No node has so many deadlines in so short a time."""
 DATAGRAM = -1
 """The lane of datagrams: `World.datagram_loss` is for these only."""
 
@@ -263,6 +265,7 @@ class World:
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._sequence = 0
         self._alarm: dict[str, int] = {}
+        self._rings: dict[str, tuple[int, int]] = {}
         self._paused: dict[str, list[tuple[Host, str, Any]]] = {}
         self._trace = blake2b(digest_size=16)
         self.drop: Callable[[str, str, Any], bool] | None = None
@@ -350,6 +353,10 @@ class World:
         for a, b in list(self._cut):
             self.heal(a, b)
 
+    @property
+    def is_healed(self) -> bool:
+        return not any(self._cut.values())
+
     def _pair(self, a: str, b: str) -> tuple[str, str]:
         return (a, b) if a < b else (b, a)
 
@@ -390,6 +397,14 @@ class World:
         waiting = self._paused.pop(name)
         if name in self.hosts:
             self._turn(self.hosts[name], [(unit, item) for host, unit, item in waiting])
+
+    @property
+    def paused(self) -> list[str]:
+        return list(self._paused)
+
+    def forget_paused(self, name: str) -> None:
+        """It is killed as it stands still: what waits for it is lost."""
+        del self._paused[name]
 
     def _feed(self, host: Host, unit: str, item: Any) -> None:
         if host.name in self._paused:
@@ -451,10 +466,18 @@ class World:
     def _ring(self, host: Host, deadline: int) -> None:
         if self.hosts.get(host.name) is not host or host.name in self._paused:
             return
+        self._watch_rings(host)
         if self._alarm.get(host.name) == deadline:
             del self._alarm[host.name]
         if host.turns.next_deadline() <= self.now:
             self._turn(host, [])
+
+    def _watch_rings(self, host: Host) -> None:
+        """A deadline that comes again and again at once is a process that burns its core."""
+        at, rings = self._rings.get(host.name, (0, 0))
+        same = self.now - at < RINGS_NS
+        self._rings[host.name] = (at, rings + 1) if same else (self.now, 1)
+        assert not same or rings < RINGS_MAX, f"{host.name} wakes up for nothing, again and again"
 
     def _effect(self, host: Host, effect: Any) -> None:
         self._trace.update(f"{self.now} {host.name} {type(effect).__name__} ".encode())

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from tests.unit.group.chaos import Amnesia, Chaos
+from tests.unit.group.chaos import Amnesia, Chaos, Moves
 
 SEEDS = range(50)
+FOUND_MOVES = ()
 seen: Counter[str] = Counter()
 
 
@@ -33,6 +34,16 @@ def test_replicas_never_disagree_however_many_forget(seed: int) -> None:
     seen["let in again"] += len(world.events("view"))
 
 
+@pytest.mark.parametrize("seed", [*range(1, 61), *FOUND_MOVES])
+def test_members_agree_and_go_on_while_replicas_come_and_go(seed: int) -> None:
+    """L10, and invariants 1 and 2: changes of the view all the time, under every fault and in every mode."""
+    moves = Moves(seed)
+    world = moves.run()
+    seen["moving runs"] += 1
+    seen["views"] += len(world.events("view"))
+    seen["leaders"] += len(world.events("leads"))
+
+
 def test_the_runs_above_were_worth_it() -> None:
     """A campaign that exercises nothing proves nothing."""
     if seen["runs"] < len(SEEDS):
@@ -41,3 +52,5 @@ def test_the_runs_above_were_worth_it() -> None:
     assert min(seen["recovered"], seen["restored"], seen["cuts"]) > 50
     assert seen["leader restarts"] > 10
     assert seen["let in again"] > 100
+    assert seen["views"] > 5 * seen["moving runs"]
+    assert seen["leaders"] > 2 * seen["moving runs"]
