@@ -167,6 +167,9 @@ class Appends:
             return
         if not 0 <= frame.hint <= last:
             return
+        if self._config.mode == "availability":
+            # It may have given up what it had, for a state that was of no use.
+            progress.match = min(progress.match, frame.hint)
         progress.start = max(frame.hint, progress.match)
         progress.next = progress.start + 1
         if progress.next <= self._log.ground.index:

@@ -340,6 +340,9 @@ class Moves(Chaos):
         return (
             leading(self.world)
             and all(n in hosts and hosts[n].status["memory"] == "whole" for n in self._voters())
+            and not any(
+                host.status["state"] == "suspended" for host in hosts.values() if host.replica
+            )
             and all(log.view_index <= log.commit for log in logs)
         )
 

@@ -6,12 +6,17 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.unit.group.harness import World, leader, ready, settle
+from tests.unit.group.harness import GROUP, World, leader, node_id, ready, settle
 from tests.unit.group.test_group import started, talk, texts
 
+from holdfast.group import source_unit
+from holdfast.group.log import Cursor, Log
 from holdfast.group.ports import HandOver, RemoveReplica
+from holdfast.group.streams import Streams
+from holdfast.group.waiting import Waiting
+from holdfast.links.ports import Received
 from holdfast.types import MILLISECOND, SECOND
-from holdfast.wire.frames import Append, Appended, Payload
+from holdfast.wire.frames import Append, Appended, Freed, Payload
 
 # -- fast --------------------------------------------------------------------------------------------------------
 
@@ -510,3 +515,94 @@ def test_the_runs_above_had_something_to_undo() -> None:
     if not undone:
         pytest.skip("they were not run")
     assert len(undone) > 3
+
+
+# -- what is left of another side --------------------------------------------------------------------------------
+
+
+def test_what_was_delivered_ahead_is_kept_though_it_is_said_to_be_free() -> None:
+    """Another leader may say so before it is known that the order is otherwise: then it is read again."""
+    world = started(1, delivery="fast")
+    settle(world, talk(world, ("n1",)))
+    world.drop = lambda _, __, frame: isinstance(frame, Appended)
+    world.send("n1", texts("ahead", 5))
+    world.run(20 * MILLISECOND)
+    n1, n2 = world.hosts["n1"], world.hosts["n2"]
+    assert n2.messages[-1].startswith(b"ahead:4")
+    assert n2.status["commit"] < n2.status["applied"]
+    freed = Freed(GROUP, ((n1.source.stream, 55),))
+    world.inject("n2", Received(node_id("n1"), [freed], world.now))
+    assert n2.replica is not None
+    assert n2.replica._core.streams.holds(n1.source.stream, 51, 55)
+
+
+def test_a_state_of_a_side_that_has_lost_is_not_taken_for_what_the_leader_has() -> None:
+    """Who gave it may not have heard yet that another side has won, with a log that is shorter."""
+    log = Log()
+    waiting = Waiting(log, Streams(1 << 20, 8), binding=False)
+    log.restart(Cursor(index=111, term=4))
+    waiting.restart()
+    assert waiting.match == 0
+    waiting.take(Append(GROUP, 8, 107, 8, 107))
+    assert waiting.diverged
+
+
+def test_a_replica_gives_what_its_own_source_has_let_go_of() -> None:
+    """The leader of another side has told the source that all have it."""
+    world = started(1, voters=2)
+    settle(world, talk(world, ("n1",)))
+    world.drop = lambda _, __, frame: isinstance(frame, Payload)
+    world.send("n1", texts("only n1", 3))
+    source = world.hosts["n1"].source
+    freed = Freed(GROUP, ((source.stream, 53),))
+    world._feed(world.hosts["n1"], source_unit(GROUP), Received(node_id("n2"), [freed], world.now))
+    assert source.held == 0
+    world.drop = None
+    settle(world, 53)
+
+
+def test_a_long_log_that_is_wrong_gives_way_to_a_state() -> None:
+    """n1 has written more than the others have decided since, and their logs do not go back to where its parts."""
+    world = started(1, sources=1, patience_ns=SECOND)
+    settle(world, talk(world, ("n2",)))
+    for name in ("n1", "s1"):
+        for other in ("n2", "n3"):
+            world.cut(name, other)
+    for k in range(130):
+        world.send("s1", [b"%d" % k])
+        world.run(MILLISECOND)
+    world.kill("s1")
+    wrong = world.hosts["n1"].status["last"]
+    world.run_until(lambda: leader(world) in ("n2", "n3"), 2 * SECOND)
+    status = world.hosts["n2"].status
+    while status["last"] - status["log"] <= world.hosts["n1"].status["commit"]:
+        world.send("n2", texts("n2", 20, size=1000))
+        world.run(20 * MILLISECOND)
+        status = world.hosts["n2"].status
+        assert status["last"] < wrong
+    world.heal_all()
+    ready(world)
+    world.send("n3", [b"to all"])
+    world.run_until(
+        lambda: all(b"to all" in host.messages for host in world.hosts.values()), 5 * SECOND
+    )
+    assert world.hosts["n2"].status["last"] < wrong
+    world.check()
+
+
+def test_a_state_on_disk_goes_with_the_side_that_it_was_of() -> None:
+    """Or, if it restarts before it has another, a replica would put entries of the side that has won after it."""
+    world = started(1, voters=2, mode="availability", durability="durable", snapshot_bytes=500)
+    settle(world, talk(world, ("n1",)))
+    replica = world.hosts["n2"].replica
+    assert replica is not None
+    assert replica._core.journal is not None
+    assert replica._core.journal.state_index > 0
+    world.isolate("n2")
+    replica._core.waiting.diverged = True
+    world.run(5 * MILLISECOND)
+    assert world.events("undone")
+    world.restart("n2")
+    assert (world.hosts["n2"].status["last"], world.hosts["n2"].messages) == (0, [])
+    world.heal_all()
+    settle(world, 50)
