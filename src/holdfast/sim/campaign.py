@@ -196,7 +196,7 @@ AT_LEAST: Final[dict[str, int]] = {
     "recoveries": 5_000,
     "recovered from source": 50_000,
     "recovered from replica": 20_000,
-    "recovered from log": 10_000,
+    "recovered from log": 3_000,
     "questions about losses": 250,
     "second questions": 3,
     "recoveries that failed": 10,

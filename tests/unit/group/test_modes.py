@@ -10,11 +10,13 @@ from tests.unit.group.harness import GROUP, World, leader, node_id, ready, settl
 from tests.unit.group.test_group import started, talk, texts
 
 from holdfast.group import source_unit
+from holdfast.group.image import VERSION, Image, Place
 from holdfast.group.log import Cursor, Log
 from holdfast.group.ports import HandOver, RemoveReplica
 from holdfast.group.streams import Streams
 from holdfast.group.waiting import Waiting
 from holdfast.links.ports import Received
+from holdfast.machine import Outbox
 from holdfast.types import MILLISECOND, SECOND
 from holdfast.wire.frames import Append, Appended, Freed, Payload
 
@@ -606,3 +608,19 @@ def test_a_state_on_disk_goes_with_the_side_that_it_was_of() -> None:
     assert (world.hosts["n2"].status["last"], world.hosts["n2"].messages) == (0, [])
     world.heal_all()
     settle(world, 50)
+
+
+def test_a_log_that_begins_anew_further_back_needs_messages_again() -> None:
+    """The state of the side that has won may be from before what this replica had passed and let go of."""
+    world = started(1, voters=2, mode="availability")
+    settle(world, talk(world, ("n1",)))
+    world.run(2 * SECOND)
+    replica = world.hosts["n2"].replica
+    assert replica is not None
+    stream = replica._core.streams.get(world.hosts["n1"].source.stream)
+    assert stream is not None
+    assert stream.floor == 51
+    other = Cursor(index=20, term=1 << 40, position=10, following={stream.id: 10})
+    image = Image(VERSION, replica._core.history, Place.of(other), 0, b"")
+    replica._joining._begin_log(other, image, Outbox())
+    assert (stream.floor, replica._core.log.last) == (10, 20)
