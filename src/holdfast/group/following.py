@@ -59,7 +59,7 @@ class Following:
         if frame.term > leadership.term:
             core.new_term(frame.term)
         if leadership.leader != peer.name:
-            leadership.follow(peer.name)
+            leadership.follow(peer.name, peer.incarnation)
             self._told = (0, 0)
             self._all_marks = True
             core.fact("follows", f"{core.name} follows {peer.name}", now, out)

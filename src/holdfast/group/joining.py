@@ -159,10 +159,7 @@ class Joining:
         if image is None or self._image is not None:
             return
         suspended = bool(core.delivery.suspended)
-        begin = image.begin
-        ours = core.log.term_at(begin.index)
-        # Our log may be long and wrong, and the leader's may not go back to where they part.
-        takes = suspended or begin.index > core.log.last or ours not in (None, begin.term)
+        takes = suspended or image.begin.index > core.log.last
         if image.history != core.history or image.index < self._least() or not takes:
             # What was delivered after it would be delivered again, or is there anyway.
             core.ignore("old state")

@@ -36,7 +36,17 @@ TRANSITIONS: Final[dict[Role, tuple[Role, ...]]] = {
 class Leadership:
     """The term, the vote in it, and who is believed to lead it."""
 
-    __slots__ = ("heard_ns", "leader", "leading", "role", "since_ns", "term", "voted", "wanted")
+    __slots__ = (
+        "heard_ns",
+        "incarnation",
+        "leader",
+        "leading",
+        "role",
+        "since_ns",
+        "term",
+        "voted",
+        "wanted",
+    )
 
     def __init__(self) -> None:
         self.term = 0
@@ -46,6 +56,8 @@ class Leadership:
         self.leading = False
         self.leader = ""
         """Empty while nobody is known to lead."""
+        self.incarnation = 0
+        """The leader's, when it was first heard."""
         self.heard_ns: Nanos = -1
         """When the leader was last heard to be in touch with a majority."""
         self.since_ns: Nanos = 0
@@ -69,9 +81,9 @@ class Leadership:
         if self.role is not Role.FOLLOWER:
             self.go(Role.FOLLOWER)
 
-    def follow(self, name: str) -> None:
+    def follow(self, name: str, incarnation: int) -> None:
         """Somebody leads the term."""
-        self.leader = name
+        self.leader, self.incarnation = name, incarnation
         if self.role is not Role.FOLLOWER:
             self.go(Role.FOLLOWER)
 

@@ -233,6 +233,9 @@ class ReplicaMachine(Machine):
 
     def _peer_up(self, now: Nanos, item: PeerUp, _out: Outbox) -> None:
         peer = self._core.peers.up(item.peer, item.member)
+        leadership = self._core.leadership
+        if peer.name == leadership.leader and peer.incarnation != leadership.incarnation:
+            leadership.leader = ""  # it leads no more; who cannot vote hears it from nobody else
         self._core.recovery.source_back(item.peer, now)
         self._leading.emitter.node_up(peer.name)
         if self._core.peers.replica_at(item.peer) is not None:

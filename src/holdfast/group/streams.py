@@ -104,7 +104,8 @@ class Stream:
         """Keep what is new in a sound payload; False when nothing is or there is no room.
 
         When there is no room the lowest numbers win: higher pieces are let go, and asked for again later. What the
-        log has, everything below `fixed`, is never let go: it was acknowledged.
+        log has, everything below `fixed`, is never let go, because it was acknowledged, and takes no room from what
+        comes next: where a log is longer than a window, it could never be decided otherwise.
         """
         stop = frame.first + frame.count
         self.exists = max(self.exists, stop - 1)
@@ -117,10 +118,8 @@ class Stream:
         if not new:
             return False
         size = len(frame.block) + PIECE_OVERHEAD
-        while self.bytes + size > limit:
-            if not self._pieces or self._pieces[-1].first < max(stop, fixed):
-                return False
-            self._drop_top()
+        if self.bytes + size > limit and not self._make_room(limit - size, stop, fixed):
+            return False
         for first, end in new:
             piece = Piece(
                 first, end - 1, frame.first, frame.count, frame.created_ns, frame.block, frame.about, now
@@ -146,6 +145,16 @@ class Stream:
         self._firsts.pop()
         self.held.remove(piece.first, piece.last + 1)
         self.bytes -= piece.size
+
+    def _make_room(self, limit: int, stop: int, fixed: int) -> bool:
+        """Let the highest pieces go, from `stop` on, until what the log does not have is within `limit`."""
+        held = sum(piece.size for piece in self._pieces[bisect_left(self._firsts, fixed) :])
+        while held > limit:
+            if self._pieces[-1].first < max(stop, fixed):
+                return False
+            held -= self._pieces[-1].size
+            self._drop_top()
+        return True
 
     def drop_below(self, number: int) -> None:
         """Nothing below `number` is needed any more."""

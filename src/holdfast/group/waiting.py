@@ -22,7 +22,7 @@ class Waiting:
     """Takes the leader's entries in, as far as they follow from what is here."""
 
     __slots__ = (
-        "_binding", "_log", "_streams", "broken", "diverged", "entries", "hint", "leader_commit", "verified",
+        "_binding", "_lacks", "_log", "_streams", "broken", "diverged", "entries", "hint", "leader_commit", "verified",
     )  # fmt: skip
 
     def __init__(self, log: Log, streams: Streams, binding: bool = True) -> None:
@@ -41,6 +41,8 @@ class Waiting:
         """Where the leader should go on, after `take` has said no."""
         self.broken = 0
         """Frames that no leader in its right mind sends."""
+        self._lacks = 0
+        """The entry whose messages are not here, as was seen last."""
 
     @property
     def end(self) -> int:
@@ -54,6 +56,7 @@ class Waiting:
     def new_term(self) -> None:
         """Another term: nothing is verified but what is committed, and what waits may never have been decided."""
         self.entries.clear()
+        self._lacks = 0
         self.verified = self._log.commit if self._binding else 0
         self.leader_commit = self._log.commit
 
@@ -80,6 +83,9 @@ class Waiting:
         known = self._term_at(prev)
         if known is not None and known != frame.prev_term:
             self._conflict(prev)
+            if prev > self._log.commit:
+                # The leader's log may not go back to where ours parts from it: only a state helps then.
+                self._cut(prev)
             self.hint = self._log.commit
             return False
         taken = prev
@@ -150,6 +156,10 @@ class Waiting:
                 break
             stream = entry.stream if entry.kind == Kind.ORDER else None
             if stream is not None and not self._streams.holds(stream, entry.first, entry.last):
+                if entry.index != self._lacks:
+                    # It may have been let go of, or skipped, in an order that was cut off: a gap that nobody has seen.
+                    self._lacks = entry.index
+                    self._streams.changed[stream] = None
                 break
             log.append(entries.popleft())
             if entry.kind == Kind.OPEN:

@@ -16,7 +16,7 @@ from holdfast.wire.frames import Append, Appended, Freed, Seek, Standing, Vote
 MODES = ("majority", "majority", "availability")
 FAULTS = {
     "cut": 10, "isolate": 5, "heal": 13, "drop": 6, "deliver": 6, "remove": 20, "add": 20, "hand over": 4, "pause": 4,
-    "resume": 4, "restart": 8,
+    "resume": 4, "restart": 8, "hang": 5, "no state": 3, "slow": 3, "be well": 9,
 }  # fmt: skip
 """What `Moves` does, and how often."""
 
@@ -205,6 +205,10 @@ class Moves(Chaos):
             delivery=delivery,
             mode=mode,
         )
+        self.world.snapshot_ns = rng.choice((0, 0, 30, 300)) * MILLISECOND
+        self.world.restore_ns = rng.choice((0, 0, 30, 300)) * MILLISECOND
+        self.much = rng.random() < 0.4
+        """More is sent than buffers have room for."""
         self.replicas = [name for name in self.world.names if not name.startswith("s")]
         self.moves = 0
 
@@ -214,6 +218,8 @@ class Moves(Chaos):
         ready(world)
         for step in range(self.steps):
             self._send(step)
+            if self.much:
+                self._send_much(step)
             for _ in range(self.rng.choice((1, 1, 2, 3))):
                 self._break()
             self._give_in()
@@ -228,9 +234,20 @@ class Moves(Chaos):
         self._check()
         return world
 
+    def _send_much(self, step: int) -> None:
+        for name, host in self.world.hosts.items():
+            if self.rng.random() < 0.3 and host.source.held < 40_000:
+                self.world.send(name, [f"{name}/{step}/{k}".encode().ljust(900) for k in range(20)])
+
+    def _be_well(self) -> None:
+        for host in self.world.hosts.values():
+            host.frozen = host.no_state = False
+            host.slowness = 1
+
     def _heal(self) -> None:
         world = self.world
         world.drop = None
+        self._be_well()
         for name in world.paused:
             world.resume(name)
         world.heal_all()
@@ -275,6 +292,13 @@ class Moves(Chaos):
                 world.resume(paused)
         elif kind == "restart":
             self._restart(name)
+        elif kind == "be well":
+            self._be_well()
+        elif name in world.hosts:
+            host = world.hosts[name]
+            host.frozen = host.frozen or kind == "hang"
+            host.no_state = host.no_state or kind == "no state"
+            host.slowness = rng.choice((10, 100)) if kind == "slow" else host.slowness
 
     def _some_frames(self) -> Callable[[str, str, Any], bool]:
         kinds = self.rng.choice(
@@ -344,6 +368,9 @@ class Moves(Chaos):
                 host.status["state"] == "suspended" for host in hosts.values() if host.replica
             )
             and all(log.view_index <= log.commit for log in logs)
+            and not any(
+                host.frozen or host.no_state or host.slowness > 1 for host in hosts.values()
+            )
         )
 
     def _is_one(self) -> bool:

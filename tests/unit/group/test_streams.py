@@ -90,12 +90,14 @@ def test_without_room_the_lowest_numbers_win() -> None:
     assert stream.exists == 10, "what was let go is known to exist, so it is asked for again"
 
 
-def test_what_the_log_has_is_never_let_go() -> None:
+def test_what_the_log_has_is_never_let_go_and_takes_no_room() -> None:
     room = len(payload(3, 4).block) + PIECE_OVERHEAD
     stream = Stream(S)
     assert stream.take(payload(3, 4), room, 1)
-    assert not stream.take(payload(1, 2), room, fixed=5)
-    assert list(stream.held) == [(3, 5)]
+    assert stream.take(payload(7, 8), room, fixed=5)
+    assert not stream.take(payload(9, 10), room, fixed=5)
+    assert stream.take(payload(5, 6), room, fixed=5)
+    assert list(stream.held) == [(3, 7)], "of what comes next the lowest numbers win"
 
 
 def test_tiny_messages_are_bounded_by_more_than_their_bytes() -> None:

@@ -234,6 +234,16 @@ def test_one_whose_fellow_was_removed_goes_on_after_a_restart() -> None:
     world.run_until(lambda: world.hosts["n1"].messages[-1:] == [b"alone"], 5 * SECOND)
 
 
+def test_one_that_was_removed_says_that_those_who_were_left_have_forgotten() -> None:
+    world = started(1, voters=2)
+    settle(world, talk(world, ("n1",)))
+    world.inject("n1", RemoveReplica("n2"))
+    world.run_until(lambda: list(parts(world, "n2")) == ["n1"], SECOND)
+    world.restart("n1")
+    world.run(SECOND)
+    assert "memory of a majority is lost (n1 started again)" in world.hosts["n2"].status["why"]
+
+
 def test_a_leader_that_hands_over_does_not_wake_up_for_nothing() -> None:
     """Nothing is decided, for longer than it waits, and nobody takes over: the world counts how often it wakes up."""
     world = started(1, stall_ns=50 * MILLISECOND)

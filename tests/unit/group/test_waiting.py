@@ -212,3 +212,26 @@ def test_what_was_let_go_of_is_taken_again_when_the_order_is_another() -> None:
     follower.streams.need_all()
     assert follower.streams.take(payload(1, 4), 1)
     assert follower.streams.holds(S, 1, 6)
+
+
+def test_what_an_order_that_was_cut_off_had_skipped_is_a_gap() -> None:
+    """Nothing new comes of the stream, so nobody would look for what another leader's order has."""
+    follower = Follower()
+    follower.hold(1, 1)
+    follower.hold(3, 4)
+    follower.streams.changed.clear()
+    assert follower.take(append(2, 0, 0, order(2, 1, 1, 1), order(2, 2, 2, 4)))
+    assert (follower.log.last, list(follower.streams.changed)) == (1, [S])
+    follower.streams.changed.clear()
+    follower.waiting.settle()
+    assert not follower.streams.changed, "once is enough"
+
+
+def test_a_log_is_cut_where_the_leader_says_that_it_has_another_entry() -> None:
+    """Also by a sign of life: the leader may have no entries any more from where the two part."""
+    follower = Follower()
+    assert follower.take(
+        append(1, 0, 0, *(term_entry(1, index) for index in range(1, 6)), commit=2)
+    )
+    assert not follower.take(append(2, 4, 2))
+    assert (follower.log.last, follower.log.commit, follower.waiting.hint) == (3, 2, 2)
