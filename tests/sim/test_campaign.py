@@ -30,8 +30,8 @@ turn, 103 a follower with a wrong tail that is far behind, 213 one that needs ag
 removal is not decided and who leads, 859 one of two voters of an `availability` group that restarts, 1003 a leader
 whose log begins with a state, 1069 one that is never to lead and has the longest log, 1130 a leader that is being
 removed and cut off, 1298 a suspension that is refused, 1552 one of two voters that removes the other alone, 1652 a
-leader that was let in while another was away, 1921 a group of one that forgot. What broke has a test of its own as well,
-as has what seeds found that draw something else now."""
+leader that was let in while another was away, 1921 a group of one that forgot. What broke has a test of its own as
+well, as has what seeds found that draw something else now."""
 QUIET = ("--scenario", "quiet", "--seconds", "2")
 
 
