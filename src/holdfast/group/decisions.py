@@ -191,11 +191,16 @@ class Decisions:
                 continue
             lost = RangeSet()
             reasons: dict[str, None] = {}
+            first = self._core.recovery.next_of(stream)
             for hole in holes[:RANGES_MAX]:
-                if not self._order.is_decided(stream_id, hole.first, hole.last):
+                decided = self._order.is_decided(stream_id, hole.first, hole.last)
+                # The order may have passed it while another led, without a word of the stream since.
+                if not decided and hole.last >= first:
                     lost.add(hole.first, hole.last + 1)
                     reasons[hole.exhausted] = None
-            if lost and not self._covered(stream, lost):
+            if not lost:
+                self._core.streams.changed[stream_id] = None
+            elif not self._covered(stream, lost):
                 self._question += 1
                 case = Case(stream, lost, self._question, list(reasons))
                 self._cases[stream_id] = case

@@ -159,7 +159,10 @@ class Joining:
         if image is None or self._image is not None:
             return
         suspended = bool(core.delivery.suspended)
-        takes = suspended or image.begin.index > core.log.last
+        beyond = image.begin.index > core.log.last
+        # Of a side that has lost, if ours goes further back and is of a later term.
+        lost = beyond and image.begin.term < core.log.tail.term
+        takes = (suspended or beyond) and not lost
         if image.history != core.history or image.index < self._least() or not takes:
             # What was delivered after it would be delivered again, or is there anyway.
             core.ignore("old state")
@@ -197,6 +200,8 @@ class Joining:
     def _begin_log(self, at: Cursor, image: Image, out: Outbox) -> None:
         """The log goes on from here."""
         core = self._core
+        if at.term > core.leadership.term:
+            core.new_term(at.term)  # whoever gave it has heard of a leader that we have not
         emptied = core.log.restart(at)
         core.recovery.forget()
         core.streams.forget_over(at)

@@ -12,8 +12,9 @@ from holdfast.group.actions import DROP, IGNORE, RECOVER, SUSPEND, Action
 from holdfast.group.loss import LossInfo
 from holdfast.group.policy import Rule
 from holdfast.group.ports import EndIgnoring
+from holdfast.group.recovery import Gap, Hole
 from holdfast.types import MILLISECOND, SECOND
-from holdfast.wire.frames import Ballot, Nack, Payload
+from holdfast.wire.frames import Ballot, Lost, Nack, Payload
 
 FAST = {
     "gone_ns": 100 * MILLISECOND,
@@ -85,6 +86,22 @@ def test_what_nobody_has_is_dropped_when_the_application_says_so() -> None:
     delivered(world, [1, 4, 5])
     assert [info.lost for info in world.hosts["n1"].asked] == [((2, 3),)]
     assert not world.hosts["n2"].asked
+
+
+def test_what_the_order_has_passed_is_asked_about_no_more() -> None:
+    """A leader may still have it for missing since it followed: it would ask again in every turn."""
+    world = lossy()
+    send(world, 5)
+    delivered(world, [1, 2, 3, 4, 5])
+    replica = world.hosts["n1"].replica
+    assert replica is not None
+    hole = Hole(2, 3, world.now, world.now, 1, "their source does not have them any more")
+    recovery = replica._core.recovery
+    recovery.gaps[world.hosts["s1"].source.stream] = Gap(world.now, [hole])
+    asked: list[Lost] = []
+    world.drop = lambda _, __, frame: isinstance(frame, Lost) and bool(asked.append(frame) or True)
+    world.run(20 * MILLISECOND)
+    assert (asked, recovery.gaps) == ([], {})
 
 
 def test_a_backup_does_not_deliver_what_was_dropped_even_if_it_has_it() -> None:

@@ -624,3 +624,6 @@ def test_a_log_that_begins_anew_further_back_needs_messages_again() -> None:
     image = Image(VERSION, replica._core.history, Place.of(other), 0, b"")
     replica._joining._begin_log(other, image, Outbox())
     assert (stream.floor, replica._core.log.last) == (10, 20)
+    assert replica._core.leadership.term == 1 << 40, (
+        "nobody leads in a term before those of its log"
+    )
