@@ -186,6 +186,9 @@ class SourceMachine(Machine):
         later than ours says who is."""
         if node == self._node or self._peers.replica_at(node) is not None:
             return True
+        if isinstance(frame, Nack):
+            # It may be just these messages that are needed to decide that it is a member.
+            return self._peers.at(node) is not None
         if not isinstance(frame, Freed) or frame.view <= self._view:
             return False
         peer = self._peers.at(node)

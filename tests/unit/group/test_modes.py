@@ -12,13 +12,13 @@ from tests.unit.group.test_group import started, talk, texts
 from holdfast.group import source_unit
 from holdfast.group.image import VERSION, Image, Place
 from holdfast.group.log import Cursor, Log
-from holdfast.group.ports import HandOver, RemoveReplica
+from holdfast.group.ports import HandOver, RemoveReplica, Restored
 from holdfast.group.streams import Streams
 from holdfast.group.waiting import Waiting
 from holdfast.links.ports import Received
 from holdfast.machine import Outbox
 from holdfast.types import MILLISECOND, SECOND
-from holdfast.wire.frames import Append, Appended, Freed, Payload
+from holdfast.wire.frames import Append, Appended, Freed, Payload, StateChunk
 
 # -- fast --------------------------------------------------------------------------------------------------------
 
@@ -627,3 +627,23 @@ def test_a_log_that_begins_anew_further_back_needs_messages_again() -> None:
     assert replica._core.leadership.term == 1 << 40, (
         "nobody leads in a term before those of its log"
     )
+
+
+def test_a_state_of_a_side_that_has_lost_is_not_taken_over_a_log_of_a_later_term() -> None:
+    """It may be after more entries. Were it taken, what is left of the side that has won might be with one that cannot
+    lead."""
+    world = started(1, voters=2, mode="availability")
+    settle(world, talk(world, ("n1",)))
+    replica = world.hosts["n2"].replica
+    assert replica is not None
+    core, joining = replica._core, replica._joining
+    peer, last = core.peers.named("n1"), core.log.last
+    assert peer is not None
+    for term, last_then in ((core.log.tail.term - 1, last), (core.log.tail.term, last + 50)):
+        image = Image(VERSION, core.history, Place.of(Cursor(index=last + 50, term=term)), 0, b"")
+        joining._state_in.chunk = lambda *_, image=image: image  # type: ignore[method-assign,misc]
+        joining.chunk(
+            peer, StateChunk(GROUP, 1, last + 50, 0, 1, memoryview(b"")), world.now, Outbox()
+        )
+        joining.restored(Restored(last + 50), world.now, Outbox())
+        assert core.log.last == last_then

@@ -6,15 +6,17 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from tests.unit.group.harness import World, leader, leading, ready, settle
+from tests.unit.group.harness import GROUP, World, leader, leading, node_id, ready, settle
 from tests.unit.group.test_group import FAST, started, talk, texts
 from tests.unit.group.test_memory import WINDOW, pour
 
+from holdfast.group import source_unit
 from holdfast.group.entries import VOTERS_MAX, Member, View, decode_view, encode_data
 from holdfast.group.log import Kind
 from holdfast.group.ports import AddReplica, HandOver, RemoveReplica
+from holdfast.links.ports import Received
 from holdfast.types import MILLISECOND, SECOND
-from holdfast.wire.frames import Append, Appended, Ballot, Payload, Seek, StateChunk
+from holdfast.wire.frames import Append, Appended, Ballot, Nack, Payload, Seek, StateChunk
 
 
 def parts(world: World, name: str) -> dict[str, str]:
@@ -242,6 +244,21 @@ def test_one_that_was_removed_says_that_those_who_were_left_have_forgotten() -> 
     world.restart("n1")
     world.run(SECOND)
     assert "memory of a majority is lost (n1 started again)" in world.hosts["n2"].status["why"]
+
+
+def test_a_source_answers_one_that_it_does_not_know_to_be_a_replica() -> None:
+    """What is needed to decide that it is one may be just these messages."""
+    world = started(1, voters=1, joiners=1)
+    settle_without(world, "j1", talk(world, ("n1",), rounds=1))
+    given: list[Payload] = []
+    world.drop = lambda _, target, frame: (
+        target == "j1" and isinstance(frame, Payload) and bool(given.append(frame) or True)
+    )
+    world.send("n1", [b"kept"])
+    source = world.hosts["n1"].source
+    nack = Nack(GROUP, source.stream, ((6, 6),))
+    world._feed(world.hosts["n1"], source_unit(GROUP), Received(node_id("j1"), [nack], world.now))
+    assert [frame.first for frame in given] == [6]
 
 
 def test_a_leader_that_hands_over_does_not_wake_up_for_nothing() -> None:
