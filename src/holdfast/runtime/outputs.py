@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from holdfast.group.ports import Output, OutputsReady, OutputsSent, SendOutputs
 
@@ -12,6 +14,9 @@ log = logging.getLogger("holdfast")
 
 Listener = Callable[[Output], None]
 Send = Callable[[Output], Awaitable[None]]
+RETRY_S: Final = 0.1
+RETRY_S_MAX: Final = 5.0
+"""After a failure an output is tried again, later each time."""
 
 
 class OutputDesk:
@@ -22,7 +27,9 @@ class OutputDesk:
         self._listeners: dict[str, Listener] = {}
         self._senders: dict[str, Send] = {}
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
-        """One at a time for each destination: a second order to send comes while the first is under way."""
+        self._waiting: dict[tuple[str, str], deque[Output]] = {}
+        """What one task for each destination sends, in order. That one has arrived says the same of all before it, so
+        none may be left out, whatever fails."""
 
     def listen(self, group: str, callback: Listener) -> None:
         self._listeners[group] = callback
@@ -39,21 +46,37 @@ class OutputDesk:
             return
         group = effect.unit.partition("/")[2]
         send = self._senders.get(group)
+        if send is None or not effect.outputs:
+            return
         key = (group, effect.destination)
-        task = self._tasks.get(key)
-        if send is not None and (task is None or task.done()):
-            self._tasks[key] = asyncio.get_running_loop().create_task(self._send(effect, send))
+        waiting = self._waiting.get(key)
+        if waiting is not None:
+            # An order to send again comes while it is under way.
+            last = (waiting[-1].position, waiting[-1].k)
+            waiting.extend(one for one in effect.outputs if (one.position, one.k) > last)
+            return
+        waiting = self._waiting[key] = deque(effect.outputs)
+        task = asyncio.get_running_loop().create_task(self._send(effect.unit, key, waiting, send))
+        self._tasks[key] = task
 
-    async def _send(self, effect: SendOutputs, send: Send) -> None:
-        for output in effect.outputs:
+    async def _send(
+        self, unit: str, key: tuple[str, str], waiting: deque[Output], send: Send
+    ) -> None:
+        delay_s = RETRY_S
+        while waiting:
+            output = waiting[0]
             try:
                 await send(output)
-            except Exception as error:  # noqa: BLE001 the application's own; what was not sent is sent again
-                log.warning(
-                    "an output to %s failed, and is sent again: %s", effect.destination, error
-                )
-                return
-            self._sent(effect.unit, OutputsSent(effect.destination, output.position, output.k))
+            except Exception as error:  # noqa: BLE001 the application's own
+                log.warning("an output to %s failed, and is sent again: %s", key[1], error)
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, RETRY_S_MAX)
+                continue
+            delay_s = RETRY_S
+            if len(waiting) == 1:
+                del self._waiting[key]
+            waiting.popleft()
+            self._sent(unit, OutputsSent(output.destination, output.position, output.k))
 
     def close(self) -> None:
         for task in self._tasks.values():

@@ -1,0 +1,48 @@
+"""Outputs to destinations that are no nodes: none is left out, whatever comes while one is under way."""
+
+from __future__ import annotations
+
+import asyncio
+
+from holdfast.group.ports import Output, OutputsSent, SendOutputs
+from holdfast.runtime.outputs import OutputDesk
+
+UNIT = "replica/book"
+
+
+def order(first: int, last: int) -> SendOutputs:
+    outputs = tuple(Output(k, 0, "printer", b"%d" % k) for k in range(first, last + 1))
+    return SendOutputs(UNIT, "printer", outputs)
+
+
+def test_what_is_ordered_while_something_is_under_way_is_sent_after_it() -> None:
+    """To report a later one would say that those in between have arrived as well."""
+    printed: list[int] = []
+    reported: list[int] = []
+    failures = [RuntimeError("no paper")]
+
+    def sent(_: str, item: OutputsSent) -> None:
+        reported.append(item.position)
+
+    async def send(output: Output) -> None:
+        await asyncio.sleep(0)
+        if output.position == 3 and failures:
+            raise failures.pop()
+        printed.append(output.position)
+
+    async def run() -> None:
+        desk = OutputDesk(sent)
+        desk.send_with("book", send)
+        desk.take(order(1, 2))
+        await asyncio.sleep(0)
+        desk.take(order(3, 4))
+        desk.take(order(1, 4))
+        while len(printed) < 4:
+            await asyncio.sleep(0)
+        desk.take(order(5, 6))
+        while len(reported) < 6:
+            await asyncio.sleep(0)
+        desk.close()
+
+    asyncio.run(run())
+    assert printed == reported == [1, 2, 3, 4, 5, 6]
