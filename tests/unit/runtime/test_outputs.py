@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from holdfast.group.ports import Output, OutputsSent, SendOutputs
 from holdfast.runtime.outputs import OutputDesk
@@ -13,6 +14,11 @@ UNIT = "replica/book"
 def order(first: int, last: int) -> SendOutputs:
     outputs = tuple(Output(k, 0, "printer", b"%d" % k) for k in range(first, last + 1))
     return SendOutputs(UNIT, "printer", outputs)
+
+
+async def done(reached: Callable[[], bool]) -> None:
+    while not reached():  # noqa: ASYNC110 any check will do, so there is no event
+        await asyncio.sleep(0)
 
 
 def test_what_is_ordered_while_something_is_under_way_is_sent_after_it() -> None:
@@ -37,11 +43,9 @@ def test_what_is_ordered_while_something_is_under_way_is_sent_after_it() -> None
         await asyncio.sleep(0)
         desk.take(order(3, 4))
         desk.take(order(1, 4))
-        while len(printed) < 4:
-            await asyncio.sleep(0)
+        await done(lambda: len(printed) == 4)
         desk.take(order(5, 6))
-        while len(reported) < 6:
-            await asyncio.sleep(0)
+        await done(lambda: len(reported) == 6)
         desk.close()
 
     asyncio.run(run())
