@@ -199,7 +199,7 @@ class Decisions:
                     lost.add(hole.first, hole.last + 1)
                     reasons[hole.exhausted] = None
             if not lost:
-                self._core.streams.changed[stream_id] = None
+                self._core.streams.look_at(stream_id)
             elif not self._covered(stream, lost):
                 self._question += 1
                 case = Case(stream, lost, self._question, list(reasons))

@@ -166,6 +166,7 @@ class Delivery:
         self.outstanding = 0
         self.suspended = ""
         self.failed = 0
+        self._given_up = -1
         self.paused = False
         self.applied = self._looked = at.index
 

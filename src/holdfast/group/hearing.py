@@ -121,9 +121,9 @@ class Hearing:
         if core.peers.replica_at(peer) is None:
             core.ignore("stranger")
             return
-        held = core.streams.get(stream)
         if stream.source == core.node and stream.incarnation == core.incarnation:
             # What the source has is its own business. Another side of a cut may have told it that more is free.
+            held = core.streams.get(stream)
             gone = held.origin - 1 if held is not None else 0
             ranges = tuple(
                 (first, min(last, gone)) for first, last in frame.ranges if first <= gone

@@ -160,7 +160,7 @@ class Joining:
             return
         suspended = bool(core.delivery.suspended)
         beyond = image.begin.index > core.log.last
-        # Of a side that has lost, if ours goes further back and is of a later term.
+        # Our log ends before it, and is of a later term: it is of a side that has lost.
         lost = beyond and image.begin.term < core.log.tail.term
         takes = (suspended or beyond) and not lost
         if image.history != core.history or image.index < self._least() or not takes:
@@ -201,7 +201,7 @@ class Joining:
         """The log goes on from here."""
         core = self._core
         if at.term > core.leadership.term:
-            core.new_term(at.term)  # whoever gave it has heard of a leader that we have not
+            core.new_term(at.term)  # whoever gave it has heard of a leader of whom we have not
         emptied = core.log.restart(at)
         core.recovery.forget()
         core.streams.forget_over(at)

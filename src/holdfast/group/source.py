@@ -176,14 +176,14 @@ class SourceMachine(Machine):
 
     def _received(self, now: Nanos, item: Received, out: Outbox) -> None:
         for frame in item.frames:
-            if self._is_replica(item.peer, frame):
+            if self._is_heard(item.peer, frame):
                 self._frame(now, item.peer, frame, out)
             else:
                 self._ignored += 1
 
-    def _is_replica(self, node: NodeId, frame: AnyFrame) -> bool:
-        """Whether one may speak for the group. It may be that all who were in it are not any more: a view that is
-        later than ours says who is."""
+    def _is_heard(self, node: NodeId, frame: AnyFrame) -> bool:
+        """Whether it matters what a node says. It may be that all who were in the group are not any more: a view that
+        is later than ours says who is."""
         if node == self._node or self._peers.replica_at(node) is not None:
             return True
         if isinstance(frame, Nack):

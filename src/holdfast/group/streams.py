@@ -286,6 +286,11 @@ class Streams:
                 del self.streams[stream]
                 self.changed.pop(stream, None)
 
+    def look_at(self, stream: StreamId) -> None:
+        """There may be a gap that nothing which came of the stream has shown."""
+        if stream in self.streams:
+            self.changed[stream] = None
+
     def need_all(self) -> None:
         """The order is another one, or begins further back: what was let go of may be needed again."""
         for stream in self.streams.values():

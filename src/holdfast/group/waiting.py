@@ -159,7 +159,7 @@ class Waiting:
                 if entry.index != self._lacks:
                     # It may have been let go of, or skipped, in an order that was cut off: a gap that nobody has seen.
                     self._lacks = entry.index
-                    self._streams.changed[stream] = None
+                    self._streams.look_at(stream)
                 break
             log.append(entries.popleft())
             if entry.kind == Kind.OPEN:
@@ -170,6 +170,4 @@ class Waiting:
 
     def _opened(self, entry: Entry) -> None:
         """The order may begin the stream below what is held of it: that is a gap."""
-        stream = decode_data(entry).stream
-        if self._streams.get(stream) is not None:
-            self._streams.changed[stream] = None
+        self._streams.look_at(decode_data(entry).stream)

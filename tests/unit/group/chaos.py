@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from tests.unit.group.harness import Host, World, leader, leading, node_id, ready, settle
+from tests.unit.group.harness import FAST, Host, World, leader, leading, node_id, ready, settle
 
 from holdfast.group.actions import DROP, RECOVER
 from holdfast.group.ports import AddReplica, HandOver, RemoveReplica
@@ -26,11 +26,16 @@ class Chaos:
 
     def __init__(self, seed: int, steps: int = 60) -> None:
         self.rng = Random(f"chaos/{seed}")
-        rng = self.rng
         self.steps = steps
         self.restarts = {"leader": 0, "follower": 0, "source": 0}
         self.cuts = 0
-        self.world = World(
+        self.world = self._draw(seed)
+        self.sent: dict[tuple[str, int], list[bytes]] = {}
+        """By sender and its life."""
+
+    def _draw(self, seed: int) -> World:
+        rng = self.rng
+        return World(
             seed,
             voters=rng.choice((2, 3, 3, 4, 5)),
             learners=rng.choice((0, 0, 1)),
@@ -38,11 +43,8 @@ class Chaos:
             loss=rng.choice((0.0, 0.02, 0.2)),
             double=rng.choice((0.0, 0.1)),
             reorder=rng.random() < 0.5,
-            window_bytes=64_000,
-            payload_bytes=1000,
+            **FAST,
         )
-        self.sent: dict[tuple[str, int], list[bytes]] = {}
-        """By sender and its life."""
 
     def run(self) -> World:
         world = self.world
@@ -182,15 +184,22 @@ class Moves(Chaos):
 
     def __init__(self, seed: int, steps: int = 60) -> None:
         super().__init__(seed, steps)
+        rng, world = self.rng, self.world
+        self.binding = world.config.delivery == "safe" and world.config.mode == "majority"
+        """What was delivered stays in the order."""
+        world.snapshot_ns = rng.choice((0, 0, 30, 300)) * MILLISECOND
+        world.restore_ns = rng.choice((0, 0, 30, 300)) * MILLISECOND
+        self.much = rng.random() < 0.4
+        """More is sent than buffers have room for."""
+        self.replicas = [name for name in world.names if not name.startswith("s")]
+        self.moves = 0
+
+    def _draw(self, seed: int) -> World:
         rng = self.rng
         self.kind = rng.choice(("durable", "careful", "careless"))
         """`careful`: a memory is lost only when all are whole and nothing is under way. `careless`: at any time, and
         then the group may halt."""
-        durability = "durable" if self.kind == "durable" else "memory"
-        delivery, mode = rng.choice(("safe", "safe", "fast")), rng.choice(MODES)
-        self.binding = delivery == "safe" and mode == "majority"
-        """What was delivered stays in the order."""
-        self.world = World(
+        return World(
             seed,
             voters=rng.choice((1, 2, 2, 2, 3, 3, 4)),
             learners=rng.choice((0, 0, 1)),
@@ -198,19 +207,12 @@ class Moves(Chaos):
             sources=rng.choice((0, 1)),
             loss=rng.choice((0.0, 0.0, 0.02)),
             reorder=rng.random() < 0.3,
-            window_bytes=64_000,
-            payload_bytes=1000,
             patience_ns=SECOND,
-            durability=durability,
-            delivery=delivery,
-            mode=mode,
+            durability="durable" if self.kind == "durable" else "memory",
+            delivery=rng.choice(("safe", "safe", "fast")),
+            mode=rng.choice(MODES),
+            **FAST,
         )
-        self.world.snapshot_ns = rng.choice((0, 0, 30, 300)) * MILLISECOND
-        self.world.restore_ns = rng.choice((0, 0, 30, 300)) * MILLISECOND
-        self.much = rng.random() < 0.4
-        """More is sent than buffers have room for."""
-        self.replicas = [name for name in self.world.names if not name.startswith("s")]
-        self.moves = 0
 
     def run(self) -> World:
         world = self.world

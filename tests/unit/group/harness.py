@@ -61,6 +61,8 @@ from holdfast.wire.codec import Rejected, decode_frame
 from holdfast.wire.frames import MemberInfo
 
 GROUP = "book"
+FAST: dict[str, Any] = {"window_bytes": 64_000, "payload_bytes": 1000}
+"""Small buffers: full soon."""
 RINGS_NS, RINGS_MAX = 100 * MICROSECOND, 1000
 """No node has so many deadlines in so short a time."""
 DATAGRAM = -1

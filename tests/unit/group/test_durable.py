@@ -6,8 +6,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.unit.group.harness import GROUP, World, leader, ready, settle
-from tests.unit.group.test_group import FAST, started, talk, texts
+from tests.unit.group.harness import FAST, GROUP, World, leader, ready, settle
+from tests.unit.group.test_group import started, talk, texts
 
 from holdfast.errors import StoreError
 from holdfast.group.journal import tables

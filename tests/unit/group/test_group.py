@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.group.harness import World, leader, leading, node_id, ready, settle
+from tests.unit.group.harness import FAST, World, leader, leading, node_id, ready, settle
 
 from holdfast.group.log import Kind
 from holdfast.group.ports import Refound
@@ -21,8 +21,6 @@ from holdfast.wire.frames import (
     StateRequest,
     StreamId,
 )
-
-FAST: dict[str, Any] = {"window_bytes": 64_000, "payload_bytes": 1000}
 
 
 def started(*args: Any, **settings: Any) -> World:

@@ -6,8 +6,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.unit.group.harness import GROUP, World, node_id, ready
-from tests.unit.group.test_group import FAST, started, talk
+from tests.unit.group.harness import FAST, GROUP, World, node_id, ready
+from tests.unit.group.test_group import started, talk
 
 from holdfast.group import replica_unit, source_unit
 from holdfast.links.ports import Received

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.group.harness import World, node_id, ready, settle
-from tests.unit.group.test_group import FAST, started, talk, texts
+from tests.unit.group.harness import FAST, World, node_id, ready, settle
+from tests.unit.group.test_group import started, talk, texts
 
 from holdfast.group.streams import PIECE_OVERHEAD
 from holdfast.types import MILLISECOND, SECOND

@@ -6,8 +6,8 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from tests.unit.group.harness import GROUP, World, leader, leading, node_id, ready, settle
-from tests.unit.group.test_group import FAST, started, talk, texts
+from tests.unit.group.harness import FAST, GROUP, World, leader, leading, node_id, ready, settle
+from tests.unit.group.test_group import started, talk, texts
 from tests.unit.group.test_memory import WINDOW, pour
 
 from holdfast.group import source_unit

@@ -225,6 +225,11 @@ def test_what_an_order_that_was_cut_off_had_skipped_is_a_gap() -> None:
     follower.streams.changed.clear()
     follower.waiting.settle()
     assert not follower.streams.changed, "once is enough"
+    unknown = StreamId(b"u" * 16, 1, 0)
+    entry = Entry(3, 2, 2, 0, Kind.ORDER, unknown, 1, 1)
+    follower.waiting.new_term()
+    assert follower.take(append(3, 1, 2, entry))
+    assert not follower.streams.changed, "there may be no room for another stream"
 
 
 def test_a_log_is_cut_where_the_leader_says_that_it_has_another_entry() -> None:

@@ -21,7 +21,7 @@ async def done(reached: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
 
 
-def test_what_is_ordered_while_something_is_under_way_is_sent_after_it() -> None:
+def test_nothing_is_left_out_whatever_is_under_way_or_fails() -> None:
     """To report a later one would say that those in between have arrived as well."""
     printed: list[int] = []
     reported: list[int] = []
@@ -38,9 +38,11 @@ def test_what_is_ordered_while_something_is_under_way_is_sent_after_it() -> None
 
     async def run() -> None:
         desk = OutputDesk(sent)
+        desk.take(order(1, 1))
+        assert not printed, "nobody sends them yet"
         desk.send_with("book", send)
-        desk.take(order(1, 2))
         await asyncio.sleep(0)
+        desk.take(order(2, 2))
         desk.take(order(3, 4))
         desk.take(order(1, 4))
         await done(lambda: len(printed) == 4)
