@@ -8,7 +8,7 @@ JOBS ?= 2
 GROUP_SEEDS ?= 1..2000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench soak soak-groups soak-health lock clean
+.PHONY: help setup demo test check format bench soak soak-groups soak-moves soak-health lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ soak: setup ## a long campaign of simulated runs with new seeds; prints how to r
 
 soak-groups: setup ## break replicated groups in 2000 ways; prints what was exercised and how to replay a failure
 	@$(bin)/holdfast sim groups --seeds $(GROUP_SEEDS) --jobs 2 $(ARGS)
+
+soak-moves: setup ## replicas that come and go under every fault, 20 000 runs (an hour)
+	@$(bin)/python scripts/soak-moves $(ARGS)
 
 soak-health: setup ## an hour of a hundred paths with loss and pauses, in virtual time: false alarms (a quarter of an hour)
 	@$(bin)/holdfast bench health --json --seconds 0 --cost-seconds 0 --minutes 60 $(ARGS)

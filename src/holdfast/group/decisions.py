@@ -239,8 +239,8 @@ class Decisions:
     # -- one case ------------------------------------------------------------------------------------------------
 
     def _advance(self, case: Case, now: Nanos, out: Outbox) -> None:
-        left = case.missing(self._core.recovery.next_of(case.stream))
-        if not left or self._core.log.tail.is_over(case.stream.id):
+        left = self._left(case)
+        if not left:
             self._finish(case)
             return
         if case.stage is Stage.SEEKING and (self._all_answered(case) or now >= case.due_ns):
@@ -256,6 +256,12 @@ class Decisions:
         elif case.stage is Stage.PAUSING:
             case.stage = Stage.SEEKING
             self._seek(case, now, out)
+
+    def _left(self, case: Case) -> RangeSet:
+        """What is still lost, and still needed."""
+        if self._core.log.tail.is_over(case.stream.id):
+            return RangeSet()
+        return case.missing(self._core.recovery.next_of(case.stream))
 
     def _is_all_that_can_come(self, case: Case, left: RangeSet) -> bool:
         """Everybody has said what he has, and all of that is here: to wait for the rest brings nothing."""
@@ -273,7 +279,7 @@ class Decisions:
         """Ask the other replicas what they have."""
         case.found.clear()
         case.due_ns = now + self._core.config.seek_ns
-        ranges = _ranges(case.missing(self._core.recovery.next_of(case.stream)))[:RANGES_MAX]
+        ranges = _ranges(self._left(case))[:RANGES_MAX]
         frame = Lost(self._core.config.name, case.question, case.stream.id, ranges)
         post(out, [peer.node for peer in self._core.peers.replicas], frame)
         if self._core.config.message_log_bytes:
@@ -357,7 +363,7 @@ class Decisions:
     def _by_table(self, case: Case, why: str, now: Nanos, out: Outbox) -> None:
         if why:
             case.reasons.append(why)
-        left = case.missing(self._core.recovery.next_of(case.stream))
+        left = self._left(case)
         if not left:
             self._finish(case)
             return
@@ -369,7 +375,10 @@ class Decisions:
     # -- what is done --------------------------------------------------------------------------------------------
 
     def _take(self, case: Case, by: str, action: Action, now: Nanos, out: Outbox) -> None:
-        left = case.missing(self._core.recovery.next_of(case.stream))
+        left = self._left(case)
+        if not left:  # it came in the same turn as the answer
+            self._finish(case)
+            return
         record = 0
         if action.do != "recover" or by == "application" or action.ignore:
             record = self._record(case, left, by, action, now, out)
@@ -393,13 +402,13 @@ class Decisions:
         decided = Decided(case.stream.id, lost, case.attempt, core.name, by, action.text())
         self._order.append(Kind.DECISION, None, 0, 0, encode_data(decided), now, out)
         count = sum(last - first + 1 for first, last in lost)
-        text = f"{action.text()} ({by}): {count} of {case.stream.label} from {lost[0][0] if lost else 0}"  # fmt: skip
+        text = f"{action.text()} ({by}): {count} of {case.stream.label} from {lost[0][0]}"  # fmt: skip
         core.fact("decides", text, now, out)
         self.recent.append(
             {
                 "index": core.log.last,
                 "stream": case.stream.label,
-                "first": lost[0][0] if lost else 0,
+                "first": lost[0][0],
                 "lost": count,
                 "attempt": case.attempt,
                 "by": by,

@@ -1,4 +1,4 @@
-"""One run full of faults, by seed: loss, doubles, reordering, cuts, restarts of followers, leader and sources."""
+"""One run full of faults, by seed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.unit.group.harness import FAST, Host, World, leader, leading, node_id, ready, settle
 
-from holdfast.group.actions import DROP, RECOVER
+from holdfast.group.actions import DROP, RECOVER, SUSPEND, Action
 from holdfast.group.ports import AddReplica, HandOver, RemoveReplica
 from holdfast.types import MILLISECOND, SECOND
 from holdfast.wire.frames import Append, Appended, Freed, Seek, Standing, Vote
@@ -19,6 +19,11 @@ FAULTS = {
     "resume": 4, "restart": 8, "hang": 5, "no state": 3, "slow": 3, "be well": 9,
 }  # fmt: skip
 """What `Moves` does, and how often."""
+CHOICES: tuple[Action, ...] = (
+    DROP, RECOVER, RECOVER.otherwise(DROP), RECOVER.otherwise(SUSPEND), SUSPEND,
+    DROP.and_ignore(by=("stream",), count=5), RECOVER.and_ignore(by=("stream",), seconds=0.2),
+)  # fmt: skip
+"""What an application of `Losses` says about lost messages."""
 
 
 class Chaos:
@@ -195,24 +200,25 @@ class Moves(Chaos):
         self.moves = 0
 
     def _draw(self, seed: int) -> World:
-        rng = self.rng
-        self.kind = rng.choice(("durable", "careful", "careless"))
+        self.kind = self.rng.choice(("durable", "careful", "careless"))
         """`careful`: a memory is lost only when all are whole and nothing is under way. `careless`: at any time, and
         then the group may halt."""
-        return World(
-            seed,
-            voters=rng.choice((1, 2, 2, 2, 3, 3, 4)),
-            learners=rng.choice((0, 0, 1)),
-            joiners=rng.choice((0, 1, 2)),
-            sources=rng.choice((0, 1)),
-            loss=rng.choice((0.0, 0.0, 0.02)),
-            reorder=rng.random() < 0.3,
-            patience_ns=SECOND,
-            durability="durable" if self.kind == "durable" else "memory",
-            delivery=rng.choice(("safe", "safe", "fast")),
-            mode=rng.choice(MODES),
-            **FAST,
-        )
+        return World(seed, **self._settings())
+
+    def _settings(self) -> dict[str, Any]:
+        rng = self.rng
+        return FAST | {
+            "voters": rng.choice((1, 2, 2, 2, 3, 3, 4)),
+            "learners": rng.choice((0, 0, 1)),
+            "joiners": rng.choice((0, 1, 2)),
+            "sources": rng.choice((0, 1)),
+            "loss": rng.choice((0.0, 0.0, 0.02)),
+            "reorder": rng.random() < 0.3,
+            "patience_ns": SECOND,
+            "durability": "durable" if self.kind == "durable" else "memory",
+            "delivery": rng.choice(("safe", "safe", "fast")),
+            "mode": rng.choice(MODES),
+        }
 
     def run(self) -> World:
         world = self.world
@@ -421,3 +427,38 @@ class Moves(Chaos):
         members = self._members()
         leaders = {host.status["leader"] for host in members}
         return len(leaders) == 1 and all(host.app.got == members[0].app.got for host in members)
+
+
+class Losses(Moves):
+    """Datagrams are lost besides, applications choose anything about it, and say something about each message."""
+
+    choices = CHOICES
+
+    def _settings(self) -> dict[str, Any]:
+        rng = self.rng
+        return super()._settings() | {
+            "sources": 1,
+            "transport": "datagram",
+            "loss": 0.0,
+            "datagram_loss": rng.choice((0.01, 0.1, 0.3)),
+            "message_log_bytes": rng.choice((0, 1 << 20)),
+            "gone_ns": rng.choice((100, 5000)) * MILLISECOND,
+            "recover_ns": 50 * MILLISECOND,
+            "seek_ns": 5 * MILLISECOND,
+            "close_delay_ns": 50 * MILLISECOND,
+        }
+
+    def _heal(self) -> None:
+        self.choices = (RECOVER.otherwise(DROP),)
+        super()._heal()
+
+    def _give_in(self) -> None:
+        for host in self.world.hosts.values():
+            host.on_loss = lambda _: self.rng.choice(self.choices)
+            host.says = lambda message: [("node:s1", b"re: " + message), ("printer", message)]
+
+    def _check(self) -> None:
+        super()._check()
+        if self.binding and self.kind != "careless":
+            ids = [(output.position, output.k) for output in self.world.hosts["s1"].outputs]
+            assert ids == sorted(set(ids)), "an output came twice, or not in order"

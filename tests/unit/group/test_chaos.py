@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from tests.unit.group.chaos import Amnesia, Chaos, Moves
+from tests.unit.group.chaos import Amnesia, Chaos, Losses, Moves
 
 SEEDS = range(50)
 seen: Counter[str] = Counter()
@@ -43,6 +43,14 @@ def test_members_agree_and_go_on_while_replicas_come_and_go(seed: int) -> None:
     seen["leaders"] += len(world.events("leads"))
 
 
+@pytest.mark.parametrize("seed", range(1, 31))
+def test_members_agree_and_go_on_whatever_is_chosen_about_lost_messages(seed: int) -> None:
+    """The same with lost datagrams, every kind of answer, and outputs, each of which comes once."""
+    world = Losses(seed).run()
+    seen["questions"] += len(world.events("asks"))
+    seen["outputs"] += len(world.hosts["s1"].outputs)
+
+
 def test_the_runs_above_were_worth_it() -> None:
     """A campaign that exercises nothing proves nothing."""
     if seen["runs"] < len(SEEDS):
@@ -53,3 +61,5 @@ def test_the_runs_above_were_worth_it() -> None:
     assert seen["let in again"] > 100
     assert seen["views"] > 5 * seen["moving runs"]
     assert seen["leaders"] > 2 * seen["moving runs"]
+    assert seen["questions"] > 30
+    assert seen["outputs"] > 10_000

@@ -13,6 +13,8 @@ from holdfast.group.loss import LossInfo
 from holdfast.group.policy import Rule
 from holdfast.group.ports import EndIgnoring
 from holdfast.group.recovery import Gap, Hole
+from holdfast.links.ports import Received
+from holdfast.machine.contract import Outbox
 from holdfast.types import MILLISECOND, SECOND
 from holdfast.wire.frames import Ballot, Lost, Nack, Payload
 
@@ -150,6 +152,33 @@ def test_what_comes_while_the_question_is_open_is_not_lost() -> None:
     answer(world, late)
     send(world, 3)
     delivered(world, [1, 2, 3])
+
+
+def test_an_answer_about_what_came_in_the_same_turn_decides_nothing() -> None:
+    world = lossy()
+    lost: list[Payload] = []
+
+    def drop(_sender: str, target: str, frame: Any) -> bool:
+        second = isinstance(frame, Payload) and frame.first == 2
+        if second:
+            lost.append(frame)
+        return second and target in ALL
+
+    def late(_: LossInfo) -> Action:
+        world.drop = None
+        replica = world.hosts[leader(world)].replica
+        assert replica is not None
+        came = Received(node_id("s1"), [lost[0]], world.now)
+        replica._inputs[Received](world.now, came, Outbox())
+        return DROP.and_ignore(by=("stream",), count=5)
+
+    world.drop = drop
+    answer(world, late)
+    send(world, 3)
+    delivered(world, [1, 2, 3])
+    assert world.events("asks")
+    assert not world.events("decides")
+    assert not ignoring(world)
 
 
 # -- the table ---------------------------------------------------------------------------------------------------
