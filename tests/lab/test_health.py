@@ -171,7 +171,7 @@ def test_a_fifth_of_the_packets_lost_is_seen_and_survived(trial: Trial) -> None:
 
 
 def test_a_flapping_path_is_survived(trial: Trial) -> None:
-    outcome = trial.run("over 1000 flap 4s/4s", "->", 30.0)
+    outcome = trial.run("over 1000 flap 4s/4s", "->", 46.0)
     seen(outcome)
     goes_on(outcome)
     assert FLAPPING in {error[0] for error in outcome.errors}, outcome

@@ -74,7 +74,7 @@ class Order:
         reasons = self.verdicts.setdefault(stream, {})
         reasons.setdefault(encode_data(why), RangeSet()).add(first, last + 1)
         self.note(stream)
-        self._streams.changed[stream] = None
+        self._streams.look_at(stream)
 
     def is_decided(self, stream: StreamId, first: int, last: int) -> bool:
         return any(

@@ -435,7 +435,7 @@ class Recovery:
         """The place in the order has changed, or who decides: look again from there."""
         self.grants.clear()
         for stream in self.gaps:
-            self._streams.changed[stream] = None
+            self._streams.look_at(stream)
         self.gaps.clear()
 
     def _fact(self, event: str, detail: str, now: Nanos, out: Outbox) -> None:

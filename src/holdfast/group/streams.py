@@ -287,7 +287,7 @@ class Streams:
                 self.changed.pop(stream, None)
 
     def look_at(self, stream: StreamId) -> None:
-        """There may be a gap that nothing which came of the stream has shown."""
+        """There may be a gap that nothing which came of the stream has shown. It may be forgotten meanwhile."""
         if stream in self.streams:
             self.changed[stream] = None
 

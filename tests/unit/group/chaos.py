@@ -322,7 +322,8 @@ class Moves(Chaos):
         running = [one for one in self.replicas if one in world.hosts]
         if not running or (self.kind == "careful" and not self._is_calm()):
             return
-        at = leader(world) if rng.random() < 0.7 else ""
+        # What is under way to the leader is not seen, and a careful one forgets nothing then.
+        at = leader(world) if rng.random() < 0.7 or self.kind == "careful" else ""
         at = at or rng.choice(running)
         item: Any = HandOver()
         if kind != "hand over":

@@ -9,6 +9,7 @@ import pytest
 from tests.unit.group.harness import World, node_id, ready, settle
 
 from holdfast.group.actions import DROP, IGNORE, RECOVER, SUSPEND, Action
+from holdfast.group.entries import Skipped
 from holdfast.group.loss import LossInfo
 from holdfast.group.policy import Rule
 from holdfast.group.ports import EndIgnoring
@@ -16,7 +17,7 @@ from holdfast.group.recovery import Gap, Hole
 from holdfast.links.ports import Received
 from holdfast.machine.contract import Outbox
 from holdfast.types import MILLISECOND, SECOND
-from holdfast.wire.frames import Ballot, Lost, Nack, Payload
+from holdfast.wire.frames import Ballot, Lost, Nack, Payload, StreamId
 
 FAST = {
     "gone_ns": 100 * MILLISECOND,
@@ -104,6 +105,26 @@ def test_what_the_order_has_passed_is_asked_about_no_more() -> None:
     world.drop = lambda _, __, frame: isinstance(frame, Lost) and bool(asked.append(frame) or True)
     world.run(20 * MILLISECOND)
     assert (asked, recovery.gaps) == ([], {})
+
+
+def test_a_gap_of_a_stream_that_is_forgotten_is_none() -> None:
+    """Nobody needs what is lost of an earlier life of a source, and there may be many of them."""
+    world = lossy()
+    leads = world.hosts[leader(world)]
+    assert leads.replica is not None
+    core = leads.replica._core
+    core.streams._streams_max = len(core.streams.streams) + 4
+    for life in range(1, 5):
+        core.streams.know(StreamId(b"u" * 16, life, 0), 3, 1)
+    world.run(MILLISECOND)
+    first = StreamId(b"u" * 16, 1, 0)
+    assert first in core.recovery.gaps
+    core.streams.know(StreamId(b"u" * 16, 5, 0), 3, 1)
+    assert first not in core.streams.streams
+    core.recovery.forget()
+    leads.replica._leading.order.skip(first, 1, 3, Skipped("dropped", 0, 0))
+    assert first not in core.streams.changed
+    world.run(SECOND)
 
 
 def test_a_backup_does_not_deliver_what_was_dropped_even_if_it_has_it() -> None:
