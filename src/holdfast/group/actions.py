@@ -7,6 +7,7 @@
     SUSPEND                                     let another replica lead, one that has them if there is one
     IGNORE(by=("stream",), seconds=60)          go on without them, and without what the stream sends for a minute
     RECOVER.and_ignore(by=("topic",), count=5)  recover these, ignore the next five of the topic
+    RECOVER.otherwise(IGNORE(seconds=60))       recover these; if that fails go on without, and ignore as above
 
 In text, as in a configuration: `drop`, `recover else suspend`, `drop and ignore`, ...
 """
@@ -37,6 +38,16 @@ class Ignore(msgspec.Struct, frozen=True):
     count: int = 0
     resync: bool = False
 
+    @staticmethod
+    def like(by: tuple[By, ...], seconds: float, count: int, resync: bool) -> Ignore:
+        """As people say it."""
+        for name in by:
+            if name not in BY:
+                raise ConfigError(f"ignore by {name!r}: it is one or more of {', '.join(BY)}")
+        if not by:
+            raise ConfigError(f"ignore by nothing: name one or more of {', '.join(BY)}")
+        return Ignore(tuple(by), int(seconds * SECOND), count, resync)
+
     def text(self) -> str:
         ends = []
         if self.for_ns:
@@ -57,13 +68,15 @@ class Action(msgspec.Struct, frozen=True):
     limit_ns: Nanos = 0
     """How long recovery may take; 0: as long as the group's setting says."""
     ignore: Ignore | None = None
+    """What is ignored from now on. What is recovered is not."""
+    failing_ignore: Ignore | None = None
+    """What is ignored once recovery has failed."""
 
     def otherwise(self, other: Action) -> Action:
         """What to do with what cannot be recovered."""
         if self.do != "recover" or other.do == "recover":
             raise ConfigError(f"{self.text()!r} has no alternative {other.text()!r}")
-        ignore = other.ignore or self.ignore
-        return Action("recover", other.do, self.limit_ns, ignore)
+        return Action("recover", other.do, self.limit_ns, self.ignore, other.ignore)
 
     def within(self, seconds: float) -> Action:
         """Give recovery this long."""
@@ -78,17 +91,17 @@ class Action(msgspec.Struct, frozen=True):
         resync: bool = False,
     ) -> Action:
         """Also ignore messages like these from now on."""
-        for name in by:
-            if name not in BY:
-                raise ConfigError(f"ignore by {name!r}: it is one or more of {', '.join(BY)}")
-        if not by:
-            raise ConfigError(f"ignore by nothing: name one or more of {', '.join(BY)}")
-        ignore = Ignore(tuple(by), int(seconds * SECOND), count, resync)
-        return msgspec.structs.replace(self, ignore=ignore)
+        return msgspec.structs.replace(self, ignore=Ignore.like(by, seconds, count, resync))
 
     def text(self) -> str:
-        words = self.do if self.failing == "ask" else f"{self.do} else {self.failing}"
-        return f"{words} and {self.ignore.text()}" if self.ignore else words
+        words: str = self.do
+        if self.ignore:
+            words += f" and {self.ignore.text()}"
+        if self.failing != "ask":
+            words += f" else {self.failing}"
+        if self.failing_ignore:
+            words += f" and {self.failing_ignore.text()}"
+        return words
 
 
 DROP: Final = Action("drop")
@@ -112,19 +125,25 @@ TEXTS: Final[dict[str, tuple[Action, bool]]] = {
     "recover else suspend": (RECOVER.otherwise(SUSPEND), False),
     "recover else ask": (RECOVER, False),
     "drop and ignore": (DROP, True),
+    "suspend and ignore": (SUSPEND, True),
     "recover and ignore": (RECOVER, True),
     "recover else ignore": (RECOVER.otherwise(DROP), True),
     "recover else drop and ignore": (RECOVER.otherwise(DROP), True),
     "recover else suspend and ignore": (RECOVER.otherwise(SUSPEND), True),
 }
-"""The words for actions, and whether something is ignored as well."""
+"""The words for actions, and whether something is ignored as well: where there is an alternative, with that."""
 
 
-def parse_action(text: str) -> tuple[Action, bool]:
-    """The action that words say, and whether they say that something is to be ignored."""
+def parse_action(text: str, ignore: Ignore) -> Action:
+    """The action that words say; `ignore` is what is ignored if they say so."""
     words = " ".join(text.lower().split())
     if words not in TEXTS:
         near = get_close_matches(words, TEXTS, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(TEXTS)}"
         raise ConfigError(f"unknown action {text!r}; {hint}")
-    return TEXTS[words]
+    action, ignores = TEXTS[words]
+    if not ignores:
+        return action
+    if action.failing == "ask":
+        return msgspec.structs.replace(action, ignore=ignore)
+    return msgspec.structs.replace(action, failing_ignore=ignore)

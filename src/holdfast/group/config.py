@@ -117,8 +117,8 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What to do about lost messages; the first rule that matches decides, when the application leaves it to them."""
     late_ns: Nanos = 10 * MILLISECOND
     """How long, on a reliable channel, a message may be heard of before it comes."""
-    seek_ns: Nanos = 20 * MILLISECOND
-    """How long the leader waits for the others to say what they have of what it lost."""
+    seek_ns: Nanos = SECOND
+    """How long the leader waits for those that can be reached to say what they have of what it lost."""
     recover_ns: Nanos = 5 * SECOND
     """How long recovery may take when the answer does not say."""
     answer_ns: Nanos = 10 * SECOND

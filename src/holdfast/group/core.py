@@ -154,8 +154,8 @@ class Core:
     def why_not_suspend(self) -> str:
         """Why this replica must not stop leading of its own accord; empty when it may. Those that are left must be
         able to decide."""
-        view = self.log.tail.view
-        here, needed = len(self.voters_here()), view.majority if view is not None else 1
+        view, here = self.log.tail.view, len(self.voters_here())
+        needed = view.majority if view is not None and self.config.mode == "majority" else 1
         if here >= needed:
             return ""
         return f"{here} other voters can be reached, {needed} are needed without {self.name}"

@@ -34,7 +34,11 @@ class Criterion(msgspec.Struct, frozen=True, array_like=True):
     count: int = 0
     """So many messages; 0: any number."""
     resync: bool = False
-    """Until a message of what is ignored says that its source is in step with the group again."""
+    """Until `lost_by` says with a message, whatever it is about, that it is in step with the group again."""
+    lost_by: bytes = b""
+    """The source whose messages were lost."""
+    spared: tuple[StreamId, int] | None = None
+    """Messages of this stream up to this number are not meant: they were lost, and are to be recovered."""
 
     def fits_stream(self, stream: StreamId) -> bool:
         """Whether messages of the stream can fit at all."""
@@ -42,10 +46,8 @@ class Criterion(msgspec.Struct, frozen=True, array_like=True):
             return False
         return self.stream is None or self.stream == stream
 
-    @property
-    def by_message(self) -> bool:
-        """Whether one must look at each message."""
-        return bool(self.topic) or self.priority >= 0
+    def spares(self, stream: StreamId, number: int) -> bool:
+        return self.spared is not None and self.spared[0] == stream and number <= self.spared[1]
 
     def fits(self, priority: int, topic: str) -> bool:
         """Whether a message of a stream that fits is meant."""
@@ -76,7 +78,8 @@ class Criterion(msgspec.Struct, frozen=True, array_like=True):
 
 
 def is_sound_criterion(criterion: Criterion) -> bool:
-    return len(criterion.source) in (0, 16) and criterion.count >= 0 and criterion.until_ns >= 0
+    ids = (criterion.source, criterion.lost_by)
+    return all(len(id_) in (0, 16) for id_ in ids) and min(criterion.count, criterion.until_ns) >= 0
 
 
 class Run(msgspec.Struct, frozen=True, gc=False):
@@ -144,10 +147,12 @@ def _judge(
     resync = about is not None and place in about.resyncs
     resumed = []
     for id_, (criterion, left) in active.items():
+        if resync and criterion.resync and criterion.lost_by == stream.source:
+            resumed.append(id_)
+            continue
         if not criterion.fits_stream(stream) or not criterion.fits(priority, topic):
             continue
-        if criterion.resync and resync:
-            resumed.append(id_)
+        if criterion.spares(stream, number):
             continue
         used = run.last - run.first + 1 if run is not None and run.criterion == id_ else 0
         if left and used >= left:
@@ -161,12 +166,15 @@ def _judge(
     return Run(number, number, 0, tuple(resumed), False, requests)
 
 
-def covering(active: Active, stream: StreamId, possible: tuple[int, ...], count: int) -> int:
-    """The criterion that lost messages fit for certain, of which only the possible priorities are known; 0 if none."""
+def covering(
+    active: Active, stream: StreamId, first: int, possible: tuple[int, ...], count: int
+) -> int:
+    """The criterion that lost messages fit for certain, of which only the first number, how many they are, and
+    the possible priorities are known; 0 if none."""
     for id_, (criterion, left) in active.items():
         if not criterion.fits_stream(stream) or criterion.topic or criterion.resync:
             continue
-        if (left and left < count) or not possible:
+        if (left and left < count) or not possible or criterion.spares(stream, first):
             continue
         if criterion.priority < 0 or possible == (criterion.priority,):
             return id_

@@ -19,8 +19,6 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-import msgspec
-
 from holdfast.group.actions import Action, Ignore
 from holdfast.group.config import log_unit, replica_unit
 from holdfast.group.core import Core
@@ -72,7 +70,7 @@ class Case:
     """What is lost of one stream, and how far deciding about it has come."""
 
     __slots__ = (
-        "attempt", "due_ns", "failing", "found", "limit_ns", "lost", "question", "reasons", "recovered", "refused",
+        "attempt", "due_ns", "failing", "found", "ignored", "lost", "question", "reasons", "recovered", "refused",
         "stage", "stream", "told",
     )  # fmt: skip
 
@@ -92,7 +90,8 @@ class Case:
         """Steps that cannot be taken now, and why."""
         self.failing: Action | None = None
         """What was answered, while recovery is under way."""
-        self.limit_ns: Nanos = 0
+        self.ignored: Ignore | None = None
+        """What was last said about messages like these: once is enough."""
 
     def go(self, stage: Stage, due_ns: Nanos) -> None:
         assert stage in TRANSITIONS[self.stage], f"from {self.stage} to {stage}"
@@ -214,7 +213,7 @@ class Decisions:
         ranges = _ranges(lost)
         count = sum(last - first + 1 for first, last in ranges)
         possible = self._inquiry.priorities(stream, ranges, {}).possible
-        criterion = covering(criteria, stream.id, possible, count)
+        criterion = covering(criteria, stream.id, ranges[0][0], possible, count)
         if not criterion:
             return False
         for first, last in ranges:
@@ -286,8 +285,8 @@ class Decisions:
             item = Received(self._core.node, [frame], now)
             out.up(log_unit(self._core.config.name), item)
 
-    def found(self, name: str, node: NodeId, frame: Found) -> None:
-        """A replica says what it has."""
+    def found(self, name: str, node: NodeId, frame: Found, now: Nanos) -> None:
+        """A replica says what it has. While it is being recovered, this is one more place to ask."""
         case = self._cases.get(frame.stream)
         if case is None or case.question != frame.question:
             return
@@ -296,6 +295,8 @@ class Decisions:
             if 0 < first <= last:
                 held.add(first, last + 1)
         case.found[(name, frame.from_log)] = (node, held)
+        if case.stage is Stage.RECOVERING and held:
+            self._grant(case, self._left(case), now)
         if frame.from_log:
             return
         place = 0
@@ -352,13 +353,16 @@ class Decisions:
         case = next((c for c in self._cases.values() if c.question == item.question), None)
         if case is None or case.stage is not Stage.ASKING:
             return
-        if item.action is None:
-            if item.error:
-                self._core.fact("no answer", item.error, now, out)
-            why = f"the application failed: {item.error}" if item.error else ""
+        action, error = item.action, item.error
+        if action is not None and not isinstance(action, Action):
+            error = f"{action!r} is no action"
+        if error:
+            self._core.fact("no answer", error, now, out)
+        if action is None or error:
+            why = f"the application failed: {error}" if error else ""
             self._by_table(case, why, now, out)
         else:
-            self._take(case, "application", item.action, now, out)
+            self._take(case, "application", action, now, out)
 
     def _by_table(self, case: Case, why: str, now: Nanos, out: Outbox) -> None:
         if why:
@@ -382,13 +386,11 @@ class Decisions:
         record = 0
         if action.do != "recover" or by == "application" or action.ignore:
             record = self._record(case, left, by, action, now, out)
+        if action.ignore:
+            self._ignore(case, left, action.ignore, now, out)
         if action.do == "recover":
-            if action.ignore:
-                self._ignore(case, left, action.ignore, now, out)
             self._recover(case, left, action, now)
         elif action.do == "drop":
-            if action.ignore:
-                self._ignore(case, left, action.ignore, now, out)
             self._drop(case, left, record)
         else:
             self._suspend(case, left, now, out)
@@ -425,27 +427,34 @@ class Decisions:
         self._finish(case)
 
     def _ignore(self, case: Case, left: RangeSet, ignore: Ignore, now: Nanos, out: Outbox) -> None:
-        """Ignore from now on what is like the lost messages in all that was named; what is not known is left out."""
+        """Ignore from now on what is like the lost messages in all that was named, but not these themselves: they may
+        be recovered. Where one of the names says nothing, because it is not known, nothing is ignored."""
+        if ignore == case.ignored:
+            return
+        case.ignored = ignore
         stream = case.stream
         info = self._inquiry.info(stream, _ranges(left), now, told=case.told)
-        topics = info.transport.topics
-        priority = -1
-        if "priority" in ignore.by:
-            priority = info.priorities.possible[-1] if info.priorities.possible else -1
+        topics, certain = info.transport.topics, info.priorities.certain
+        unknown = [
+            name
+            for name, known in (("topic", len(topics) == 1 and topics[0]), ("priority", certain))
+            if name in ignore.by and not known
+        ]
+        if unknown:
+            why = f"the {' and the '.join(unknown)} of what is lost is not known"
+            self._core.fact("ignores nothing", why, now, out)
+            return
         criterion = Criterion(
             stream.id.source if "source" in ignore.by else b"",
             stream.id if "stream" in ignore.by else None,
-            topics[0] if "topic" in ignore.by and topics else "",
-            priority,
+            topics[0] if "topic" in ignore.by else "",
+            certain[-1] if "priority" in ignore.by else -1,
             self._order.log_ns(now) + ignore.for_ns if ignore.for_ns else 0,
             ignore.count,
             ignore.resync,
+            stream.id.source,
+            (stream.id, _ranges(left)[-1][1]),
         )
-        if criterion == msgspec.structs.replace(
-            Criterion(), until_ns=criterion.until_ns, count=criterion.count, resync=criterion.resync
-        ):
-            self._core.fact("ignores nothing", "neither topic nor priority is known", now, out)
-            return
         held = self._core.log.tail.rulings.criteria
         if len(held) >= CRITERIA_MAX:
             self._order.resume(next(iter(held)), "replaced", now, out)
@@ -456,18 +465,21 @@ class Decisions:
 
     def _recover(self, case: Case, left: RangeSet, action: Action, now: Nanos) -> None:
         """Ask those that have what is lost, for as long as the answer allows."""
-        limit_ns = action.limit_ns or self._core.config.recover_ns
         case.failing = action
         case.recovered = RangeSet()
+        waits = self._grant(case, left, now) or not self._all_answered(case)
+        limit_ns = action.limit_ns or self._core.config.recover_ns
+        case.go(Stage.RECOVERING, now + limit_ns if waits else now)
+
+    def _grant(self, case: Case, left: RangeSet, now: Nanos) -> bool:
+        """Have those asked that have some of what is left; False when nobody has."""
         places = [(node, from_log) for _, node, from_log, _ in case.holders(left)]
         source = (NodeId(case.stream.id.source), False)
         if self._core.recovery.source_is_here(case.stream.id) and source not in places:
             places.append(source)
         if places:
-            case.go(Stage.RECOVERING, now + limit_ns)
             self._core.recovery.grant(case.stream.id, left, tuple(places), now)
-            return
-        case.go(Stage.RECOVERING, now)
+        return bool(places)
 
     def _recovery_failed(self, case: Case, left: RangeSet, now: Nanos, out: Outbox) -> None:
         action = case.failing
@@ -483,8 +495,10 @@ class Decisions:
             self._pause(case, now)
             return
         case.lost = left
-        then = Action(action.failing)
+        then = Action(action.failing, ignore=action.failing_ignore)
         record = self._record(case, left, "after recovery failed", then, now, out)
+        if then.ignore:
+            self._ignore(case, left, then.ignore, now, out)
         if action.failing == "drop":
             self._drop(case, left, record)
         else:

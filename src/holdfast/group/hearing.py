@@ -138,14 +138,14 @@ class Hearing:
         else:
             core.recovery.say_found(frame, peer, out)
 
-    def _found(self, _now: Nanos, node: NodeId, frame: Found, _out: Outbox) -> None:
+    def _found(self, now: Nanos, node: NodeId, frame: Found, _out: Outbox) -> None:
         core = self._core
         peer = core.peers.replica_at(node)
         name = core.name if node == core.node else peer.name if peer is not None else ""
         if not name or not core.leadership.leading:
             core.ignore("found")
         else:
-            self._leading.decisions.found(name, node, frame)
+            self._leading.decisions.found(name, node, frame, now)
 
     def _freed(self, _now: Nanos, peer: NodeId, frame: Freed, _out: Outbox) -> None:
         if self._core.peers.replica_at(peer) is None or self._core.leadership.leading:

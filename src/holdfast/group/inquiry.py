@@ -97,11 +97,11 @@ class Inquiry:
         return found
 
     def next_messages(self, stream: Stream, last: int) -> tuple[NextMessage, ...]:
-        """What is available right after number `last`."""
+        """What is available after number `last`, whatever else is lost in between."""
         levels = self._core.config.priorities
         found: list[NextMessage] = []
         size = 0
-        for piece in stream.pieces(last + 1, last + NEXT_MAX):
+        for piece in stream.pieces(last + 1, stream.exists):
             unpacked = unpack_block(piece.block)
             assert not isinstance(unpacked, Rejected), "a block is checked before it is kept"
             for number in range(max(piece.first, last + 1), piece.last + 1):
@@ -125,16 +125,17 @@ class Inquiry:
 
     def _age_of(self, stream: Stream, number: int, last: int, now: Nanos) -> Nanos:
         """How long ago message `number` was created, by what the first message after `last` says of earlier ones."""
-        since_ns = min((hole.noticed_ns for hole in self._holes(stream)), default=now)
+        holes = self._holes(stream)
+        since_ns = next((h.noticed_ns for h in holes if h.first <= number <= h.last), now)
         at_least = now - since_ns
         after = next(stream.pieces(last + 1, stream.exists), None)
-        lead_ns = stream.lead_ns if stream.lead_ns is not None else 0
+        lead_ns = stream.lead_ns
+        if lead_ns is None:
+            return at_least
         if after is not None and after.about is not None:
             earlier = created_before(after.start - number, after.about.ages_ns)
             created_ns = after.created_ns - (earlier or 0)
-        elif (
-            stream.idle is not None and stream.idle.about is not None and stream.lead_ns is not None
-        ):
+        elif stream.idle is not None and stream.idle.about is not None:
             idle, ages = stream.idle, stream.idle.about.ages_ns
             earlier = created_before(idle.last + 1 - number, ages)
             said_ns = idle.created_ns + (ages[0] if ages and ages[0] >= 0 else 0)
@@ -161,7 +162,7 @@ class Inquiry:
         refused: str = "",
     ) -> LossInfo:
         """Everything that is known."""
-        estimate_ns = self._core.recovery.took_ns if places else 0
+        estimate_ns = self._core.recovery.estimate_ns if places else 0
         return LossInfo(
             self._core.config.name,
             question,

@@ -101,7 +101,7 @@ class LossInfo(msgspec.Struct, frozen=True):
     transport: TransportInfo
     priorities: Indication
     next: tuple[NextMessage, ...]
-    """The messages that are available right after the first gap."""
+    """The first messages that are available after the first gap."""
     recovery: RecoveryInfo
     age: AgeInfo
     refused: str = ""

@@ -213,9 +213,13 @@ class Indication(msgspec.Struct, frozen=True):
 
     @property
     def highest(self) -> int:
-        """The most urgent priority that a lost message has for certain."""
-        certain = [priority for priority, count in enumerate(self.at_least) if count]
-        return certain[0] if certain else self.levels - 1
+        """The most urgent priority that a lost message has for certain; while nothing is, that it may have."""
+        return (*self.certain, *self.possible, self.levels - 1)[0]
+
+    @property
+    def certain(self) -> tuple[int, ...]:
+        """The priorities that lost messages have for certain, most urgent first."""
+        return tuple(priority for priority, count in enumerate(self.at_least) if count)
 
     @property
     def possible(self) -> tuple[int, ...]:

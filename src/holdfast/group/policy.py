@@ -11,7 +11,7 @@ from typing import Final, Literal
 import msgspec
 
 from holdfast.errors import ConfigError
-from holdfast.group.actions import Action, By, parse_action
+from holdfast.group.actions import Action, By, Ignore, parse_action
 from holdfast.group.loss import LossInfo
 from holdfast.types import SECOND, Nanos
 
@@ -40,7 +40,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     attempt_min: int | None = None
     """2: only when an earlier answer has not settled it."""
     at_once: bool = False
-    """Decide as soon as the gap is noticed, without asking the source first."""
+    """Decide as soon as the gap is noticed, without asking the source, or the application, first."""
 
     within_s: float = 0
     """How long `recover` may take; the group's `recover_s` when left out."""
@@ -51,25 +51,25 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ignore_until: Literal["", "resync"] = ""
 
     def __post_init__(self) -> None:
-        self.meant()
-        if self.attempt_min is not None and self.at_once:
+        action = self.meant()
+        if not self.at_once:
+            return
+        if self.attempt_min is not None or self.recoverable is not None:
+            name = "attempt_min" if self.attempt_min is not None else "recoverable"
             raise ConfigError(
-                "a rule that decides at once sees first questions only: no attempt_min"
+                f"a rule that decides at once does so before anything was tried: no {name}"
+            )
+        if action.do != "drop":
+            raise ConfigError(
+                f"what can be decided at once is to drop, or to ignore, not to {self.action}"
             )
 
     def meant(self) -> Action:
         """The action that the rule says."""
-        action, ignores = parse_action(self.action)
-        if self.within_s:
-            action = action.within(self.within_s)
-        if ignores:
-            action = action.and_ignore(
-                self.ignore_by,
-                seconds=self.ignore_s,
-                count=self.ignore_count,
-                resync=self.ignore_until == "resync",
-            )
-        return action
+        resync = self.ignore_until == "resync"
+        ignore = Ignore.like(self.ignore_by, self.ignore_s, self.ignore_count, resync)
+        action = parse_action(self.action, ignore)
+        return action.within(self.within_s) if self.within_s else action
 
     def matches(self, info: LossInfo) -> bool:
         """Whether every condition holds, for certain."""

@@ -39,6 +39,8 @@ TOLD_MAX: Final = 4096
 ABSENT_MAX: Final = 16_384
 SOURCE_TRIES: Final = 2
 """So often the source is asked before anybody else is."""
+LEADER_TRIES: Final = 3
+"""So often a leader asks a source that is there before it takes something for lost, waiting twice as long each time."""
 PLACES: Final = ("source", "replica", "log")
 """Where what was missing can come from: its source, another replica's buffer, a message log."""
 
@@ -85,6 +87,8 @@ class Gap(msgspec.Struct, gc=False):
     since_ns: Nanos
     holes: list[Hole]
     asked: bool = False
+    brought: int = 0
+    """Messages that came after they were asked for."""
     timed: tuple[NodeId, int, Nanos] | None = None
     """A request whose answer is timed: who was asked, for which number, when."""
 
@@ -126,8 +130,8 @@ class Recovery:
         """Nodes that could be reached once, and since when they cannot; those that said goodbye since ever."""
         self._left: dict[NodeId, None] = {}
         """Nodes that said goodbye: this life of them sends nothing more."""
-        self.took_ns: Nanos = 2 * config.nack_delay_ns
-        """How long recovery has taken lately, smoothed."""
+        self._took_ns: Nanos = 0
+        """How long recovery has taken lately, smoothed; 0 before the first one."""
 
     # -- what is missing -----------------------------------------------------------------------------------------
 
@@ -162,6 +166,7 @@ class Recovery:
                 stop = hole.last + 1
                 missing = sum(b - a for a, b in stream.held.missing(hole.first, stop))
                 self.brought[hole.asked] += stop - hole.first - missing
+                gap.brought += stop - hole.first - missing
 
     def _renewed(
         self, stream: Stream, old: list[Hole], missing: list[tuple[int, int]], now: Nanos
@@ -239,10 +244,10 @@ class Recovery:
     def _close(self, stream: Stream, gap: Gap, now: Nanos, out: Outbox) -> None:
         del self.gaps[stream.id]
         self.grants.pop(stream.id, None)
-        if gap.asked:
+        if gap.brought:
             self.recovered += 1
             took_ns = now - gap.since_ns
-            self.took_ns += (took_ns - self.took_ns) // 8
+            self._took_ns += (took_ns - self._took_ns) // 8 if self._took_ns else took_ns
             text = f"{stream.label} whole up to {stream.exists} after {took_ns // MILLISECOND} ms"
             self._fact("recovered", text, now, out)
 
@@ -261,6 +266,11 @@ class Recovery:
         """What the source could not bring back."""
         gap = self.gaps.get(stream)
         return [hole for hole in gap.holes if hole.exhausted] if gap is not None else []
+
+    @property
+    def estimate_ns(self) -> Nanos:
+        """How long it is likely to take to get something back."""
+        return self._took_ns or self._config.nack_retry_ns
 
     # -- asking --------------------------------------------------------------------------------------------------
 
@@ -337,7 +347,7 @@ class Recovery:
         grant = self.grants.get(stream.id)
         if self.leading and grant is not None and grant.ranges.covers(hole.first, hole.last + 1):
             return grant.places[hole.tries % len(grant.places)] if grant.places else None
-        if here and hole.tries < SOURCE_TRIES:
+        if here and hole.tries < (LEADER_TRIES if self.leading else SOURCE_TRIES):
             return source, False
         if self.leading:
             hole.exhausted = self._why_not(stream)

@@ -111,7 +111,7 @@ class Stream:
         self.exists = max(self.exists, stop - 1)
         self.packets += 1
         lead_ns = now - frame.created_ns
-        if self.lead_ns is None or lead_ns < self.lead_ns:
+        if now and (self.lead_ns is None or lead_ns < self.lead_ns):
             self.lead_ns = lead_ns
         start = max(frame.first, self.floor)
         new = list(self.held.missing(start, stop))

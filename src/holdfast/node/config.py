@@ -221,6 +221,7 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             append_period_ns=plain.append_period_ns * slower,
             election_ns=plain.election_ns * slower,
             stall_ns=plain.stall_ns * slower,
+            nack_retry_ns=plain.nack_retry_ns * slower,
         )
 
     def needs_of_traffic(self, source: str = "configuration") -> list[SetNeeds]:

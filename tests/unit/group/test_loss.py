@@ -21,6 +21,7 @@ from holdfast.wire.frames import Ballot, Lost, Nack, Payload, StreamId
 
 FAST = {
     "gone_ns": 100 * MILLISECOND,
+    "nack_retry_ns": 8 * MILLISECOND,
     "recover_ns": 50 * MILLISECOND,
     "seek_ns": 5 * MILLISECOND,
     "close_delay_ns": 50 * MILLISECOND,
@@ -39,8 +40,8 @@ def losing(world: World, numbers: range, *targets: str, source: str = "s1") -> N
     world.drop = drop
 
 
-def lossy(voters: int = 3, **settings: Any) -> World:
-    world = World(voters=voters, sources=1, payload_bytes=1000, **(FAST | settings))
+def lossy(voters: int = 3, sources: int = 1, **settings: Any) -> World:
+    world = World(voters=voters, sources=sources, payload_bytes=1000, **(FAST | settings))
     world.start()
     ready(world)
     return world
@@ -714,7 +715,7 @@ def test_the_information_has_real_values() -> None:
     assert set(info.transport.topics) <= {"rain", "sun"}
     assert 400 <= info.transport.rate_per_s <= 600
     assert info.transport.packets == 13
-    assert info.transport.nacks == 2
+    assert info.transport.nacks == 3
     assert info.priorities.exact
     assert info.priorities.known == ((13, 0), (14, 2))
     assert [(m.number, m.priority, m.topic) for m in info.next] == [(15, 1, "sun")]

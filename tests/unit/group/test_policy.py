@@ -106,15 +106,23 @@ def test_only_the_rule_that_decides_may_decide_at_once() -> None:
 
 
 def test_words_say_actions() -> None:
-    assert parse_action("Recover  else suspend") == (RECOVER.otherwise(SUSPEND), False)
+    assert parse_action("Recover  else suspend", Ignore()) == RECOVER.otherwise(SUSPEND)
+    assert parse_action("suspend and ignore", Ignore()) == SUSPEND.and_ignore()
     rule = Rule("recover else ignore", within_s=2, ignore_by=("topic",), ignore_count=5)
-    assert rule.meant() == Action("recover", "drop", 2 * SECOND, Ignore(("topic",), 0, 5))
+    assert rule.meant() == Action("recover", "drop", 2 * SECOND, None, Ignore(("topic",), 0, 5))
     assert rule.meant().text() == "recover else drop and ignore by topic for 5 messages"
 
 
 def test_actions_combine() -> None:
     assert IGNORE(("source",), resync=True) == DROP.and_ignore(("source",), resync=True)
-    assert RECOVER.otherwise(IGNORE(seconds=1)).ignore == Ignore(for_ns=SECOND)
+    first = RECOVER.and_ignore(count=2)
+    assert first.otherwise(SUSPEND) == Action("recover", "suspend", 0, Ignore(count=2))
+    both = first.otherwise(IGNORE(seconds=1))
+    assert (both.ignore, both.failing_ignore) == (Ignore(count=2), Ignore(for_ns=SECOND))
+    assert (
+        both.text()
+        == "recover and ignore by stream for 2 messages else drop and ignore by stream for 1 s"
+    )
     with pytest.raises(ConfigError, match="no alternative"):
         DROP.otherwise(SUSPEND)
     with pytest.raises(ConfigError, match="source, stream, topic, priority"):
@@ -155,7 +163,9 @@ def test_a_table_in_a_file_becomes_the_policy_of_the_group() -> None:
         ('action = "recover els drop"', "did you mean 'recover else drop'"),
         ('action = "drop"\nprioritty = 1', "did you mean 'priority'"),
         ('action = "ignore"\nignore_by = ["steam"]', "steam"),
-        ('action = "drop"\nat_once = true\nattempt_min = 2', "first questions only"),
+        ('action = "drop"\nat_once = true\nattempt_min = 2', "before anything was tried"),
+        ('action = "drop"\nat_once = true\nrecoverable = false', "no recoverable"),
+        ('action = "recover else drop"\nat_once = true', "at once is to drop"),
     ],
 )
 def test_a_mistake_in_a_table_is_named_with_the_nearest_word(line: str, message: str) -> None:
