@@ -85,9 +85,11 @@ def _show(console: Console, group: dict[str, Any]) -> None:
 
 def _members(group: dict[str, Any]) -> Table:
     """The view, with how far everybody is as far as this replica knows (the leader knows it of all)."""
-    table = Table("name", "part", "has", "behind", "")
-    matches = {peer["name"]: peer["match"] for peer in group["peers"]}
-    names = [member["name"] for member in group.get("view", [])] or list(matches)
+    table = Table("name", "part", "has", "applied", "behind", "")
+    known = {peer["name"]: (peer["match"], peer["applied"]) for peer in group["peers"]}
+    if group["state"] == "leading":
+        known[group["leader"]] = (group["last"], group["applied"])
+    names = [member["name"] for member in group.get("view", [])] or list(known)
     view = {member["name"]: member for member in group.get("view", [])}
     for name in names:
         member = view.get(name, {})
@@ -96,11 +98,10 @@ def _members(group: dict[str, Any]) -> Table:
             notes.append("leads")
         elif member.get("may_lead") is False:
             notes.append("not to lead")
-        match = matches.get(name)
-        has = "" if match is None else str(match)
-        behind = "" if match is None else str(max(0, group["last"] - match))
+        has, applied = known.get(name, ("", ""))
+        behind = "" if applied == "" else max(0, group["last"] - applied)
         table.add_row(
-            name, member.get("part", "replica"), has, behind, ", ".join(notes),
+            name, member.get("part", "replica"), str(has), str(applied), str(behind), ", ".join(notes),
             style="yellow" if member.get("suspended") else "",
         )  # fmt: skip
     return table
@@ -118,15 +119,21 @@ def _streams(group: dict[str, Any]) -> Table:
 
 def _show_losses(console: Console, group: dict[str, Any]) -> None:
     console.print(f"  gaps now {group['gaps']}, asked again {group['nacks']} times")
-    losses = group.get("losses")
-    if isinstance(losses, dict):
-        console.print("  losses: " + ", ".join(f"{name} {value}" for name, value in losses.items()))
+    counts = ", ".join(f"{name} {count}" for name, count in group["losses"].items())
+    console.print(f"  lost messages since it started: {counts}")
     for row in group.get("ignoring", []):
         left = f", {row['left']} more" if row["left"] else ""
         console.print(f"  ignores (criterion {row['id']}): {row['what']}{left}", markup=False)
     for decision in list(group.get("decisions", []))[-DECISIONS_SHOWN:]:
-        text = decision if isinstance(decision, str) else json.dumps(decision)
-        console.print(f"  decided: {text}", markup=False)
+        console.print(f"  decided: {_said(decision)}", markup=False)
+
+
+def _said(decision: dict[str, Any]) -> str:
+    source, _, rest = decision["stream"].partition("/")
+    lost = f"{decision['lost']} of {source[:8]}/{rest} from {decision['first']}"
+    again = f", question {decision['attempt']}" if decision["attempt"] > 1 else ""
+    how = f"by {decision['by']}, {decision['leader']} led, entry {decision['index']}{again}"
+    return f"{decision['action']}: {lost} ({how})"
 
 
 # -- what an operator asks ---------------------------------------------------------------------------------------

@@ -39,7 +39,6 @@ from holdfast.types import MILLISECOND, NEVER, SECOND, Nanos, NodeId
 from holdfast.wire.frames import Found, Lost, StreamId
 
 CASES_MAX: Final = 64
-DECISIONS_KEPT: Final = 32
 TOLD_MAX: Final = 4096
 """Priorities of single messages that are taken from other replicas."""
 PAUSE_NS: Final = 20 * MILLISECOND
@@ -140,8 +139,6 @@ class Decisions:
         """Streams whose source has begun a new life, and since when that is known."""
         self._look_ns: Nanos = 0
         self._informed = False
-        self.recent: list[dict[str, object]] = []
-        """The last decisions, for people."""
         self.asked = 0
 
     def begin(self, now: Nanos) -> None:
@@ -353,16 +350,14 @@ class Decisions:
         case = next((c for c in self._cases.values() if c.question == item.question), None)
         if case is None or case.stage is not Stage.ASKING:
             return
-        action, error = item.action, item.error
-        if action is not None and not isinstance(action, Action):
-            error = f"{action!r} is no action"
+        action: object = item.action  # the application's own: it may be anything
+        if isinstance(action, Action):
+            self._take(case, "application", action, now, out)
+            return
+        error = item.error if action is None else f"{action!r} is no action"
         if error:
             self._core.fact("no answer", error, now, out)
-        if action is None or error:
-            why = f"the application failed: {error}" if error else ""
-            self._by_table(case, why, now, out)
-        else:
-            self._take(case, "application", action, now, out)
+        self._by_table(case, f"the application failed: {error}" if error else "", now, out)
 
     def _by_table(self, case: Case, why: str, now: Nanos, out: Outbox) -> None:
         if why:
@@ -406,18 +401,6 @@ class Decisions:
         count = sum(last - first + 1 for first, last in lost)
         text = f"{action.text()} ({by}): {count} of {case.stream.label} from {lost[0][0]}"  # fmt: skip
         core.fact("decides", text, now, out)
-        self.recent.append(
-            {
-                "index": core.log.last,
-                "stream": case.stream.label,
-                "first": lost[0][0],
-                "lost": count,
-                "attempt": case.attempt,
-                "by": by,
-                "action": action.text(),
-            }
-        )
-        del self.recent[:-DECISIONS_KEPT]
         return core.log.last
 
     def _drop(self, case: Case, left: RangeSet, record: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from typing import Final
 
 from xxhash import xxh3_64_intdigest
@@ -12,13 +12,14 @@ from holdfast.group.entries import Decided, Ignoring, Resumed, decode_data
 from holdfast.group.keeping import Kept
 from holdfast.group.log import Cursor, Kind, Log
 from holdfast.group.ports import APPLY_MAX, Apply, Batch, Decision, Output, Tell
-from holdfast.group.streams import Streams
+from holdfast.group.streams import Streams, label_of
 from holdfast.machine import Outbox
 from holdfast.telemetry.facts import DeliveryFact
 from holdfast.types import Nanos
 from holdfast.wire.frames import Entry, StreamId
 
 DIGEST_MAX: Final = (1 << 32) - 1
+DECISIONS_KEPT: Final = 32
 TOLD: Final = (Kind.SKIP, Kind.IGNORE, Kind.RESUME, Kind.DECISION)
 """Kinds that applications are told about."""
 
@@ -55,6 +56,10 @@ class Delivery:
         """A state is being put in: the application must not see anything else."""
         self._given_up = -1
         """Where the application stood when this replica gave up waiting for it."""
+        self.decisions: deque[dict[str, object]] = deque(maxlen=DECISIONS_KEPT)
+        """The last answers about lost messages that came by in the order, for people."""
+        self.skipped: Counter[str] = Counter()
+        """Messages that nobody delivers, by why."""
 
     def hand_out(self, now: Nanos, out: Outbox) -> None:
         """Hand over what is committed (in `fast` groups what is in the log), as much as may be outstanding."""
@@ -115,6 +120,10 @@ class Delivery:
         elif entry.kind == Kind.OUTPUTS:
             marked = decode_data(entry)
             self.kept.mark(marked.destination, (marked.position, marked.k))
+        elif entry.kind == Kind.SKIP:
+            self.skipped[decode_data(entry).why] += entry.last - entry.first + 1
+        elif entry.kind == Kind.DECISION:
+            self.decisions.append(_for_people(entry.index, decode_data(entry)))
         if entry.kind in TOLD and not self.suspended:
             decision = _decision(entry)
             # In its place among the batches, which do not wait for writes either.
@@ -169,6 +178,19 @@ class Delivery:
         self._given_up = -1
         self.paused = False
         self.applied = self._looked = at.index
+
+
+def _for_people(index: int, decided: Decided) -> dict[str, object]:
+    return {
+        "index": index,
+        "stream": label_of(decided.stream),
+        "first": decided.lost[0][0] if decided.lost else 0,
+        "lost": sum(last - first + 1 for first, last in decided.lost),
+        "attempt": decided.attempt,
+        "leader": decided.leader,
+        "by": decided.by,
+        "action": decided.action,
+    }
 
 
 def _decision(entry: Entry) -> Decision:

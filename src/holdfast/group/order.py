@@ -13,7 +13,7 @@ from holdfast.group.config import GroupConfig
 from holdfast.group.criteria import Run, sort_out
 from holdfast.group.entries import Opened, Ordered, Resumed, Skipped, encode_data
 from holdfast.group.log import Kind, Log
-from holdfast.group.streams import Stream, Streams
+from holdfast.group.streams import Stream, Streams, label_of
 from holdfast.machine import Outbox, RangeSet
 from holdfast.telemetry.facts import OrderFact
 from holdfast.types import Nanos
@@ -62,7 +62,7 @@ class Order:
         out: Outbox,
     ) -> None:
         """An entry that is not the plain order of messages: a view, or a decision about what is lost."""
-        label = f"{stream.source.hex()}/{stream.incarnation}/{stream.stream}" if stream else ""
+        label = label_of(stream) if stream else ""
         self._append(kind, stream, first, last, label, now, out, data)
 
     def note(self, stream: StreamId) -> None:

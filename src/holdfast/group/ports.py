@@ -219,10 +219,18 @@ class SendOutputs(msgspec.Struct, frozen=True, gc=False):
 
 
 class OutputsReady(msgspec.Struct, frozen=True, gc=False):
-    """Outputs of a group for this node's application, each once, in order."""
+    """Outputs of a group for this node's application, each once, in order; answered by `OutputsTaken` when it has been
+    called with them."""
 
     group: str
     outputs: tuple[Output, ...]
+    history: int = 0
+    """Which founding of the group they are of."""
+
+    def taken(self) -> OutputsTaken:
+        """The answer."""
+        last = self.outputs[-1]
+        return OutputsTaken(self.group, self.history, last.position, last.k)
 
 
 class ReadLog(msgspec.Struct, frozen=True, gc=False):
@@ -278,6 +286,15 @@ class LogRead(msgspec.Struct, frozen=True, gc=False):
 
     table: str
     rows: list[tuple[bytes, bytes]]
+
+
+class OutputsTaken(msgspec.Struct, frozen=True, gc=False):
+    """This node's application has been called with the outputs of a group up to this one."""
+
+    group: str
+    history: int
+    position: int
+    k: int
 
 
 class OutputsSent(msgspec.Struct, frozen=True, gc=False):

@@ -378,12 +378,20 @@ class ReplicaMachine(Machine):
             "outstanding": delivery.outstanding,
             "no_state": self._state_out.problem,
             "streams": streams,
-            "peers": {name: other.match for name, other in progress.items()},
+            "peers": {
+                name: {"match": other.match, "applied": other.applied}
+                for name, other in progress.items()
+            },
             "gaps": len(core.recovery.gaps),
             "nacks": core.recovery.nacks,
             "outputs": {name: len(queue) for name, queue in delivery.kept.queues.items()},
             "questions": self._leading.decisions.asked,
-            "decisions": list(self._leading.decisions.recent),
+            "decisions": list(delivery.decisions),
+            "losses": {
+                **{f"from {place}": count for place, count in core.recovery.brought.items()},
+                "questions": self._leading.decisions.asked,
+                **delivery.skipped,
+            },
             "ignoring": [
                 {"id": id_, "what": criterion.text(), "left": left}
                 for id_, (criterion, left) in log.tail.rulings.criteria.items()

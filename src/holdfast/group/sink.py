@@ -3,8 +3,8 @@
 Remembers per group the id of the last output that it took. An output that does not follow from that waits at its
 sender: it is told where to go on.
 
-That outputs were taken is written down in the turn after the one that hands them over. In the same turn the write
-might be done and the process end before the application is called: they would be lost.
+That outputs were taken is written down, and said, when the application has been called with them, not before: they
+would be lost if the process ended in between, if nobody listens yet, or if it fails.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import msgspec
 
 from holdfast.group.config import replica_unit
 from holdfast.group.peers import post
-from holdfast.group.ports import Output, OutputsReady
+from holdfast.group.ports import Output, OutputsReady, OutputsTaken
 from holdfast.links.ports import Received
 from holdfast.machine import Machine, Outbox, Put
-from holdfast.types import NEVER, Nanos, NodeId
+from holdfast.types import Nanos, NodeId
 from holdfast.wire.frames import Outputs, OutputsHere
 
 TABLE: Final = "outputs"
@@ -51,15 +51,19 @@ class SinkMachine(Machine):
     def __init__(self, node: NodeId, stored: list[tuple[bytes, bytes]]) -> None:
         self._node = node
         self._marks: dict[str, Watermark] = {}
-        self._handed: dict[str, dict[NodeId, None]] = {}
-        """Groups whose outputs were handed over and not written down yet, and who waits for an answer."""
+        self._ahead: dict[str, Watermark] = {}
+        """Where groups are of whose outputs some were handed over, and not taken yet."""
+        self._waiting: dict[str, dict[NodeId, None]] = {}
+        """Who waits for an answer about those."""
         self.ignored = 0
         for key, value in stored:
             self._marks[key.decode()] = _decoder.decode(value)
 
     def up(self, now: Nanos, inputs: list[Any], out: Outbox) -> None:
         for item in inputs:
-            if isinstance(item, Received):
+            if isinstance(item, OutputsTaken):
+                self._taken(now, item, out)
+            elif isinstance(item, Received):
                 for frame in item.frames:
                     if isinstance(frame, Outputs) and self._is_sound(frame):
                         self._take(now, item.peer, frame, out)
@@ -79,7 +83,7 @@ class SinkMachine(Machine):
         )
 
     def _take(self, now: Nanos, peer: NodeId, frame: Outputs, out: Outbox) -> None:
-        known = self._marks.get(frame.group)
+        known = self._ahead.get(frame.group) or self._marks.get(frame.group)
         over = known.over if known is not None else ()
         if frame.history in over:
             self.ignored += 1
@@ -91,34 +95,40 @@ class SinkMachine(Machine):
             over = (*over, known.history)[-OVER_MAX:]
         # What everybody has agreed to have arrived did, if at an earlier life of this node that kept no memory.
         have = max(have, frame.floor)
+        new: tuple[Output, ...] = ()
         if frame.after <= have:
             new = tuple(
                 Output(position, k, "", payload)
                 for position, k, payload in frame.items
                 if (position, k) > have
             )
-            if new:
-                have = (new[-1].position, new[-1].k)
-                # What is doubled by a crash has an id, what is lost has none.
-                out.effect(OutputsReady(frame.group, new), immediate=True)
+        if new:
+            last = new[-1]
+            self._ahead[frame.group] = Watermark(frame.history, last.position, last.k, over)
+            # What is doubled by a crash has an id, what is lost has none.
+            out.effect(OutputsReady(frame.group, new, frame.history), immediate=True)
+        if frame.group in self._ahead:
+            self._waiting.setdefault(frame.group, {})[peer] = None
+            return
         mark = Watermark(frame.history, have[0], have[1], over)
         if mark != known:
-            self._marks[frame.group] = mark
-            self._handed.setdefault(frame.group, {})
-        if frame.group in self._handed:
-            self._handed[frame.group][peer] = None
-            self.deadline = now + 1
-        else:
-            self._answer(peer, frame.group, mark, now, out)
+            self._keep(frame.group, mark, out)
+        self._answer(peer, frame.group, mark, now, out)
 
-    def wake(self, now: Nanos, out: Outbox) -> None:
-        """The application was called with what was handed over before this turn."""
-        handed, self._handed = self._handed, {}
-        self.deadline = NEVER
-        for group, peers in handed.items():
-            out.write(Put(TABLE, group.encode(), _encode(self._marks[group])))
-            for peer in peers:
-                self._answer(peer, group, self._marks[group], now, out)
+    def _taken(self, now: Nanos, item: OutputsTaken, out: Outbox) -> None:
+        ahead = self._ahead.get(item.group)
+        if ahead is None or item.history != ahead.history:
+            return  # of an earlier founding: nobody asks about those any more
+        reached = Watermark(ahead.history, item.position, item.k, ahead.over)
+        if (item.position, item.k) >= (ahead.position, ahead.k):
+            reached = self._ahead.pop(item.group)
+        self._keep(item.group, reached, out)
+        for peer in self._waiting.pop(item.group, {}):
+            self._answer(peer, item.group, reached, now, out)
+
+    def _keep(self, group: str, mark: Watermark, out: Outbox) -> None:
+        self._marks[group] = mark
+        out.write(Put(TABLE, group.encode(), _encode(mark)))
 
     def _answer(self, peer: NodeId, group: str, mark: Watermark, now: Nanos, out: Outbox) -> None:
         answer = OutputsHere(group, mark.history, mark.position, mark.k)

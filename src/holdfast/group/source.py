@@ -157,6 +157,7 @@ class SourceMachine(Machine):
         if too_long or self._queue_bytes + size > self._config.window_bytes:
             why = "a message is too long" if too_long else "the buffer is full"
             self._refused += len(messages)
+            self._held_said = -1  # whoever sent them counts on from what he is told now
             detail = f"{len(messages)} messages refused: {why}; nothing of them was sent"
             out.fact(GroupFact(now, self._config.name, "refused", 0, self._last, detail))
             return

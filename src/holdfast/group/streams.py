@@ -66,6 +66,11 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
         return first == self.start and last - first + 1 == self.count
 
 
+def label_of(stream: StreamId) -> str:
+    """For people and for facts."""
+    return f"{stream.source.hex()}/{stream.incarnation}/{stream.stream}"
+
+
 class Stream:
     """One stream as far as this replica has it."""
 
@@ -76,7 +81,7 @@ class Stream:
 
     def __init__(self, stream: StreamId) -> None:
         self.id = stream
-        self.label = f"{stream.source.hex()}/{stream.incarnation}/{stream.stream}"
+        self.label = label_of(stream)
         self.held = RangeSet()
         self.bytes = 0
         self.floor = 1

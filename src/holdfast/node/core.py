@@ -450,5 +450,5 @@ def _spawn_nothing(_now: Nanos, _member: MemberInfo) -> bool:
 
 
 def _group_status(name: str, status: dict[str, Any]) -> dict[str, Any]:
-    peers = [{"name": peer, "match": match} for peer, match in status["peers"].items()]
+    peers = [{"name": peer, **progress} for peer, progress in status["peers"].items()]
     return {"name": name, **status, "peers": peers, "digest": f"{status['digest']:08x}"}

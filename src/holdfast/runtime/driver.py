@@ -174,6 +174,11 @@ class Driver:
         self.wake()
         return True
 
+    def answer(self, unit: str, item: Any) -> None:
+        """Queue what a unit waits for, however full it is."""
+        self.intake.force(SYNC, unit, item, ITEM_BYTES)
+        self.wake()
+
     def wake(self) -> None:
         """Run a turn soon."""
         if not self._scheduled and not self._stopped:

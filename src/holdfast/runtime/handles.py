@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.errors import HoldfastError, MisuseError
-from holdfast.group.config import source_unit
+from holdfast.group.config import GroupConfig, source_unit
 from holdfast.group.metadata import NAME_MAX, REQUEST_MAX, Note
 from holdfast.group.ports import Multicast
 from holdfast.health.monitor import HEALTH
@@ -30,10 +30,12 @@ QUEUE_BYTES: Final = 8 << 20
 class _Handle:
     """Messages that wait for the next turn, and senders that wait for room."""
 
-    def __init__(self, driver: Driver, unit: str, bound: int) -> None:
+    def __init__(self, driver: Driver, unit: str, bound: int, largest: int = MESSAGE_MAX) -> None:
         self._driver = driver
         self._unit = unit
         self._bound = bound
+        self._largest = largest
+        """Bytes of the largest message that is taken."""
         self._messages: list[bytes] = []
         self._bytes = 0
         """What the messages count for: four bytes more than they have, so that an empty one counts as well."""
@@ -56,16 +58,16 @@ class _Handle:
         """The first message of a turn, or one that does not fit: alone in an empty queue, any size fits."""
         if self._ended is not None:
             raise self._ended
-        if size > MESSAGE_MAX:
+        if size > self._largest:
             raise MisuseError(
-                f"a message has at most {MESSAGE_MAX} bytes, this one {size}; nothing was sent"
+                f"a message has at most {self._largest} bytes here, this one {size}; nothing was sent"
             )
         waiting = self._bytes + self._queued
         if waiting and waiting + size > self._bound:
             return False
         if not self._bytes:
             self._driver.wake()
-        self._room = min(self._bound - self._queued, MESSAGE_MAX)
+        self._room = min(self._bound - self._queued, self._bytes + self._largest)
         return True
 
     async def send(self, message: bytes) -> None:
@@ -194,12 +196,14 @@ class Datagrams(_PeerHandle):
 
 
 class Group(_Handle):
-    """Messages to all replicas of a group, in one order for all. The bound is the group's window."""
+    """Messages to all replicas of a group, in one order for all. The bound is half of the group's window: what waits to
+    be numbered may fill the other half before the source refuses anything."""
 
-    def __init__(self, driver: Driver, name: str, bound: int, priorities: int = 1) -> None:
-        super().__init__(driver, source_unit(name), bound)
-        self.name = name
-        self._priorities = priorities
+    def __init__(self, driver: Driver, config: GroupConfig) -> None:
+        bound = config.window_bytes // 2
+        super().__init__(driver, source_unit(config.name), bound, config.message_bytes)
+        self.name = config.name
+        self._priorities = config.priorities
         self._notes: list[tuple[int, Note]] = []
 
     def try_send(

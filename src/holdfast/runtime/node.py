@@ -23,7 +23,7 @@ from holdfast.errors import (
     PeerUnknown,
 )
 from holdfast.group.config import source_unit
-from holdfast.group.ports import Output, OutputsSent, Replica, SourceRoom
+from holdfast.group.ports import Output, OutputsSent, OutputsTaken, Replica, SourceRoom
 from holdfast.health.needs import Needs
 from holdfast.links.directory import DIRECTORY
 from holdfast.links.inlet import CHANNELS_MAX
@@ -97,7 +97,7 @@ class Node:
         self._handles: list[Channel | Datagrams | Group] = []
         self._channels: dict[tuple[NodeId, int], Channel] = {}
         self._groups: dict[str, Group] = {}
-        self._outputs = OutputDesk(self._offer_sent)
+        self._outputs = OutputDesk(self._answer_outputs)
         self._callbacks: dict[tuple[int, bool], Callback] = {}
         self._events: deque[dict[str, str]] = deque(maxlen=EVENTS_KEPT)
         self._stopped: asyncio.Future[BaseException | None] | None = None
@@ -308,9 +308,9 @@ class Node:
                     )
                 )
 
-    def _offer_sent(self, unit: str, sent: OutputsSent) -> None:
+    def _answer_outputs(self, unit: str, answer: OutputsSent | OutputsTaken) -> None:
         if self._driver is not None:
-            self._driver.offer(unit, sent)
+            self._driver.answer(unit, answer)
 
     def _hand_over(self) -> None:
         for handle in self._handles:
@@ -424,10 +424,7 @@ class Node:
             raise MisuseError(f"this node's configuration has no group {name!r}")
         unit = source_unit(name)
         if unit not in self._groups:
-            # Half: what waits to be numbered may fill the other half before the source refuses anything.
-            config = self._running().groups[name]
-            bound = config.window_bytes // 2
-            group = self._groups[unit] = Group(self._drive(), name, bound, config.priorities)
+            group = self._groups[unit] = Group(self._drive(), self._running().groups[name])
             self._handles.append(group)
         return self._groups[unit]
 

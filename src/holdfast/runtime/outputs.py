@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from holdfast.group.config import replica_unit
-from holdfast.group.ports import Output, OutputsReady, OutputsSent, SendOutputs
+from holdfast.group.config import SINK, replica_unit
+from holdfast.group.ports import Output, OutputsReady, OutputsSent, OutputsTaken, SendOutputs
 
 log = logging.getLogger("holdfast")
 
@@ -23,20 +23,28 @@ RETRY_S_MAX: Final = 5.0
 
 
 class OutputDesk:
-    """Hands outputs that arrived to listeners, and outputs for foreign destinations to whoever sends them."""
+    """Hands outputs that arrived at this node to the application here, and those for the outside to whoever carries
+    them. Whoever waits is told when it is done, and nothing is left out: that one output has arrived says the same of
+    all before it."""
 
-    def __init__(self, sent: Callable[[str, OutputsSent], None]) -> None:
-        self._sent = sent
+    def __init__(self, answer: Callable[[str, OutputsSent | OutputsTaken], None]) -> None:
+        self._answer = answer
         self._listeners: dict[str, Listener] = {}
+        self._arrived: dict[str, deque[Output]] = {}
+        """What the application here has not been called with, per group: nobody listens yet, or it failed."""
+        self._last: dict[str, tuple[int, int, int]] = {}
+        """The founding of each group, and the last of its outputs that arrived."""
+        self._retries: dict[str, asyncio.TimerHandle] = {}
+        """Groups whose listener has failed, and is called again."""
         self._senders: dict[str, Send] = {}
         self._waiting: dict[_Key, deque[Output]] = {}
-        """What is to be sent, in order, by one task for each destination. That one output has arrived says the same of
-        all before it. So none may be left out: not when more come while one is under way, not when one fails, and not
-        because nobody sends them yet."""
+        """What is to be sent, in order, by one task for each destination: not only while none is under way, not only
+        once, and not only when there is somebody to send it."""
         self._tasks: dict[_Key, asyncio.Task[None]] = {}
 
     def listen(self, group: str, callback: Listener) -> None:
         self._listeners[group] = callback
+        self._hand_over(group)
 
     def send_with(self, group: str, send: Send) -> None:
         self._senders[group] = send
@@ -46,10 +54,7 @@ class OutputDesk:
 
     def take(self, effect: OutputsReady | SendOutputs) -> None:
         if isinstance(effect, OutputsReady):
-            listener = self._listeners.get(effect.group)
-            for output in effect.outputs if listener is not None else ():
-                assert listener is not None
-                listener(output)
+            self._arrive(effect)
             return
         key = (effect.unit, effect.destination)
         waiting = self._waiting.setdefault(key, deque())
@@ -59,6 +64,42 @@ class OutputDesk:
         send = self._senders.get(effect.unit.partition("/")[2])
         if send is not None:
             self._begin(key, send)
+
+    # -- for the application here --------------------------------------------------------------------------------
+
+    def _arrive(self, effect: OutputsReady) -> None:
+        group, history = effect.group, effect.history
+        before = self._last.get(group, (history, 0, -1))
+        # A unit that failed and was made again asks for some once more.
+        new = [o for o in effect.outputs if history != before[0] or _id(o) > before[1:]]
+        if new:
+            self._last[group] = (history, *_id(new[-1]))
+        self._arrived.setdefault(group, deque()).extend(new)
+        self._hand_over(group)
+
+    def _hand_over(self, group: str) -> None:
+        if group in self._listeners and group in self._arrived and group not in self._retries:
+            self._call(group, RETRY_S)
+
+    def _call(self, group: str, delay_s: float) -> None:
+        self._retries.pop(group, None)
+        arrived = self._arrived[group]
+        while arrived:
+            try:
+                self._listeners[group](arrived[0])
+            except Exception as error:  # noqa: BLE001 the application's own
+                log.warning(
+                    "the listener to outputs of %s failed; again in %g s: %s", group, delay_s, error
+                )
+                later = asyncio.get_running_loop().call_later
+                again_s = min(2 * delay_s, RETRY_S_MAX)
+                self._retries[group] = later(delay_s, self._call, group, again_s)
+                return
+            arrived.popleft()
+        del self._arrived[group]
+        self._answer(SINK, OutputsTaken(group, *self._last[group]))
+
+    # -- for the outside -----------------------------------------------------------------------------------------
 
     def _begin(self, key: _Key, send: Send) -> None:
         if key not in self._tasks:
@@ -80,12 +121,14 @@ class OutputDesk:
                 continue
             delay_s = RETRY_S
             waiting.popleft()
-            self._sent(unit, OutputsSent(destination, output.position, output.k))
+            self._answer(unit, OutputsSent(destination, output.position, output.k))
         del self._waiting[key], self._tasks[key]
 
     def close(self) -> None:
         for task in self._tasks.values():
             task.cancel()
+        for timer in self._retries.values():
+            timer.cancel()
 
 
 def _id(output: Output) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from holdfast.errors import MisuseError
+from holdfast.group.config import SINK
 from holdfast.group.ports import (
     Apply,
     AskLoss,
@@ -70,7 +71,7 @@ def handlers_of(host: Host) -> Handlers:
             PortRoom: _ignore,
             SourceRoom: _ignore,
             ReadLog: partial(_read_log, host),
-            OutputsReady: _ignore,
+            OutputsReady: partial(_take_outputs, host),
             SendOutputs: _ignore,
             SessionEnded: _ignore,
         }
@@ -139,6 +140,10 @@ def _work(host: Host, job: Job) -> None:
 
 def _read_log(host: Host, effect: ReadLog) -> None:
     host.give(effect.unit, LogRead(effect.table, host.disk.rows(effect.table)))
+
+
+def _take_outputs(host: Host, effect: OutputsReady) -> None:
+    host.give(SINK, effect.taken())
 
 
 def _ignore(_: object) -> None:

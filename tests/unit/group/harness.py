@@ -165,7 +165,7 @@ class Host:
         self.told: list[Decision] = []
         self.says: Callable[[bytes], list[tuple[str, bytes]]] = lambda _: []
         """What the application says to whom about a message."""
-        self.takes_outputs = True
+        self.takes_outputs = self.listens = True
         """Whether a foreign destination takes what it is sent."""
         self.outputs: list[Output] = []
         """What arrived here, as a node."""
@@ -494,7 +494,9 @@ class World:
             rows = MemoryStore(self.disks[host.name]).load(effect.table)
             self._later(host, effect.unit, LogRead(effect.table, rows))
         elif isinstance(effect, OutputsReady):
-            host.outputs.extend(effect.outputs)
+            if host.listens:
+                host.outputs.extend(effect.outputs)
+                self._later(host, SINK, effect.taken())
         elif isinstance(effect, SendOutputs):
             if host.takes_outputs:
                 host.sent.extend(effect.outputs)

@@ -232,6 +232,31 @@ def test_what_comes_after_a_second_hole_is_told() -> None:
     assert [message.number for message in world.hosts["n1"].asked[0].next] == [20]
 
 
+def test_every_replica_shows_what_was_decided_and_what_was_lost() -> None:
+    """Whoever leads next, too: it stands in the order."""
+    world = lossy()
+    answer(world, IGNORE(("stream",), count=1))
+    losing(world, range(2, 4), *ALL)
+    send(world, 5)
+    delivered(world, [1, 5])
+    for name in ALL:
+        status = world.hosts[name].status
+        (decision,) = status["decisions"]
+        assert (decision["first"], decision["lost"], decision["leader"]) == (2, 2, "n1")
+        assert decision["action"] == "drop and ignore by stream for 1 messages"
+        assert (status["losses"]["dropped"], status["losses"]["ignored"]) == (2, 1)
+
+
+def test_the_leader_shows_how_far_each_application_is() -> None:
+    world = lossy()
+    world.hosts["n3"].slowness = 10_000
+    send(world, 20)
+    world.run(300 * MILLISECOND)
+    peers = world.hosts["n1"].status["peers"]
+    assert peers["n3"]["match"] == peers["n2"]["match"]
+    assert peers["n3"]["applied"] < peers["n2"]["applied"]
+
+
 # -- answers that cannot be carried out ------------------------------------------------------------------------------
 
 

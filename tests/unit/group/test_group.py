@@ -118,7 +118,7 @@ def test_a_replica_that_lacks_a_message_does_not_acknowledge_its_entry() -> None
     world.run(100 * MILLISECOND)
     n3 = world.hosts["n3"].status
     assert n3["lag"] == 1, "the entry itself is there"
-    assert world.hosts["n1"].status["peers"]["n3"] == n3["last"]
+    assert world.hosts["n1"].status["peers"]["n3"]["match"] == n3["last"]
     assert world.hosts["n1"].messages == [], "so it is not committed"
     world.drop = None
     world.run_until(lambda: world.hosts["n3"].messages == [b"precious"], 5 * SECOND)

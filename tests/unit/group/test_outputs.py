@@ -13,7 +13,7 @@ from holdfast.group.ports import Context, Output, OutputsReady
 from holdfast.group.sink import SinkMachine
 from holdfast.links.ports import Received
 from holdfast.machine import Outbox
-from holdfast.types import MILLISECOND, NEVER, SECOND
+from holdfast.types import MILLISECOND, SECOND
 from holdfast.wire.frames import Appended, Outputs, OutputsHere
 
 
@@ -243,10 +243,10 @@ class Sink:
         """Positions of the outputs that were handed over, and where the sender is told to go on."""
         self.out.clear()
         self.machine.up(0, [Received(node_id("me"), list(frames), 0)], self.out)
-        assert not self.out.writes, "not in the turn that hands them over"
-        if self.machine.deadline < NEVER:
-            self.machine.wake(1, self.out)
-        taken = [o.position for effect, _ in self.out.effects for o in effect.outputs]
+        handed = [effect for effect, _ in self.out.effects]
+        assert not (handed and self.out.writes), "not in the turn that hands them over"
+        self.machine.up(1, [effect.taken() for effect in handed], self.out)
+        taken = [o.position for effect in handed for o in effect.outputs]
         answers = [frame for _, item in self.out.ups for frame in item.frames]
         assert all(isinstance(answer, OutputsHere) for answer in answers)
         return taken, (answers[-1].position, answers[-1].k) if answers else None
@@ -275,13 +275,26 @@ def test_that_outputs_were_taken_is_written_and_said_only_after_the_application_
     sink.machine.up(0, [Received(node_id("me"), [outputs(0, 1, 2)], 0)], sink.out)
     assert [type(effect) for effect, _ in sink.out.effects] == [OutputsReady]
     assert (sink.out.writes, sink.out.ups) == ([], [])
+    sink.machine.up(0, [Received(node_id("me"), [outputs(0, 1, 2, 3)], 0)], sink.out)
+    handed = [effect for effect, _ in sink.out.effects]
+    assert [o.position for effect in handed for o in effect.outputs] == [1, 2, 3]
+    assert not sink.out.ups, "each is handed over once, and not confirmed when it comes again"
+    sink.machine.up(1, [handed[0].taken()], sink.out)
+    assert (len(sink.out.writes), sink.out.ups[-1][1].frames[0].position) == (1, 2)
+    sink.out.clear()
+    sink.machine.up(2, [handed[1].taken()], sink.out)
+    assert len(sink.out.writes) == 1
+    assert sink.give(outputs(0, 1, 2, 3)) == ([], (3, 0))
+
+
+def test_what_was_handed_over_before_a_group_was_founded_again_holds_nothing_up() -> None:
+    sink = Sink()
     sink.machine.up(0, [Received(node_id("me"), [outputs(0, 1, 2)], 0)], sink.out)
-    assert (len(sink.out.effects), sink.out.ups) == (1, []), (
-        "once, and not confirmed when it comes again"
-    )
-    sink.machine.wake(sink.machine.deadline, sink.out)
-    assert len(sink.out.writes) == len(sink.out.ups) == 1
-    assert sink.machine.deadline == NEVER
+    old = sink.out.effects[0][0]
+    assert sink.give(outputs(0, 1, history=2)) == ([1], (1, 0))
+    sink.out.clear()
+    sink.machine.up(3, [old.taken()], sink.out)
+    assert (sink.out.writes, sink.out.ups) == ([], [])
 
 
 @pytest.mark.parametrize(("first", "second"), [(1, 2), (2, 1)])

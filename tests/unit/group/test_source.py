@@ -208,6 +208,8 @@ def test_senders_that_do_not_stop_are_refused_and_nothing_vanishes_silently() ->
 def test_a_message_that_can_never_fit_is_refused() -> None:
     bench = Bench(payload_bytes=1000, window_bytes=10_000)
     bench.give(Multicast([b"x" * 2501]))
+    told = [effect.held for effect, _ in bench.out.effects if isinstance(effect, SourceRoom)]
+    assert told == [0], "who sends counts on from there"
     assert bench.frames(ONE) == []
     assert bench.source.status()["refused"] == 1
 

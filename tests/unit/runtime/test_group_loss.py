@@ -93,7 +93,7 @@ def free_ports(count: int) -> list[int]:
 class Domain:
     """Replicas a, b, c and a node s that only sends."""
 
-    def __init__(self, extra: str = "") -> None:
+    def __init__(self, extra: str = "", listens: bool = True) -> None:
         ports = free_ports(4)
         self.books = {name: Book() for name in "abc"}
         self.nodes: dict[str, Node] = {}
@@ -103,7 +103,8 @@ class Domain:
             self.nodes[name] = Node(config, {"book": self.books[name]} if name != "s" else None)
         self.heard: list[Output] = []
         self.printed: list[Output] = []
-        self.nodes["s"].on_outputs("book", self.heard.append)
+        if listens:
+            self.nodes["s"].on_outputs("book", self.heard.append)
         for name in "abc":
             self.nodes[name].send_outputs("book", self._print)
 
@@ -165,6 +166,44 @@ def test_lost_datagrams_are_recovered_and_outputs_arrive_once() -> None:
             assert [output.payload for output in domain.heard] == answers
             assert dict.fromkeys(o.payload for o in domain.printed) == dict.fromkeys(expected)
             assert domain.status(domain.leader)["nacks"] > 0
+
+    asyncio.run(run())
+
+
+def test_a_message_that_no_group_takes_is_refused_and_those_around_it_arrive() -> None:
+    async def run() -> None:
+        async with Domain() as domain:
+            group = domain.nodes["s"].group("book")
+            await group.send(b"first")
+            with pytest.raises(MisuseError, match="at most 4194304 bytes"):
+                await group.send(bytes((4 << 20) + 1))
+            await group.send(bytes(1 << 20))
+            with pytest.raises(MisuseError, match="at most"):
+                group.try_send(bytes((4 << 20) + 1))
+            await group.send(b"last")
+            await until(lambda: all(len(book.lines) == 3 for book in domain.books.values()))
+            assert domain.books["a"].lines[::2] == [b"first", b"last"]
+
+    asyncio.run(run())
+
+
+def test_outputs_that_come_before_anybody_listens_are_heard_and_again_after_a_failure() -> None:
+    heard: list[bytes] = []
+    failures = [RuntimeError("not now")]
+
+    def listen(output: Output) -> None:
+        if failures and len(heard) == 3:
+            raise failures.pop()
+        heard.append(output.payload)
+
+    async def run() -> None:
+        async with Domain(listens=False) as domain:
+            await send(domain, 10)
+            expected = [line(k) for k in range(10)]
+            await until(lambda: all(book.lines == expected for book in domain.books.values()))
+            domain.nodes["s"].on_outputs("book", listen)
+            await until(lambda: len(heard) >= 10)
+            assert heard == [b"re: " + it for it in expected]
 
     asyncio.run(run())
 

@@ -1,11 +1,11 @@
-"""Outputs to destinations that are no nodes: none is left out, whatever comes while one is under way."""
+"""Outputs: none is left out, whatever comes while one is under way, fails, or finds nobody yet."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 
-from holdfast.group.ports import Output, OutputsSent, SendOutputs
+from holdfast.group.ports import Output, OutputsReady, OutputsSent, OutputsTaken, SendOutputs
 from holdfast.runtime.outputs import OutputDesk
 
 UNIT = "replica/book"
@@ -27,7 +27,7 @@ def test_nothing_is_left_out_whatever_is_under_way_or_fails() -> None:
     reported: list[int] = []
     failures = [RuntimeError("no paper")]
 
-    def sent(_: str, item: OutputsSent) -> None:
+    def sent(_: str, item: OutputsSent | OutputsTaken) -> None:
         reported.append(item.position)
 
     async def send(output: Output) -> None:
@@ -52,3 +52,44 @@ def test_nothing_is_left_out_whatever_is_under_way_or_fails() -> None:
 
     asyncio.run(run())
     assert printed == reported == [1, 2, 3, 4, 5, 6]
+
+
+def ready(first: int, last: int, history: int = 7) -> OutputsReady:
+    outputs = tuple(Output(k, 0, "", b"%d" % k) for k in range(first, last + 1))
+    return OutputsReady("book", outputs, history)
+
+
+def test_outputs_wait_for_a_listener_and_for_one_that_failed() -> None:
+    """That they were taken is said only when they were."""
+    heard: list[int] = []
+    taken: list[tuple[int, int]] = []
+    failures = [RuntimeError("not now")]
+
+    def answer(unit: str, item: OutputsSent | OutputsTaken) -> None:
+        assert isinstance(item, OutputsTaken)
+        assert unit == "outputs"
+        taken.append((item.history, item.position))
+
+    def listen(output: Output) -> None:
+        if output.position == 3 and failures:
+            raise failures.pop()
+        heard.append(output.position)
+
+    async def run() -> None:
+        desk = OutputDesk(answer)
+        desk.take(ready(1, 2))
+        assert not taken, "nobody listens yet"
+        desk.listen("book", listen)
+        assert (heard, taken) == ([1, 2], [(7, 2)])
+        desk.take(ready(1, 4))
+        desk.take(ready(5, 5))
+        assert (heard, taken) == ([1, 2], [(7, 2)])
+        await done(lambda: len(taken) == 2)
+        assert (heard, taken[1]) == ([1, 2, 3, 4, 5], (7, 5))
+        desk.take(ready(4, 5))
+        assert taken[2] == (7, 5), "whoever asks again is told again"
+        desk.take(ready(1, 1, history=8))
+        assert (heard[-1], taken[3]) == (1, (8, 1))
+        desk.close()
+
+    asyncio.run(run())

@@ -77,7 +77,7 @@ class OutputsOnce(Checker):
 
     def _ready(self, host: Host, effect: OutputsReady) -> None:
         """A node takes each once, in order, however often it is sent."""
-        history, _, _ = taken_outputs(host, effect.group)
+        history = effect.history
         got = self._at(effect.group, history, host)
         before, last = self._taken.get((effect.group, host.name), (0, (0, -1)))
         last = last if before == history else (0, -1)

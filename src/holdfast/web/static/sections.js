@@ -104,7 +104,7 @@ function showReplicas(container, group, node) {
     name.classList.toggle("leads", peer.name === group.leader);
     setText(match, count(peer.match));
     setText(applied, count(peer.applied));
-    const lag = Math.max(0, (group.commit ?? 0) - (peer.match ?? 0));
+    const lag = Math.max(0, (group.commit ?? 0) - (peer.applied ?? peer.match ?? 0));
     setText(behind, lag ? count(lag) : "in step");
     setClass(behind, lag > LAG_MAX ? "number is-soft" : "number");
   });
