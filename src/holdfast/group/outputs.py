@@ -19,7 +19,7 @@ from holdfast.group.keeping import NOTHING, Id, Kept
 from holdfast.group.log import Kind
 from holdfast.group.order import Order
 from holdfast.group.peers import post
-from holdfast.group.ports import Output, SendOutputs
+from holdfast.group.ports import Output, SendOutputs, StopOutputs
 from holdfast.links.ports import Received
 from holdfast.machine import Outbox
 from holdfast.types import NEVER, Nanos, NodeId
@@ -44,12 +44,20 @@ class Emitter:
         """What destinations say to have, as far as no entry says it yet."""
         self._retry_ns: dict[str, Nanos] = {}
         self._said_ns: Nanos = 0
+        self._handed_out = False
+        """Whether somebody outside the domain may still be busy with what this replica said."""
 
     def begin(self) -> None:
         """A term begins: what an earlier leader sent may not have arrived."""
         self._sent.clear()
         self._arrived.clear()
         self._retry_ns.clear()
+
+    def end(self, out: Outbox) -> None:
+        """Another one leads, or nobody."""
+        if self._handed_out:
+            self._handed_out = False
+            out.effect(StopOutputs(replica_unit(self._core.config.name)), immediate=True)
 
     def node_up(self, name: str) -> None:
         """A session with a node begins: what was on its way may be lost."""
@@ -138,6 +146,7 @@ class Emitter:
         if not destination.startswith(NODE):
             outputs = tuple(Output(id_[0], id_[1], destination, payload) for id_, payload in batch)
             out.effect(SendOutputs(replica_unit(core.config.name), destination, outputs))
+            self._handed_out = True
             return
         name = destination.removeprefix(NODE)
         items = tuple((id_[0], id_[1], payload) for id_, payload in batch)

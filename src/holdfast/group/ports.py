@@ -75,12 +75,28 @@ class Context:
         """
         if self.outputs is None:
             raise MisuseError("outputs come from `apply` only; nothing was sent")
+        if not is_text(destination) or not isinstance(payload, bytes | bytearray | memoryview):
+            raise MisuseError(
+                f"a destination is a text and an output bytes, not {destination!r} and "
+                f"{type(payload).__name__}; nothing was sent"
+            )
         if not 0 < len(destination) <= DESTINATION_MAX or len(payload) > OUTPUT_MAX:
             raise MisuseError(
                 f"a destination has 1 to {DESTINATION_MAX} letters, an output at most {OUTPUT_MAX} bytes; "
                 "nothing was sent"
             )
-        self.outputs.append(Output(self.position, len(self.outputs), destination, payload))
+        self.outputs.append(Output(self.position, len(self.outputs), destination, bytes(payload)))
+
+
+def is_text(value: object) -> bool:
+    """Whether it can be written down: not everything of type `str` can."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
@@ -216,6 +232,12 @@ class SendOutputs(msgspec.Struct, frozen=True, gc=False):
     unit: str
     destination: str
     outputs: tuple[Output, ...]
+
+
+class StopOutputs(msgspec.Struct, frozen=True, gc=False):
+    """This replica does not lead any more: what it handed out and did not hear of is another one's business."""
+
+    unit: str
 
 
 class OutputsReady(msgspec.Struct, frozen=True, gc=False):

@@ -181,6 +181,8 @@ class ReplicaMachine(Machine):
         elif not core.is_blank:
             self._following.settle(now, out)
             self._joining.settle(now, out)
+        if not leadership.leading:
+            self._leading.emitter.end(out)
         if streams.changed and not core.is_blank:
             # While blank they gather: what was heard of before the start is a gap afterwards.
             for stream in streams.changed:
@@ -262,12 +264,11 @@ class ReplicaMachine(Machine):
         self._joining.restored(item, now, out)
 
     def _app_failed(self, now: Nanos, item: AppFailed, out: Outbox) -> None:
-        if self._core.delivery.suspended:
-            return
         why = f"the application failed at entry {item.index}: {item.error}"
-        self._core.delivery.suspend(why, item.index)
-        self._joining.failed(now)
-        self._state_out.stop()
+        self._joining.failed(now)  # also when it was a state that it failed at: another one may do
+        if not self._core.delivery.suspended:
+            self._core.delivery.suspend(why, item.index)
+            self._state_out.stop()
         self._core.fact("suspended", why, now, out)
 
     # -- inputs: who is in the group -----------------------------------------------------------------------------

@@ -181,6 +181,11 @@ class LinkMachine(Machine):
     def _lost(self, flow: FlowState) -> None:
         self._outlet.lost(flow)
 
+    @property
+    def unacked(self) -> int:
+        """Bytes of channels that may not have arrived."""
+        return self._outlet.unacked
+
     def _ended(self, out: Outbox) -> int:
         """The session is over, and with it every channel; how many bytes were not acknowledged."""
         self._touched = True

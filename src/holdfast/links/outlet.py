@@ -71,9 +71,14 @@ class Outlet:
         self._timing = timing
         self._moved = moved
 
+    @property
+    def unacked(self) -> int:
+        """Bytes of all channels that may not have arrived."""
+        return sum(c.waiting_bytes + c.unacked for c in self.channels.values())
+
     def clear(self, out: Outbox) -> int:
         """Forget everything: the session ended. How many bytes were not acknowledged."""
-        unsent = sum(c.waiting_bytes + c.unacked for c in self.channels.values())
+        unsent = self.unacked
         self.channels.clear()
         self._order.clear()
         self.datagrams.clear(out)

@@ -53,6 +53,7 @@ from holdfast.links.ports import (
     Leave,
     PeerDown,
     Reannounce,
+    SessionEnded,
     link_unit,
     multicast_unit,
 )
@@ -152,6 +153,9 @@ class NodeCore:
             assert machine is not None
             self.turns.add(unit, machine)
         self._listeners.remove(DOOR)
+        # What only the first of their units may begin with is theirs now, and may be large.
+        rebuilt = (MEMBERS, OUTPUTS, PATH_HISTORY)
+        self._stored = {table: rows for table, rows in self._stored.items() if table in rebuilt}
 
     @staticmethod
     def tables(config: NodeConfig) -> list[str]:
@@ -330,6 +334,8 @@ class NodeCore:
                         self.turns.post(unit, Reannounce(failure.unit))
         orphans, self._orphans = self._orphans, []
         for link in orphans:
+            if link.up_since is not None:
+                result.effects.append(SessionEnded(link.peer, "its link failed", link.unacked))
             for flow in link.flows.values():
                 result.effects.append(CloseFlow(flow.flow, "its link failed"))
             for unit in self._listeners:

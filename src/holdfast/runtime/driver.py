@@ -7,6 +7,7 @@ asks for. It knows no protocol.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -24,6 +25,7 @@ from holdfast.group.ports import (
     RestoreState,
     SendOutputs,
     SourceRoom,
+    StopOutputs,
     TakeSnapshot,
     Tell,
 )
@@ -50,6 +52,8 @@ from holdfast.stores.writer import StoreWriter
 from holdfast.transports.port import Transport
 from holdfast.types import DATA, MILLISECOND, NEVER, SYNC, FlowId, Nanos
 
+log = logging.getLogger("holdfast")
+
 BATCH_BYTES: Final = 1 << 20
 """What one turn takes from the network at most."""
 AT_ONCE_BYTES: Final = 64 << 10
@@ -75,7 +79,7 @@ class Driver:
         deliver: Deliver,
         room: Callable[[PortRoom | PortRefused | SourceRoom], None],
         ended: Callable[[SessionEnded], None],
-        outputs: Callable[[OutputsReady | SendOutputs], None],
+        outputs: Callable[[OutputsReady | SendOutputs | StopOutputs], None],
         failed: Callable[[BaseException], None],
         on_failure: Callable[[Any], None],
     ) -> None:
@@ -125,6 +129,7 @@ class Driver:
             ReadLog: self._read_log,
             OutputsReady: outputs,
             SendOutputs: outputs,
+            StopOutputs: outputs,
         }
 
     def handle(self, kind: type, call: Callable[[Any], None]) -> None:
@@ -292,9 +297,15 @@ class Driver:
         if result.writes:
             assert self._writer is not None
             self._writer.submit(result.number, result.writes)
-        effects = self._effects
-        for effect in result.effects:
-            effects[type(effect)](effect)
+        effects, rest = self._effects, iter(result.effects)
+        while True:
+            try:
+                for effect in rest:
+                    effects[type(effect)](effect)
+                break
+            except Exception:
+                # The others count on their effects: an application that waits for a batch waits for ever.
+                log.exception("a part of a turn failed, and is left out")
         if self._jobs:
             self._hand_out()
         if result.facts:
@@ -368,10 +379,12 @@ class Driver:
         assert self._writer is not None
 
         def take(future: Future[dict[str, list[tuple[bytes, bytes]]]]) -> None:
-            if future.exception() is None:
-                self.offer_from_thread(
-                    effect.unit, LogRead(effect.table, future.result()[effect.table])
-                )
+            # Who cannot be read has nothing: the log asks others then, and is read again later.
+            failed = future.exception()
+            rows = future.result()[effect.table] if failed is None else []
+            if failed is not None:
+                log.warning("the message log %s cannot be read: %s", effect.table, failed)
+            self.offer_from_thread(effect.unit, LogRead(effect.table, rows))
 
         self._writer.load([effect.table]).add_done_callback(take)
 

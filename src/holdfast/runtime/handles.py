@@ -14,7 +14,7 @@ import msgspec
 from holdfast.errors import HoldfastError, MisuseError
 from holdfast.group.config import GroupConfig, source_unit
 from holdfast.group.metadata import NAME_MAX, REQUEST_MAX, Note
-from holdfast.group.ports import Multicast
+from holdfast.group.ports import Multicast, is_text
 from holdfast.health.monitor import HEALTH
 from holdfast.health.needs import Needs, SetNeeds
 from holdfast.links.channel_in import MESSAGE_MAX
@@ -25,6 +25,12 @@ from holdfast.runtime.operating import ask_group, ignoring
 from holdfast.types import DATA, SYNC, NodeId
 
 QUEUE_BYTES: Final = 8 << 20
+
+
+def _as_bytes(message: object) -> bytes:
+    if isinstance(message, bytes | bytearray | memoryview):
+        return bytes(message)
+    raise MisuseError(f"a message is bytes, not {type(message).__name__}; nothing was sent")
 
 
 class _Handle:
@@ -42,11 +48,14 @@ class _Handle:
         self._queued = 0
         self._room = -1
         """How far `_bytes` may grow without a further look; below zero before the first message of a turn."""
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: list[tuple[asyncio.Future[None], int]] = []
+        """Who waits for room, for how many bytes."""
         self._ended: HoldfastError | None = None
 
     def try_send(self, message: bytes) -> bool:
         """Queue a message; False when the queue is full, and then nothing was sent."""
+        if type(message) is not bytes:
+            message = _as_bytes(message)
         total = self._bytes + len(message) + 4
         if total > self._room and not self._admit(len(message)):
             return False
@@ -62,27 +71,34 @@ class _Handle:
             raise MisuseError(
                 f"a message has at most {self._largest} bytes here, this one {size}; nothing was sent"
             )
-        waiting = self._bytes + self._queued
-        if waiting and waiting + size > self._bound:
+        if not self._fits(size):
             return False
         if not self._bytes:
             self._driver.wake()
         self._room = min(self._bound - self._queued, self._bytes + self._largest)
         return True
 
+    def _fits(self, size: int) -> bool:
+        waiting = self._bytes + self._queued
+        return not waiting or waiting + size <= self._bound
+
     async def send(self, message: bytes) -> None:
         """Queue a message; waits while the queue is full."""
         while not self.try_send(message):
-            await self.writable()
+            await self.writable(len(message))
 
-    async def writable(self) -> None:
-        """Wait until the queue has room."""
+    async def writable(self, size: int = 0) -> None:
+        """Wait until the queue has room: for a message of `size` bytes, and for some more."""
         if self._ended is not None:
             raise self._ended
-        if self._bytes + self._queued >= self._bound // 2:
+        if self._bytes + self._queued >= self._bound // 2 or not self._fits(size):
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            await waiter
+            self._waiters.append((waiter, size))
+            try:
+                await waiter
+            finally:
+                if not waiter.done() or waiter.cancelled():
+                    self._waiters.remove((waiter, size))
 
     def queued(self, size: int) -> None:
         """The node says how many bytes it still holds."""
@@ -90,8 +106,10 @@ class _Handle:
         self._room = -1
         if self._waiters and self._bytes + size < self._bound // 2:
             waiters, self._waiters = self._waiters, []
-            for waiter in waiters:
-                if not waiter.done():
+            for waiter, wanted in waiters:
+                if not self._fits(wanted):
+                    self._waiters.append((waiter, wanted))
+                elif not waiter.done():
                     waiter.set_result(None)
 
     def end(self, error: HoldfastError) -> None:
@@ -99,7 +117,7 @@ class _Handle:
         self._ended = error
         self._room = -1
         waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
+        for waiter, _ in waiters:
             if not waiter.done():
                 waiter.set_exception(error)
 
@@ -179,9 +197,6 @@ class Datagrams(_PeerHandle):
         self.refusal = ""
         """Why the last of them was refused."""
 
-    def is_to(self, peer: NodeId, port: int) -> bool:
-        return (self.peer, self.port) == (peer, port)
-
     def refuse(self, count: int, reason: str) -> None:
         """The node says that messages were not sent."""
         self.refused += count
@@ -241,7 +256,7 @@ class Group(_Handle):
         while not self.try_send(
             message, priority=priority, topic=topic, request=request, resync=resync
         ):
-            await self.writable()
+            await self.writable(len(message))
 
     @property
     def ignoring(self) -> list[dict[str, Any]]:
@@ -260,6 +275,10 @@ class Group(_Handle):
         if priority is not None and not 0 <= priority <= lowest:
             raise MisuseError(
                 f"priority {priority}: this group has 0 (most urgent) to {lowest}; nothing was sent"
+            )
+        if not (is_text(topic) and type(request) is bytes):
+            raise MisuseError(
+                f"a topic is a text and a request id bytes, not {topic!r} and {request!r}; nothing was sent"
             )
         if len(topic) > NAME_MAX or len(request) > REQUEST_MAX:
             raise MisuseError(

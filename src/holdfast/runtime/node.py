@@ -96,11 +96,14 @@ class Node:
         self._faults = Faults() if self.config.lab.faults else None
         self._handles: list[Channel | Datagrams | Group] = []
         self._channels: dict[tuple[NodeId, int], Channel] = {}
+        self._datagrams: dict[tuple[NodeId, int], Datagrams] = {}
         self._groups: dict[str, Group] = {}
         self._outputs = OutputDesk(self._answer_outputs)
         self._callbacks: dict[tuple[int, bool], Callback] = {}
         self._events: deque[dict[str, str]] = deque(maxlen=EVENTS_KEPT)
         self._stopped: asyncio.Future[BaseException | None] | None = None
+        self._failure: BaseException | None = None
+        """What has stopped the node."""
         self._link_changed = asyncio.Event()
         self._started_ns = 0
         self._wall_offset_ns = 0
@@ -112,6 +115,8 @@ class Node:
     async def start(self) -> None:
         """Open the store, listen on every adapter, join the domain. Raises `SetupError`; then nothing is running."""
         self._stopped = asyncio.get_running_loop().create_future()
+        self._outputs.open()
+        self._failure = None
         try:
             await self._start()
         except BaseException:
@@ -175,7 +180,8 @@ class Node:
         driver.start()
 
     async def stop(self) -> None:
-        """Stop listening, close everything. Nothing that was reported durable is lost."""
+        """Stop listening, close everything. Nothing that was reported durable is lost; what was sent a moment ago may
+        not have left yet, and then it does not."""
         await self._tear_down()
 
     async def _tear_down(self) -> None:
@@ -203,8 +209,7 @@ class Node:
             self._store = None
         if self._stopped is not None and not self._stopped.done():
             self._stopped.set_result(None)
-        for handle in self._handles:
-            handle.end(NodeStopped(f"node {self.config.name} has stopped; nothing was sent"))
+        self._end_handles(f"node {self.config.name} has stopped; nothing was sent")
 
     async def __aenter__(self) -> Node:
         await self.start()
@@ -223,10 +228,21 @@ class Node:
     def _fail(self, error: BaseException) -> None:
         """Something that a node cannot go on after: above all a write that failed."""
         log.error("node %s stops: %s", self.config.name, error)
+        self._failure = error
         if self._driver is not None:
             self._driver.halt()
+        self._end_handles(f"node {self.config.name} has stopped: {error}; nothing was sent")
         if self._stopped is not None and not self._stopped.done():
             self._stopped.set_result(error)
+
+    def _end_handles(self, why: str) -> None:
+        """Whoever sends, or waits to, is told; the next start makes others."""
+        for handle in self._handles:
+            handle.end(NodeStopped(why))
+        self._handles.clear()
+        self._channels.clear()
+        self._datagrams.clear()
+        self._groups.clear()
 
     # -- parts ---------------------------------------------------------------------------------------------------
 
@@ -276,14 +292,20 @@ class Node:
 
     def _deliver(self, ready: PortReady) -> None:
         callback = self._callbacks.get((ready.port, ready.channel))
-        if callback is not None:
+        if callback is None:
+            return
+        try:
             callback(ready.peer, ready.messages)
+        except Exception:
+            log.exception(
+                "the callback of port %d failed with %d messages", ready.port, len(ready.messages)
+            )
 
     def _room(self, room: PortRoom | PortRefused | SourceRoom) -> None:
         if isinstance(room, PortRefused):
-            for handle in self._handles:
-                if isinstance(handle, Datagrams) and handle.is_to(room.peer, room.port):
-                    handle.refuse(room.count, room.reason)
+            datagrams = self._datagrams.get((room.peer, room.port))
+            if datagrams is not None:
+                datagrams.refuse(room.count, room.reason)
         elif isinstance(room, PortRoom):
             channel = self._channels.get((room.peer, room.port))
             if channel is not None:
@@ -400,9 +422,13 @@ class Node:
         """Messages to a port of `peer` that may be lost, on a path that gives what they need."""
         node = self.peer(peer) if isinstance(peer, str) else peer
         self._need(node)
-        datagrams = Datagrams(self._drive(), node, port, needs)
-        self._handles.append(datagrams)
-        return datagrams
+        key = (node, port)
+        if key not in self._datagrams:
+            datagrams = self._datagrams[key] = Datagrams(self._drive(), node, port, needs)
+            self._handles.append(datagrams)
+        elif needs is not None:
+            self._datagrams[key].needs = needs
+        return self._datagrams[key]
 
     def listen(self, port: int, callback: Callback, channel: bool = True) -> None:
         """Call `callback(peer, messages)` with what arrives at `port`, on the event loop."""
@@ -446,6 +472,7 @@ class Node:
                 "security": self.config.security.mode,
                 "version": __version__,
                 "stopped_units": stopped_units,
+                "stopped": str(self._failure) if self._failure is not None else "",
             },
             **body,
             "events": list(self._events),
@@ -508,8 +535,9 @@ class Node:
 
     def _drive(self) -> Driver:
         self._running()
-        if self._driver is None:
-            raise NodeStopped(f"node {self.config.name} has stopped; nothing was sent")
+        if self._driver is None or self._failure is not None:
+            why = f": {self._failure}" if self._failure is not None else ""
+            raise NodeStopped(f"node {self.config.name} has stopped{why}; nothing was sent")
         return self._driver
 
 

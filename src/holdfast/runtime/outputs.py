@@ -8,8 +8,15 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from holdfast.group.config import SINK, replica_unit
-from holdfast.group.ports import Output, OutputsReady, OutputsSent, OutputsTaken, SendOutputs
+from holdfast.group.config import SINK
+from holdfast.group.ports import (
+    Output,
+    OutputsReady,
+    OutputsSent,
+    OutputsTaken,
+    SendOutputs,
+    StopOutputs,
+)
 
 log = logging.getLogger("holdfast")
 
@@ -34,13 +41,14 @@ class OutputDesk:
         """What the application here has not been called with, per group: nobody listens yet, or it failed."""
         self._last: dict[str, tuple[int, int, int]] = {}
         """The founding of each group, and the last of its outputs that arrived."""
-        self._retries: dict[str, asyncio.TimerHandle] = {}
-        """Groups whose listener has failed, and is called again."""
+        self._retries: dict[str, asyncio.TimerHandle | None] = {}
+        """Groups whose listener has failed, and is called again; or is being called."""
         self._senders: dict[str, Send] = {}
         self._waiting: dict[_Key, deque[Output]] = {}
         """What is to be sent, in order, by one task for each destination: not only while none is under way, not only
         once, and not only when there is somebody to send it."""
         self._tasks: dict[_Key, asyncio.Task[None]] = {}
+        self._closing = False
 
     def listen(self, group: str, callback: Listener) -> None:
         self._listeners[group] = callback
@@ -49,21 +57,23 @@ class OutputDesk:
     def send_with(self, group: str, send: Send) -> None:
         self._senders[group] = send
         for key in list(self._waiting):
-            if key[0] == replica_unit(group):
-                self._begin(key, send)
+            self._begin(key)
 
-    def take(self, effect: OutputsReady | SendOutputs) -> None:
+    def take(self, effect: OutputsReady | SendOutputs | StopOutputs) -> None:
         if isinstance(effect, OutputsReady):
             self._arrive(effect)
+            return
+        if isinstance(effect, StopOutputs):
+            for key, waiting in self._waiting.items():
+                if key[0] == effect.unit:
+                    waiting.clear()  # who is under way comes to an end, and finds nothing more
             return
         key = (effect.unit, effect.destination)
         waiting = self._waiting.setdefault(key, deque())
         # Some may be ordered again while they wait.
         last = _id(waiting[-1]) if waiting else (0, 0)
         waiting.extend(output for output in effect.outputs if _id(output) > last)
-        send = self._senders.get(effect.unit.partition("/")[2])
-        if send is not None:
-            self._begin(key, send)
+        self._begin(key)
 
     # -- for the application here --------------------------------------------------------------------------------
 
@@ -79,56 +89,74 @@ class OutputDesk:
 
     def _hand_over(self, group: str) -> None:
         if group in self._listeners and group in self._arrived and group not in self._retries:
-            self._call(group, RETRY_S)
+            self._call(group)
 
-    def _call(self, group: str, delay_s: float) -> None:
-        self._retries.pop(group, None)
+    def _call(self, group: str, delay_s: float = RETRY_S) -> None:
         arrived = self._arrived[group]
+        self._retries[group] = None  # not again from within the listener
         while arrived:
             try:
                 self._listeners[group](arrived[0])
             except Exception as error:  # noqa: BLE001 the application's own
                 log.warning(
-                    "the listener to outputs of %s failed; again in %g s: %s", group, delay_s, error
+                    "the listener to outputs of %s failed; again in %g s: %r", group, delay_s, error
                 )
                 later = asyncio.get_running_loop().call_later
                 again_s = min(2 * delay_s, RETRY_S_MAX)
                 self._retries[group] = later(delay_s, self._call, group, again_s)
                 return
             arrived.popleft()
-        del self._arrived[group]
+            delay_s = RETRY_S
+        del self._arrived[group], self._retries[group]
         self._answer(SINK, OutputsTaken(group, *self._last[group]))
 
     # -- for the outside -----------------------------------------------------------------------------------------
 
-    def _begin(self, key: _Key, send: Send) -> None:
-        if key not in self._tasks:
-            task = asyncio.get_running_loop().create_task(self._work(key, send))
-            self._tasks[key] = task
+    def _begin(self, key: _Key) -> None:
+        if _group_of(key) in self._senders and key not in self._tasks:
+            self._tasks[key] = asyncio.get_running_loop().create_task(self._work(key))
 
-    async def _work(self, key: _Key, send: Send) -> None:
+    async def _work(self, key: _Key) -> None:
         unit, destination = key
         waiting = self._waiting[key]
         delay_s = RETRY_S
         while waiting:
             output = waiting[0]
             try:
-                await send(output)
-            except Exception as error:  # noqa: BLE001 the application's own
-                log.warning("an output to %s failed, and is sent again: %s", destination, error)
+                await self._senders[_group_of(key)](output)
+            except (Exception, asyncio.CancelledError) as error:
+                if self._closing:
+                    raise
+                log.warning(
+                    "an output to %s failed; again in %g s: %r", destination, delay_s, error
+                )
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, RETRY_S_MAX)
                 continue
             delay_s = RETRY_S
-            waiting.popleft()
+            if waiting and waiting[0] is output:
+                waiting.popleft()
             self._answer(unit, OutputsSent(destination, output.position, output.k))
         del self._waiting[key], self._tasks[key]
 
     def close(self) -> None:
+        """Nobody is called any more; who listens, and who sends, is remembered for the next start."""
+        self._closing = True
         for task in self._tasks.values():
             task.cancel()
         for timer in self._retries.values():
-            timer.cancel()
+            if timer is not None:
+                timer.cancel()
+
+    def open(self) -> None:
+        """As in the beginning, but for who listens and who sends."""
+        self._closing = False
+        for table in (self._arrived, self._last, self._retries, self._waiting, self._tasks):
+            table.clear()
+
+
+def _group_of(key: _Key) -> str:
+    return key[0].partition("/")[2]
 
 
 def _id(output: Output) -> tuple[int, int]:

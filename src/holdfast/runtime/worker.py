@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from asyncio import CancelledError
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from time import monotonic_ns
@@ -132,7 +133,8 @@ class AppWorker:
                 else:
                     self._report()
                     self._do(job)
-            except Exception as error:  # the application's own; it suspends this replica only
+            except (Exception, SystemExit, CancelledError) as error:
+                # The application's own; it suspends this replica only.
                 log.exception(
                     "group %s: the application failed at entry %d", self._group, job.index
                 )
@@ -164,7 +166,7 @@ class AppWorker:
         """What the application raises here leaves the answer to the table: nothing depends on its state."""
         try:
             self._answer(LossAnswered(job.question, self._application.on_loss(job.info)))
-        except Exception as error:  # noqa: BLE001 the application's own
+        except (Exception, SystemExit, CancelledError) as error:  # noqa: BLE001 the application's own
             text = f"{type(error).__name__}: {error}"
             self._answer(LossAnswered(job.question, None, text))
 
@@ -187,7 +189,7 @@ class AppWorker:
                 return SnapshotTaken(job.request, job.index, bytes(state))
             error = f"snapshot() gave {type(state).__name__}, not bytes"
             log.error("group %s: %s", self._group, error)
-        except Exception as problem:
+        except (Exception, SystemExit, CancelledError) as problem:
             error = f"snapshot() raised {type(problem).__name__}: {problem}"
             log.exception("group %s: snapshot() failed", self._group)
         return SnapshotTaken(job.request, job.index, b"", error)

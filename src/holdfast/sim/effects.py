@@ -18,6 +18,7 @@ from holdfast.group.ports import (
     RestoreState,
     SendOutputs,
     SourceRoom,
+    StopOutputs,
     TakeSnapshot,
     Tell,
 )
@@ -73,6 +74,7 @@ def handlers_of(host: Host) -> Handlers:
             ReadLog: partial(_read_log, host),
             OutputsReady: partial(_take_outputs, host),
             SendOutputs: _ignore,
+            StopOutputs: _ignore,
             SessionEnded: _ignore,
         }
     )

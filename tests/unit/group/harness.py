@@ -48,6 +48,7 @@ from holdfast.group.ports import (
     SendOutputs,
     SnapshotTaken,
     SourceRoom,
+    StopOutputs,
     TakeSnapshot,
     Tell,
 )
@@ -166,8 +167,11 @@ class Host:
         self.says: Callable[[bytes], list[tuple[str, bytes]]] = lambda _: []
         """What the application says to whom about a message."""
         self.takes_outputs = self.listens = True
+        self.fails_to_restore = 0
         """Whether a foreign destination takes what it is sent."""
         self.outputs: list[Output] = []
+        self.stops = 0
+        """How often it was told that what it sends is not its business any more."""
         """What arrived here, as a node."""
         self.sent: list[Output] = []
         """What was sent to foreign destinations from here."""
@@ -503,6 +507,8 @@ class World:
                 last = effect.outputs[-1]
                 answer = OutputsSent(effect.destination, last.position, last.k)
                 self._later(host, effect.unit, answer)
+        elif isinstance(effect, StopOutputs):
+            host.stops += 1
         else:
             self._trace.update(str(getattr(effect, "index", 0)).encode())
             host.unanswered.append(effect)
@@ -554,6 +560,9 @@ class World:
             host.told.append(effect.decision)
             return None
         assert isinstance(effect, RestoreState)
+        if host.fails_to_restore:
+            host.fails_to_restore -= 1
+            return AppFailed(effect.index, "deliberate")
         host.app.restore(effect.data)
         return Restored(effect.index)
 

@@ -476,6 +476,18 @@ def test_a_replica_left_over_from_an_earlier_life_of_the_group_suspends_itself()
 # -- the application ---------------------------------------------------------------------------------------------
 
 
+def test_an_application_that_cannot_take_a_state_is_given_another_one() -> None:
+    world = started(1, rejoin_ns=50 * MILLISECOND)
+    world.hosts["n3"].fails_at = 2
+    world.hosts["n3"].fails_to_restore = 2
+    world.send("n1", [b"one", b"two", b"three"])
+    world.run(20 * MILLISECOND)
+    assert world.hosts["n3"].status["state"] == "suspended"
+    world.hosts["n3"].fails_at = 0
+    world.run_until(lambda: world.hosts["n3"].messages == [b"one", b"two", b"three"], 5 * SECOND)
+    assert world.hosts["n3"].fails_to_restore == 0
+
+
 def test_an_application_that_raises_suspends_its_replica_and_nobody_else() -> None:
     """Rule 9; and L7: it comes back by itself, with the state of one that did not fail."""
     world = started(1)

@@ -316,3 +316,18 @@ def test_nonsense_is_ignored(frame: Outputs) -> None:
     sink = Sink()
     assert sink.give(frame) == ([], None)
     assert sink.machine.ignored == 1
+
+
+def test_one_that_leads_no_more_stops_those_who_send_for_it() -> None:
+    world = World(voters=3, sources=1)
+    world.start()
+    ready(world)
+    for host in world.hosts.values():
+        host.says = lambda message: [("printer", message)]
+        host.takes_outputs = False
+    world.send("s1", [b"one"])
+    world.run(100 * MILLISECOND)
+    assert [host.stops for host in world.hosts.values()] == [0, 0, 0, 0]
+    world.isolate("n1")
+    world.run(2 * SECOND)
+    assert world.hosts["n1"].stops == 1

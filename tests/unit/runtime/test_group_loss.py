@@ -177,7 +177,10 @@ def test_a_message_that_no_group_takes_is_refused_and_those_around_it_arrive() -
             await group.send(b"first")
             with pytest.raises(MisuseError, match="at most 4194304 bytes"):
                 await group.send(bytes((4 << 20) + 1))
-            await group.send(bytes(1 << 20))
+            for wrong in ({"topic": "\ud800"}, {"topic": b"t"}, {"request": "text"}):
+                with pytest.raises(MisuseError, match="a topic is a text and a request id bytes"):
+                    group.try_send(b"x", **wrong)  # type: ignore[arg-type]
+            await group.send(bytes(500_000))
             with pytest.raises(MisuseError, match="at most"):
                 group.try_send(bytes((4 << 20) + 1))
             await group.send(b"last")

@@ -217,6 +217,97 @@ def test_what_cannot_be_is_refused_with_a_reason() -> None:
     asyncio.run(run())
 
 
+def test_what_has_the_wrong_type_is_refused_and_harms_nobody() -> None:
+    async def run() -> None:
+        async with pair() as (ann, ben):
+            got: list[bytes] = []
+            ben.listen(PORT, lambda _, messages: got.extend(map(bytes, messages)))
+            channel = ann.channel("ben", PORT)
+            for wrong in ("text", None, 7, [b"x"]):
+                with pytest.raises(MisuseError, match="a message is bytes, not"):
+                    channel.try_send(wrong)  # type: ignore[arg-type]
+            for right in (b"bytes", bytearray(b"more"), memoryview(b"as well")):
+                assert channel.try_send(right)  # type: ignore[arg-type]
+            await eventually(lambda: got == [b"bytes", b"more", b"as well"])
+
+    asyncio.run(run())
+
+
+def test_a_callback_that_fails_costs_nothing_else() -> None:
+    async def run() -> None:
+        async with pair() as (ann, ben):
+            got: list[bytes] = []
+
+            def fail(_: object, messages: list[memoryview]) -> None:
+                raise ValueError(f"a bug in the application, with {len(messages)} messages")
+
+            ben.listen(PORT, fail)
+            ben.listen(PORT + 1, lambda _, messages: got.extend(map(bytes, messages)))
+            bad, good = ann.channel("ben", PORT), ann.channel("ben", PORT + 1)
+            for number in range(200):
+                await bad.send(b"x")
+                await good.send(b"%d" % number)
+                if number % 10 == 0:
+                    await asyncio.sleep(0)
+            await eventually(lambda: len(got) == 200)
+            assert got == [b"%d" % number for number in range(200)]
+
+    asyncio.run(run())
+
+
+def test_a_large_message_waits_for_its_room_and_nobody_stands_still() -> None:
+    async def run() -> None:
+        async with pair() as (ann, ben):
+            got: list[int] = []
+            ben.listen(PORT, lambda _, messages: got.extend(map(len, messages)))
+            channel = ann.channel("ben", PORT)
+            channel.queued(3 << 20)
+            assert not channel.try_send(bytes(6 << 20))
+            waits = asyncio.create_task(channel.writable(6 << 20))
+            await asyncio.sleep(0)
+            assert not waits.done()
+            waits.cancel()
+            await asyncio.gather(waits, return_exceptions=True)
+            assert channel._waiters == [], "who went away is forgotten"
+            sends = asyncio.create_task(channel.send(bytes(6 << 20)))
+            await asyncio.sleep(0)
+            channel.queued(2 << 20)
+            await sends
+            await eventually(lambda: got == [6 << 20])
+
+    asyncio.run(run())
+
+
+def test_a_node_that_has_stopped_can_start_again() -> None:
+    async def run() -> None:
+        first, second = free_port(["127.0.0.1"]), free_port(["127.0.0.1"])
+        got: list[bytes] = []
+        async with Node(config("ben", second)) as ben:
+            ben.listen(PORT, lambda _, messages: got.extend(map(bytes, messages)))
+            ann = Node(config("ann", first, second))
+            for life in (b"first", b"second"):
+                await ann.start()
+                await ann.until_up("ben", timeout_s=PATIENCE_S)
+                channel = ann.channel("ben", PORT)
+                await channel.send(life)
+                await eventually(lambda life=life: got[-1:] == [life])
+                await ann.stop()
+                with pytest.raises(NodeStopped, match="nothing was sent"):
+                    channel.try_send(b"too late")
+            assert got == [b"first", b"second"]
+
+    asyncio.run(run())
+
+
+def test_datagrams_to_a_port_are_one_handle() -> None:
+    async def run() -> None:
+        async with pair() as (ann, _):
+            assert ann.datagrams("ben", PORT) is ann.datagrams("ben", PORT)
+            assert ann.datagrams("ben", PORT) is not ann.datagrams("ben", PORT + 1)
+
+    asyncio.run(run())
+
+
 class SmallDisk(Node):
     """A node whose store has room for its identity and for nothing else."""
 
@@ -233,6 +324,9 @@ def test_a_write_that_fails_stops_the_node_and_says_why() -> None:
             with pytest.raises(StoreFull):
                 async with asyncio.timeout(PATIENCE_S):
                     await ann.wait_stopped()
+            assert ann.status()["node"]["stopped"]
+            with pytest.raises(NodeStopped, match=r"stopped: .*nothing was sent"):
+                ann.datagrams(ann.id, PORT)
 
     asyncio.run(run())
 
@@ -250,8 +344,11 @@ def test_a_unit_that_raises_is_rebuilt_and_its_inputs_are_dumped(tmp_path: Path)
             def broken(_now: int, _inputs: list[Any], _out: Outbox) -> None:
                 raise ValueError("a bug in the link")
 
+            held = ann.channel("ben", PORT)
             link.up = broken  # type: ignore[method-assign]
             await eventually(lambda: core.link(ben.id) is not link)
+            with pytest.raises(ChannelEnded, match="its link failed"):
+                await held.send(b"whoever holds a channel is told")
             await ann.until_up("ben", timeout_s=PATIENCE_S)
             dumps = list((tmp_path / "ann" / "failures").iterdir())
             assert len(dumps) == 1

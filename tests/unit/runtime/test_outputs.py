@@ -5,7 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from holdfast.group.ports import Output, OutputsReady, OutputsSent, OutputsTaken, SendOutputs
+from holdfast.group.ports import (
+    Output,
+    OutputsReady,
+    OutputsSent,
+    OutputsTaken,
+    SendOutputs,
+    StopOutputs,
+)
 from holdfast.runtime.outputs import OutputDesk
 
 UNIT = "replica/book"
@@ -90,6 +97,67 @@ def test_outputs_wait_for_a_listener_and_for_one_that_failed() -> None:
         assert taken[2] == (7, 5), "whoever asks again is told again"
         desk.take(ready(1, 1, history=8))
         assert (heard[-1], taken[3]) == (1, (8, 1))
+        desk.close()
+
+    asyncio.run(run())
+
+
+def test_a_sender_that_is_cancelled_from_within_is_tried_again_and_can_be_replaced() -> None:
+    printed: list[int] = []
+
+    async def cancelled(_: Output) -> None:
+        raise asyncio.CancelledError
+
+    async def send(output: Output) -> None:
+        printed.append(output.position)
+
+    async def run() -> None:
+        desk = OutputDesk(lambda *_: None)
+        desk.send_with("book", cancelled)
+        desk.take(order(1, 2))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not printed
+        desk.send_with("book", send)
+        await done(lambda: printed == [1, 2])
+        desk.close()
+
+    asyncio.run(run())
+
+
+def test_who_does_not_lead_any_more_sends_no_more() -> None:
+    tried: list[int] = []
+
+    async def fail(output: Output) -> None:
+        tried.append(output.position)
+        raise RuntimeError("no paper")
+
+    async def run() -> None:
+        desk = OutputDesk(lambda *_: None)
+        desk.send_with("book", fail)
+        desk.take(order(1, 3))
+        await done(lambda: bool(tried))
+        desk.take(StopOutputs(UNIT))
+        await done(lambda: not desk._tasks)
+        assert tried == [1]
+        desk.close()
+
+    asyncio.run(run())
+
+
+def test_a_listener_may_name_another_one() -> None:
+    heard: list[tuple[str, int]] = []
+
+    async def run() -> None:
+        desk = OutputDesk(lambda *_: None)
+
+        def first(output: Output) -> None:
+            desk.listen("book", lambda later: heard.append(("second", later.position)))
+            heard.append(("first", output.position))
+
+        desk.listen("book", first)
+        desk.take(ready(1, 3))
+        assert heard == [("first", 1), ("second", 2), ("second", 3)]
         desk.close()
 
     asyncio.run(run())

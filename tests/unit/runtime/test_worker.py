@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from itertools import count
 from queue import Queue
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import Batch, Context, Replica
-from holdfast.group.ports import Applied, Apply, SnapshotTaken, TakeSnapshot
+from holdfast.group.ports import AppFailed, Applied, Apply, SnapshotTaken, TakeSnapshot
 from holdfast.runtime import worker as worker_module
 from holdfast.runtime.worker import QUICK_NS, REPORT_NS, AppWorker
 from holdfast.wire.frames import StreamId
@@ -155,4 +156,23 @@ def test_a_state_that_cannot_be_had_is_reported_and_the_application_goes_on(
     assert (taken.request, taken.index, taken.data) == (1, 7, b"")
     assert complaint in taken.error
     assert got.get(timeout=10) == Applied(8, 1)
+    assert worker.close()
+
+
+@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize("what", [SystemExit(1), asyncio.CancelledError(), ValueError("a bug")])
+def test_whatever_an_application_raises_suspends_its_replica(
+    what: BaseException, quick: bool
+) -> None:
+    class Fails(Gated):
+        def apply(self, batch: Batch, context: Context) -> None:
+            raise what
+
+    Fails.quick = quick
+    got: Queue[Any] = Queue()
+    worker = AppWorker("book", Fails(), got.put)
+    worker.submit([job(1)])
+    answer = got.get(timeout=10)
+    assert isinstance(answer, AppFailed)
+    assert type(what).__name__ in answer.error
     assert worker.close()
