@@ -24,7 +24,7 @@ from holdfast.sim.scenario import Ask, Scenario, parse_scenario
 
 ROOT = Path(__file__).parents[2]
 CI_SEEDS = range(1, 25)
-FOUND_SEEDS = (41, 47, 103, 213, 749, 859, 1003, 1069, 1130, 1298, 1552, 1652, 1921)
+FOUND_SEEDS = (41, 47, 103, 213, 535, 749, 859, 1003, 1069, 1130, 1298, 1552, 1652, 1921)
 """Each broke an invariant once: 41 an output after another founding, 47 entries that are decided and let go of in one
 turn, 103 a follower with a wrong tail that is far behind, 213 one that needs again what it has let go of, 749 one whose
 removal is not decided and who leads, 859 one of two voters of an `availability` group that restarts, 1003 a leader

@@ -139,8 +139,13 @@ class Waiting:
     def _cut(self, index: int) -> None:
         """Our entries from `index` on are not the leader's."""
         if index <= self._log.last:
+            passed = self._log.tail.next
             self._log.truncate(index)
             self.entries.clear()
+            # What the order had passed, or skipped, is missing again: a gap that nobody else would see.
+            for stream, number in passed.items():
+                if self._log.tail.next.get(stream) != number:
+                    self._streams.look_at(stream)
         while self.entries and self.entries[-1].index >= index:
             self.entries.pop()
 

@@ -7,7 +7,7 @@ from tests.unit.group.harness import node_id
 
 from holdfast.group.config import GroupConfig
 from holdfast.group.core import Core
-from holdfast.group.entries import Opened, encode_data
+from holdfast.group.entries import Opened, Skipped, encode_data
 from holdfast.group.following import Following
 from holdfast.group.log import Kind, Log
 from holdfast.group.streams import Streams
@@ -230,6 +230,18 @@ def test_what_an_order_that_was_cut_off_had_skipped_is_a_gap() -> None:
     follower.waiting.new_term()
     assert follower.take(append(3, 1, 2, entry))
     assert not follower.streams.changed, "there may be no room for another stream"
+
+
+def test_what_is_cut_off_has_gaps_again() -> None:
+    """The order had skipped them. Another leader may hold none of it, and then nobody would look (seed 535)."""
+    follower = Follower()
+    follower.hold(4, 6)
+    skip = Entry(1, 2, 1, 0, Kind.SKIP, S, 1, 3, encode_data(Skipped("dropped", 0, 1)))
+    assert follower.take(append(1, 0, 0, term_entry(1, 1), skip))
+    assert follower.log.tail.next[S] == 4
+    follower.streams.changed.clear()
+    assert follower.take(append(2, 1, 1, term_entry(2, 2)))
+    assert (follower.log.tail.next.get(S), list(follower.streams.changed)) == (None, [S])
 
 
 def test_a_log_is_cut_where_the_leader_says_that_it_has_another_entry() -> None:
