@@ -47,7 +47,8 @@ class Inquiry:
     def cluster(self) -> ClusterStatus:
         peers = self._core.peers
         names = tuple(peer.name for peer in peers.replicas)
-        return ClusterStatus(peers.known + 1, len(names) + 1, not names, names)
+        alone = not self._core.voters_here()
+        return ClusterStatus(peers.known + 1, len(names) + 1, alone, names)
 
     def transport(self, stream: Stream, lost: tuple[Range, ...], now: Nanos) -> TransportInfo:
         core = self._core

@@ -20,6 +20,7 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     reachable: int
     """... of which so many can be reached now, this one included."""
     alone: bool
+    """No other voter can be reached."""
     names: tuple[str, ...]
     """The other replicas that can be reached."""
 

@@ -34,7 +34,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source_gone: bool | None = None
     """Whether the source will bring nothing back any more: a new life of it, a goodbye, or silence for `gone_s`."""
     alone: bool | None = None
-    """Whether this replica is the only one that is there."""
+    """Whether no other voter can be reached."""
     recoverable: bool | None = None
     """Whether there is a place that has some of them."""
     attempt_min: int | None = None
