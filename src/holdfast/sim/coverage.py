@@ -50,14 +50,13 @@ IGNORES: Final = re.compile(r"ignore by ([a-z, ]+?) (for .*|until .*)$")
 def decided(detail: str) -> list[str]:
     """What a decision counts as: its composition, and what is ignored by what and for how long."""
     action, _, by = detail.partition(" (")
-    if by.startswith("after recovery failed"):
-        return [f"after recovery failed: {action}"]
+    when = "after recovery failed" if by.startswith("after recovery failed") else "decided"
     found = IGNORES.search(action)
     if found is None:
-        return [f"decided: {action}"]
+        return [f"{when}: {action}"]
     ends = re.sub(r"[0-9.e+-]+ ", "", found[2])
     return [
-        f"decided: {action[: found.start()]}ignore",
+        f"{when}: {action[: found.start()]}ignore",
         f"ignored by {found[1]}",
         f"ignored {ends}",
     ]

@@ -102,8 +102,8 @@ ANSWERS: Final[tuple[Action | None, ...]] = (
     IGNORE(("priority",), count=20),
     IGNORE(("stream",), seconds=0.6, resync=True),
     RECOVER.within(0.3).and_ignore(("topic",), seconds=0.2),
-    RECOVER.within(0.3).otherwise(DROP).and_ignore(("stream",), seconds=0.2),
-    RECOVER.within(0.3).otherwise(SUSPEND).and_ignore(("priority",), count=5),
+    RECOVER.within(0.3).otherwise(IGNORE(("stream",), seconds=0.2)),
+    RECOVER.within(0.3).otherwise(SUSPEND.and_ignore(("priority",), count=5)),
 )
 """Every action and every composition; None: as the group's table says."""
 
