@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.group.config import GroupConfig
 from holdfast.group.ports import SourceRoom
 from holdfast.node.config import NodeConfig
 from holdfast.runtime.handles import Group
@@ -68,7 +69,9 @@ class Pourer:
         host = cluster.world.hosts["n4"]
         self._cluster, self._host, self._until_ns = cluster, host, until_ns
         loop: Any = Loop(host)
-        self.handle = loop.handle = Group(loop, "book", WINDOW)
+        self.handle = loop.handle = Group(
+            loop, GroupConfig("book", ("n1",), window_bytes=2 * WINDOW)
+        )
         host.on(SourceRoom, lambda _, effect: self.handle.queued(effect.held))
         self.accepted = 0
         self.refused_at: list[Nanos] = []

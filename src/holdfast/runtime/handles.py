@@ -97,8 +97,8 @@ class _Handle:
             try:
                 await waiter
             finally:
-                if not waiter.done() or waiter.cancelled():
-                    self._waiters.remove((waiter, size))
+                if waiter.cancelled():
+                    self._waiters = [one for one in self._waiters if one[0] is not waiter]
 
     def queued(self, size: int) -> None:
         """The node says how many bytes it still holds."""

@@ -296,7 +296,7 @@ class Node:
             return
         try:
             callback(ready.peer, ready.messages)
-        except Exception:
+        except (Exception, asyncio.CancelledError):
             log.exception(
                 "the callback of port %d failed with %d messages", ready.port, len(ready.messages)
             )

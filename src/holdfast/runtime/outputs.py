@@ -97,7 +97,7 @@ class OutputDesk:
         while arrived:
             try:
                 self._listeners[group](arrived[0])
-            except Exception as error:  # noqa: BLE001 the application's own
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 the application's own
                 log.warning(
                     "the listener to outputs of %s failed; again in %g s: %r", group, delay_s, error
                 )

@@ -104,6 +104,7 @@ ANSWERS: Final[tuple[Action | None, ...]] = (
     RECOVER.within(0.3).and_ignore(("topic",), seconds=0.2),
     RECOVER.within(0.3).otherwise(IGNORE(("stream",), seconds=0.2)),
     RECOVER.within(0.3).otherwise(SUSPEND.and_ignore(("priority",), count=5)),
+    SUSPEND.and_ignore(("stream",), seconds=0.2),
 )
 """Every action and every composition; None: as the group's table says."""
 
