@@ -27,7 +27,7 @@ from holdfast.group.loss import LossInfo
 from holdfast.group.metadata import Annotator, Indication, Note, distances_at, indicate
 from holdfast.group.policy import Rule
 from holdfast.types import MILLISECOND, SECOND
-from holdfast.wire.frames import About, Idle
+from holdfast.wire.frames import About, Idle, Payload
 
 TABLE_1 = {
     "P": (1, 1, 0, 1, 0, 0, 0, 1, 1, 0),
@@ -376,10 +376,15 @@ def test_recover_and_alternatively_suspend() -> None:
 def test_recover_and_alternatively_ignore() -> None:
     """'As another example, the sequence may be: first try to recover and if unsuccessful ignore the message.'"""
     world = lossy()
-    answer(world, RECOVER.otherwise(DROP).within(0.05))
+    answer(world, RECOVER.otherwise(IGNORE(("stream",), count=1)).within(0.05))
     losing(world, range(2, 3), *ALL)
-    send(world, 3)
-    delivered(world, [1, 3])
+    send(world, 4)
+    delivered(world, [1, 4])
+    world.drop = lambda sender, to, frame: (
+        (sender, to) == ("s1", "n1") and isinstance(frame, Payload) and frame.first == 6
+    )
+    send(world, 3, start=5)
+    delivered(world, [1, 4, 5, 6, 7])
 
 
 def test_drop_and_additionally_ignore() -> None:

@@ -90,7 +90,7 @@ class Case:
         self.failing: Action | None = None
         """What was answered, while recovery is under way."""
         self.ignored: Ignore | None = None
-        """What was last said about messages like these: once is enough."""
+        """What holds already for messages like these: once is enough."""
 
     def go(self, stage: Stage, due_ns: Nanos) -> None:
         assert stage in TRANSITIONS[self.stage], f"from {self.stage} to {stage}"
@@ -414,7 +414,6 @@ class Decisions:
         be recovered. Where one of the names says nothing, because it is not known, nothing is ignored."""
         if ignore == case.ignored:
             return
-        case.ignored = ignore
         stream = case.stream
         info = self._inquiry.info(stream, _ranges(left), now, told=case.told)
         topics, certain = info.transport.topics, info.priorities.certain
@@ -427,6 +426,7 @@ class Decisions:
             why = f"the {' and the '.join(unknown)} of what is lost is not known"
             self._core.fact("ignores nothing", why, now, out)
             return
+        case.ignored = ignore
         criterion = Criterion(
             stream.id.source if "source" in ignore.by else b"",
             stream.id if "stream" in ignore.by else None,

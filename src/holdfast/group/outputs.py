@@ -57,7 +57,8 @@ class Emitter:
         """Another one leads, or nobody."""
         if self._handed_out:
             self._handed_out = False
-            out.effect(StopOutputs(replica_unit(self._core.config.name)), immediate=True)
+            # Not before what was handed out in earlier turns, which waits for its writes.
+            out.effect(StopOutputs(replica_unit(self._core.config.name)))
 
     def node_up(self, name: str) -> None:
         """A session with a node begins: what was on its way may be lost."""

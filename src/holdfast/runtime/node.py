@@ -104,6 +104,8 @@ class Node:
         self._stopped: asyncio.Future[BaseException | None] | None = None
         self._failure: BaseException | None = None
         """What has stopped the node."""
+        self._applied = False
+        """Whether the applications that it was given may have been called."""
         self._link_changed = asyncio.Event()
         self._started_ns = 0
         self._wall_offset_ns = 0
@@ -114,6 +116,11 @@ class Node:
 
     async def start(self) -> None:
         """Open the store, listen on every adapter, join the domain. Raises `SetupError`; then nothing is running."""
+        if self._applied:
+            raise MisuseError(
+                f"node {self.config.name} has run applications, which keep the state of that life: make a new Node "
+                "with new applications; nothing was started"
+            )
         self._stopped = asyncio.get_running_loop().create_future()
         self._outputs.open()
         self._failure = None
@@ -177,6 +184,7 @@ class Node:
         if config.data:
             self._control = ControlServer(Path(config.data) / "control.sock", self._handlers())
             await self._control.start()
+        self._applied = bool(self._applications)
         driver.start()
 
     async def stop(self) -> None:

@@ -211,6 +211,19 @@ def test_outputs_that_come_before_anybody_listens_are_heard_and_again_after_a_fa
     asyncio.run(run())
 
 
+def test_a_node_whose_applications_have_worked_is_not_started_again() -> None:
+    """They would be given everything once more, on top of the state that they have."""
+
+    async def run() -> None:
+        async with Domain() as domain:
+            await send(domain, 1)
+            await domain.nodes["a"].stop()
+            with pytest.raises(MisuseError, match="make a new Node"):
+                await domain.nodes["a"].start()
+
+    asyncio.run(run())
+
+
 def test_a_table_drops_what_is_not_urgent_at_once_for_everybody() -> None:
     extra = '[[group.loss]]\npriority = 1\naction = "drop"\nat_once = true\n'
 
