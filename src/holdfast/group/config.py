@@ -197,6 +197,14 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return held + self.log_entries * ENTRY_BYTES + self.output_bytes
 
     @property
+    def tight_bytes(self) -> int:
+        """Whoever waits for room to send has at least so much in the buffers of all replicas: a sender may have half a
+        window there, and its next message, of at most a quarter, does not fit any more."""
+        if self.transport == "datagram":
+            return min(self.window_bytes // 4, self.datagram_window // 2)
+        return self.window_bytes // 4
+
+    @property
     def message_bytes(self) -> int:
         """The largest message that a source takes."""
         return self.window_bytes // 4

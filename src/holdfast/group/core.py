@@ -141,10 +141,10 @@ class Core:
 
     @property
     def is_tight(self) -> bool:
-        """Half of what may be held is held."""
+        """So much is held that somebody may be waiting for room."""
         return (
             len(self.log) >= self.config.log_entries // 2
-            or self.streams.most_bytes() >= self.config.window_bytes // 2
+            or self.streams.most_bytes() >= self.config.tight_bytes
         )
 
     def know(self, stream: StreamId, number: int) -> None:
