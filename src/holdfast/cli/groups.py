@@ -183,6 +183,12 @@ def recover(
     where: Where,
     group: Group,
     sure: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Also if the others are only missing: they are gone for good."
+        ),
+    ] = False,
 ) -> None:
     """The last resort when the memory of a majority is lost: this replica goes on alone with what it has.
 
@@ -193,7 +199,7 @@ def recover(
             f"What this replica of {group!r} lacks will be lost for good. Go on with it alone?",
             abort=True,
         )
-    _ask(where, group, "recover")
+    _ask(where, group, "recover", force=force)
 
 
 def _ask(where: Path, group: str, verb: str, name: str = "", **values: Any) -> None:

@@ -104,6 +104,35 @@ class Core:
         ended = sum(1 for voter in view.voters if self.peers.has_ended(voter))
         return min(majority, len(view.voters) - ended) if ended < majority else majority
 
+    def needed(self, view: View) -> int:
+        """How many voters must be here for a change of who is in the group. In `availability` groups both sides of a
+        cut go on, and must stay one group; a life that has ended is on no side."""
+        majority = self.true_majority(view)
+        if self.config.mode == "majority":
+            return majority
+        living = sum(1 for voter in view.voters if not self.peers.has_ended(voter))
+        return max(1, min(majority, living))
+
+    @property
+    def view_before(self) -> View | None:
+        """The view whose voters must have everything, too, while a change of the voters is not decided; None where
+        there is none.
+
+        Voters may go on without those of them whose lives have ended. A majority that has nobody in common with all the
+        others of the view before would be unknown to them: that of a new voter and one whose memory is lost then, or
+        that of one alone who removes the other of two and loses its memory. Where lives do not end any two majorities
+        have somebody in common; one that restarts may not know that a view is decided, nor find who was in the one
+        before.
+        """
+        config, log = self.config, self.log
+        before, view = log.view_before, log.tail.view
+        if config.is_durable or config.mode == "availability" or log.view_index <= log.commit:
+            return None
+        if before is None or view is None or before.founding != view.founding:
+            return None
+        lives = [{(voter.node, voter.life) for voter in one.voters} for one in (before, view)]
+        return before if lives[0] != lives[1] else None
+
     def follow_view(self) -> bool:
         """Look whether the view of the log has changed, and who the peers are then; True when it has.
 

@@ -1,9 +1,9 @@
 """What nobody needs any more. The leader finds it out and says it (`Tally`), every replica lets go of it (`Release`).
 
 An entry is needed while any replica's application has not processed it: until then that replica may ask for it and
-for its messages. A replica that cannot be reached holds the others back until somebody may have no room; then it is left
-behind, and will be given a state when it is back. A replica that can be reached and is slow slows the sources down; only
-when its application stands still for long is it left behind too.
+for its messages. A replica that cannot be reached holds the others back until somebody may have no room; then it is
+left behind, and will be given a state when it is back. A replica that can be reached and is slow slows the sources
+down; only when its application stands still for long is it left behind too.
 
 One that takes a state needs everything that was ordered since that was taken, or it needs another state at once, and
 under steady load so for ever. So what comes after the state is kept for it as well, and full buffers slow the sources

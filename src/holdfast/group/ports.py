@@ -176,7 +176,10 @@ class HandOver(msgspec.Struct, frozen=True, gc=False):
 
 class Refound(msgspec.Struct, frozen=True, gc=False):
     """An operator's last resort, when the memory of a majority is lost: this replica goes on alone with what it has.
-    Others that still remember do not follow it before they are restarted."""
+    Others that still remember do not follow it before they are restarted. `force`: also where that is not seen, because
+    those that are missing are gone for good."""
+
+    force: bool = False
 
 
 # -- effects for the driver --------------------------------------------------------------------------------------

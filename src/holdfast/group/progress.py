@@ -95,7 +95,7 @@ class Appends:
         self._leaving = {}
         for member in view.members if view is not None else ():
             self._keep(member, known, self.progress, now)
-        before = self._view_before()
+        before = self._core.view_before
         for member in before.voters if before is not None else ():
             if member.name not in self.progress:
                 self._keep(member, known, self._leaving, now)
@@ -185,27 +185,8 @@ class Appends:
             matches.append(self._core.stable)
         matches.sort(reverse=True)
         agreed = matches[self._quorum() - 1]
-        before = self._view_before()
+        before = self._core.view_before
         return agreed if before is None else self._agreed_before(before, agreed)
-
-    def _view_before(self) -> View | None:
-        """The view whose voters must have everything, too, while a change of the voters is not decided; None where
-        there is none.
-
-        Voters may go on without those of them whose lives have ended. A majority that has nobody in common with all the
-        others of the view before would be unknown to them: that of a new voter and one whose memory is lost then, or
-        that of one alone who removes the other of two and loses its memory. Where lives do not end any two majorities
-        have somebody in common; one that restarts may not know that a view is decided, nor find who was in the one
-        before.
-        """
-        config, log = self._config, self._log
-        before, view = log.view_before, log.tail.view
-        if config.is_durable or config.mode == "availability" or log.view_index <= log.commit:
-            return None
-        if before is None or view is None or before.founding != view.founding:
-            return None
-        lives = [{(voter.node, voter.life) for voter in one.voters} for one in (before, view)]
-        return before if lives[0] != lives[1] else None
 
     def _agreed_before(self, before: View, agreed: int) -> int:
         living = [voter for voter in before.voters if not self._core.peers.has_ended(voter)]

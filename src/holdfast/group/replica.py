@@ -190,7 +190,8 @@ class ReplicaMachine(Machine):
             streams.changed.clear()
         if self._state_out.is_unsure:
             self._state_out.settle(now, out)
-        if (not leadership.leader or self._stuck) and self._founding.stuck != self._stuck:
+        waits = leadership.leading and core.log.view_index > core.log.commit
+        if not leadership.leader or waits or self._stuck:
             self._say_stuck(now, out)
         if core.journal is not None:
             if core.journal.wants_state:
@@ -227,9 +228,10 @@ class ReplicaMachine(Machine):
         self._joining.undone(now, delivered)
 
     def _say_stuck(self, now: Nanos, out: Outbox) -> None:
-        self._stuck = self._founding.stuck
-        if self._stuck:
-            self._core.fact("halted", self._stuck, now, out)
+        stuck = self._founding.stuck
+        if stuck and stuck != self._stuck:
+            self._core.fact("halted", stuck, now, out)
+        self._stuck = stuck
 
     # -- inputs --------------------------------------------------------------------------------------------------
 
@@ -297,8 +299,8 @@ class ReplicaMachine(Machine):
     def _hand_over(self, _now: Nanos, item: HandOver, _out: Outbox) -> None:
         self._core.leadership.hand_over(item.prefer)
 
-    def _refound(self, now: Nanos, _item: Refound, out: Outbox) -> None:
-        if not self._founding.refound(now, out):
+    def _refound(self, now: Nanos, item: Refound, out: Outbox) -> None:
+        if not self._founding.refound(item.force, now, out):
             self._core.ignore("refound")
             return
         self._core.follow_view()
@@ -326,10 +328,12 @@ class ReplicaMachine(Machine):
     @property
     def state(self) -> str:
         core = self._core
+        if core.leadership.leading and (self._leading.halted or self._stuck):
+            return "halted"
         if core.delivery.suspended:
             return "suspended"
         if core.leadership.leading:
-            return "halted" if self._leading.halted else "leading"
+            return "leading"
         if self._joining.is_restoring:
             return "restoring"
         if self._founding.removed and core.me is None:
@@ -346,6 +350,15 @@ class ReplicaMachine(Machine):
         me = self._core.member_in(self._core.log.committed_view)
         return "learning" if me is None or me.promote or me.suspended else "whole"
 
+    @property
+    def _why(self) -> str:
+        """What keeps this replica from its work, if something does."""
+        delivery = self._core.delivery
+        halted = self._leading.halted if self._core.leadership.leading else ""
+        return (
+            halted or delivery.suspended or self._stuck or self._founding.lacks or delivery.kept.why_full
+        )  # fmt: skip
+
     def status(self) -> dict[str, object]:
         core, log, delivery = self._core, self._core.log, self._core.delivery
         following = log.tail.next
@@ -361,10 +374,7 @@ class ReplicaMachine(Machine):
         return {
             "group": core.config.name,
             "state": self.state,
-            "why": delivery.suspended
-            or self._leading.halted
-            or self._stuck
-            or delivery.kept.why_full,
+            "why": self._why,
             "leader": core.leadership.leader,
             "term": core.leadership.term,
             "view": view_status(log.committed_view),

@@ -103,7 +103,7 @@ class Membership:
         core, log, view = self._core, self._core.log, self._core.log.tail.view
         # Two sides of a cut go on in `availability` groups, but they must stay one group.
         available = view is not None and core.config.mode == "availability"
-        if available and len(core.voters_here()) + 1 < core.true_majority(view):  # type: ignore[arg-type]
+        if available and len(core.voters_here()) + 1 < core.needed(view):  # type: ignore[arg-type]
             return False
         return (
             log.commit >= self._term_index and log.view_index <= log.commit and self._appends.is_informed()
@@ -152,17 +152,20 @@ class Membership:
             if changed == member:
                 return None
             next_view = view.with_member(changed)
-            if member.voter and not changed.voter and not self._can_decide(view, next_view, name):
-                return None
-            return next_view, f"{name} changes its part"
+            if member.voter and not changed.voter:
+                self._refused = self._why_not(view, next_view, name)
+            return None if self._refused else (next_view, f"{name} changes its part")
         peer = request.peer
         if peer is None or self._core.peers.named(name) != peer or len(view.members) >= NAMES_MAX:
             return None
         votes = self._votes(name, member)
         may_lead = name not in self._core.config.never_lead if member is None else member.may_lead
         learner = Member(name, peer.node, peer.life, False, votes, False, may_lead)
+        next_view = view.with_member(learner)
+        if member is not None and member.voter and self._why_not(view, next_view, name):
+            return None  # Its other life had a vote. It asks again.
         self._added.pop(name, None)
-        return view.with_member(learner), f"{name} is let in (life {peer.life}), learns"
+        return next_view, f"{name} is let in (life {peer.life}), learns"
 
     def _votes(self, name: str, member: Member | None) -> bool:
         if member is not None:
@@ -174,27 +177,27 @@ class Membership:
         if member is None or (member.voter and len(view.voters) == 1):
             return None
         left = view.without(name)
-        if member.voter and not self._can_decide(view, left, name):
-            return None
-        return left, f"{name} is removed"
+        if member.voter:
+            self._refused = self._why_not(view, left, name)
+        return None if self._refused else (left, f"{name} is removed")
 
-    def _can_decide(self, view: View, left: View, name: str) -> bool:
-        """Whether a voter less can be decided: that takes those after it and, where lives end, those before. A view
-        counts at once, for majorities, and if too few of them can be reached nobody could decide anything."""
+    def _why_not(self, view: View, left: View, name: str) -> str:
+        """Why a voter less cannot be decided; empty when it can. That takes those after it and, where lives end, those
+        before. A view counts at once, for majorities, and if too few of them can be reached nobody could decide
+        anything."""
         core = self._core
         needed_of = [("that are left", left)]
         if not core.config.is_durable:
             needed_of.append(("there are now", view))
         for voters, one in needed_of:
             here = [v for v in one.voters if v.name == core.name or core.peers.is_here(v)]
-            needed = core.true_majority(one)
+            needed = core.needed(one)
             if len(here) < needed:
-                self._refused = (
+                return (
                     f"{name} keeps its vote: {len(here)} of the voters {voters} can be reached, "
                     f"{needed} are needed"
                 )
-                return False
-        return True
+        return ""
 
     def _step(
         self, view: View, name: str, progress: Progress, now: Nanos

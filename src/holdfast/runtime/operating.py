@@ -14,7 +14,7 @@ VERBS: Final[dict[str, Callable[[str, bool], object]]] = {
     "add": AddReplica,
     "remove": lambda name, _: RemoveReplica(name),
     "hand-over": lambda name, _: HandOver((name,) if name else ()),
-    "recover": lambda _name, _: Refound(),
+    "recover": lambda _name, force: Refound(force),
     "end-ignoring": lambda name, _: EndIgnoring(int(name)),
 }
 _NAMED: Final = ("add", "remove")
@@ -33,11 +33,16 @@ def ask_group(driver: Driver, request: dict[str, Any]) -> dict[str, Any]:
         raise MisuseError(
             f"this node has no replica of a group {group!r}; ask a node that has one; nothing was done"
         )
-    if verb != "recover":
-        _check_leader(machine.status(), verb)  # type: ignore[attr-defined]  # replicas have one
+    flag = (
+        bool(request.get("force", False)) if verb == "recover" else bool(request.get("voter", True))
+    )
+    if verb == "recover":
+        _check_halted(machine.status(), flag)  # type: ignore[attr-defined]  # replicas have one
+    else:
+        _check_leader(machine.status(), verb)  # type: ignore[attr-defined]
     if verb == "end-ignoring":
         _check_criterion(driver, group, name)
-    if not driver.offer(unit, VERBS[verb](name, bool(request.get("voter", True)))):
+    if not driver.offer(unit, VERBS[verb](name, flag)):
         raise NotAccepted("the node is too busy to take it; nothing was done; try again")
     return {"asked": f"{verb} {name}".rstrip(), "group": group}
 
@@ -58,6 +63,23 @@ def _check_leader(status: dict[str, Any], verb: str) -> None:
         )
     if verb == "hand-over" and status["state"] != "leading":
         raise MisuseError(f"{leader} leads group {status['group']!r}: ask there; nothing was done")
+
+
+def _check_halted(status: dict[str, Any], force: bool) -> None:
+    """Two groups of one name would be the end of its order."""
+    group, state = status["group"], status["state"]
+    if state in ("starting", "removed", "restoring", "suspended"):
+        raise MisuseError(
+            f"this replica of group {group!r} has nothing to go on with: it is {state}; nothing was done; ask one that "
+            "remembers"
+        )
+    if state == "leading":
+        raise MisuseError(f"this replica leads group {group!r}, and decides; nothing was done")
+    if state != "halted" and not force:
+        raise NotAccepted(
+            f"group {group!r} is not known to be lost here: others may remember, and lead it; nothing was done. Only "
+            "if those that are missing are gone for good, and nobody else goes on: say `--force`"
+        )
 
 
 def _check_criterion(driver: Driver, group: str, name: str) -> None:

@@ -234,7 +234,7 @@ class Cluster:
             case _:
                 survivor = self.groups.best_survivor(group, self.world)
                 if survivor:
-                    self.world.hosts[survivor].give(unit, Refound())
+                    self.world.hosts[survivor].give(unit, Refound(force=True))
                 self.world.at(self.world.now + SECOND, self._restart_leftovers, group)
 
     def _add(self, host: str) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.unit.group.harness import FAST, World, leader, leading, node_id, ready, settle
 
 from holdfast.group.log import Kind
-from holdfast.group.ports import Refound
+from holdfast.group.ports import AddReplica, Refound, RemoveReplica
 from holdfast.links.ports import Received
 from holdfast.types import MILLISECOND, SECOND, NodeId
 from holdfast.wire.blocks import pack_block
@@ -409,26 +410,165 @@ def test_an_operator_has_the_replica_that_remembers_go_on() -> None:
     assert {member["part"] for member in world.hosts["n1"].status["view"]} == {"voter"}
 
 
+@pytest.mark.parametrize("away_ms", [5, 20, 60, 100, 140, 300])
+def test_a_leader_whose_fellows_all_forgot_says_so_and_can_be_told_to_go_on(away_ms: int) -> None:
+    """However short they were away: it must not lead on for ever with changes that nobody can decide."""
+    world = started(1)
+    settle(world, talk(world, ("n1",)))
+    world.kill("n2")
+    world.kill("n3")
+    world.run(away_ms * MILLISECOND)
+    world.start("n2", "n3")
+    world.run(5 * SECOND)
+    assert world.hosts["n1"].status["state"] == "halted"
+    assert "memory of a majority is lost (n2, n3" in world.hosts["n1"].status["why"]
+    world.inject("n1", Refound())
+    ready(world)
+    world.send("n2", [b"on"])
+    settle(world, 51)
+
+
+@pytest.mark.parametrize("after_us", [0, 2000, *range(4000, 6000, 100)])
+def test_a_leader_that_lost_both_fellows_one_by_one_can_be_told_to_go_on(after_us: int) -> None:
+    """n3 dies just when n2 is being let in again: that is not decided, and takes n3 or n2's other life."""
+    world = started(1)
+    settle(world, talk(world, ("n1",)))
+    world.kill("n2")
+    world.run(500 * MILLISECOND)
+    world.start("n2")
+    world.run(after_us * 1000)
+    world.kill("n3")
+    world.run(SECOND)
+    world.start("n3")
+    world.run(5 * SECOND)
+    if world.hosts["n1"].status["state"] == "halted":
+        world.inject("n1", Refound())
+        world.run(2 * SECOND)
+        if world.hosts["n2"].status["state"] == "suspended":
+            world.restart("n2")  # It followed the other history.
+    ready(world)
+    world.send("n2", [b"on"])
+    settle(world, 51)
+
+
+def test_one_that_remembers_lets_the_others_in_again_in_an_availability_group() -> None:
+    """Nobody is on another side of a cut: the lives of the two others have ended."""
+    world = started(1, mode="availability")
+    settle(world, talk(world, ("n1",)))
+    world.kill("n2")
+    world.kill("n3")
+    world.run(50 * MILLISECOND)
+    world.start("n2", "n3")
+    ready(world)
+    world.send("n2", [b"on"])
+    settle(world, 51)
+    assert {member["part"] for member in world.hosts["n1"].status["view"]} == {"voter"}
+
+
+def test_no_group_is_founded_while_somebody_remembers_one() -> None:
+    """All voters restart, and a learner remembers: it can be told to go on with what it has."""
+    world = started(1, learners=1)
+    settle(world, talk(world, ("n1",)))
+    for name in ("n1", "n2", "n3"):
+        world.kill(name)
+    world.start("n1", "n2", "n3")
+    world.run(2 * SECOND)
+    assert world.hosts["l1"].status["state"] == "halted"
+    assert {world.hosts[name].status["state"] for name in ("n1", "n2", "n3")} == {"starting"}
+    assert "l1 remembers it" in world.hosts["n1"].status["why"]
+    world.inject("l1", Refound())
+    ready(world)
+    world.send("n2", [b"on"])
+    settle(world, 51)
+
+
+def test_voters_that_were_removed_found_no_group_of_their_own() -> None:
+    """The group has moved from n1, n2, n3, which the configuration names, to l1, l2, l3."""
+    world = started(1, learners=3)
+    settle(world, talk(world, ("n1",)))
+    for name in ("l1", "l2", "l3"):
+        world.inject(leader(world), AddReplica(name, True))
+        world.run(SECOND)
+    for name in ("n3", "n2", "n1"):
+        world.inject(leader(world), RemoveReplica(name))
+        world.run(SECOND)
+    assert leader(world).startswith("l")
+    for name in ("n1", "n2", "n3"):
+        world.kill(name)
+    world.start("n1", "n2", "n3")
+    world.run(5 * SECOND)
+    assert {world.hosts[name].status["state"] for name in ("n1", "n2", "n3")} == {"removed"}
+    assert leader(world).startswith("l")
+
+
+def test_a_replica_of_a_group_that_is_well_does_not_go_on_alone() -> None:
+    """Two groups of one name would be the end of its order. Who knows that the others are gone for good can say so."""
+    world = started(1)
+    settle(world, talk(world, ("n1",)))
+    world.inject("n2", Refound())
+    world.inject("n1", Refound(force=True))
+    world.run(SECOND)
+    assert leader(world) == "n1"
+    assert not world.events("refounded")
+    world.kill("n1")
+    world.kill("n3")
+    world.run(SECOND)
+    world.inject("n2", Refound())
+    world.run(SECOND)
+    assert leader(world) == ""
+    world.inject("n2", Refound(force=True))
+    world.run(SECOND)
+    assert leader(world) == "n2"
+
+
+def test_who_was_removed_stays_out_when_one_goes_on_alone() -> None:
+    world = started(1, learners=1)
+    settle(world, talk(world, ("n1",)))
+    world.inject("n1", RemoveReplica("l1"))
+    world.run(SECOND)
+    world.kill("n1")
+    world.kill("n3")
+    world.run(SECOND)
+    world.inject("n2", Refound(force=True))
+    world.restart("l1")
+    world.run(5 * SECOND)
+    assert leader(world) == "n2"
+    assert world.hosts["l1"].status["state"] == "removed"
+
+
+def test_a_replica_says_whom_it_waits_for() -> None:
+    world = World(1)
+    world.start("n1", "n3")
+    world.run(SECOND)
+    assert world.hosts["n1"].status["state"] == "starting"
+    assert "n2 cannot be reached" in world.hosts["n1"].status["why"]
+    assert "n2 cannot be reached" in world.hosts["n3"].status["why"]
+    world.start("n2")
+    ready(world)
+    assert world.hosts["n1"].status["why"] == ""
+
+
 def test_a_memory_that_is_not_whole_yet_decides_nothing() -> None:
     """n2 acknowledged an entry, restarted, and was given an older state by n3. When n1 restarts too, n2 and n3 together
     do not know what n1 and n2 had decided: nobody may lead on their word."""
     world = started(1)
-    world.cut("n1", "n3")
+
+    def n1_gives_nothing(to: str) -> Callable[[str, str, Any], bool]:
+        def is_withheld(sender: str, target: str, frame: Any) -> bool:
+            entries = isinstance(frame, Append) and bool(frame.entries)
+            given = sender == "n1" and target in to and entries
+            return given or (isinstance(frame, StateRequest) and target == "n1")
+
+        return is_withheld
+
+    world.drop = n1_gives_nothing("n3")
     world.send("n1", [b"decided by n1 and n2"])
     world.run_until(lambda: world.hosts["n2"].messages != [], SECOND)
-
-    def n1_gives_nothing(sender: str, target: str, frame: Any) -> bool:
-        withheld = isinstance(frame, Append) and frame.entries
-        return ((sender, target) == ("n1", "n2") and bool(withheld)) or (
-            isinstance(frame, StateRequest) and target == "n1"
-        )
-
-    world.drop = n1_gives_nothing
+    world.drop = n1_gives_nothing("n2 n3")
     world.restart("n2")
     world.run_until(lambda: world.hosts["n2"].status["memory"] == "learning", 10 * SECOND)
     assert world.hosts["n2"].messages == [], "n3's state is older"
     world.kill("n1")
-    world.heal_all()
     world.drop = None
     world.start("n1")
     world.run(3 * SECOND)
@@ -462,8 +602,10 @@ def test_a_replica_left_over_from_an_earlier_life_of_the_group_suspends_itself()
     for name in ("n1", "n2", "n3"):
         world.kill(name)
     world.past.clear()
+    world.isolate("l1")
     world.start("n1", "n2", "n3")
     world.run_until(lambda: leading(world), 5 * SECOND)
+    world.heal_all()
     world.send("n2", [b"new history"])
     world.run(SECOND)
     assert world.hosts["l1"].messages == [b"old history"]
@@ -474,6 +616,18 @@ def test_a_replica_left_over_from_an_earlier_life_of_the_group_suspends_itself()
 
 
 # -- the application ---------------------------------------------------------------------------------------------
+
+
+def test_a_message_that_every_application_fails_at_halts_the_group_and_is_named() -> None:
+    """The leader too: that it is suspended itself is not what an operator has to know."""
+    world = started(1)
+    for name in ("n1", "n2", "n3"):
+        world.hosts[name].fails_at = 2
+    world.send("n1", [b"one", b"two", b"three"])
+    world.run(2 * SECOND)
+    halted = [host.status for host in world.hosts.values() if host.status["state"] == "halted"]
+    assert [status["leader"] == status["view"][0]["name"] for status in halted] == [True]
+    assert "entry 4 fails on n1, n" in halted[0]["why"]
 
 
 def test_an_application_that_cannot_take_a_state_is_given_another_one() -> None:
