@@ -100,6 +100,8 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: Nanos = NEVER
         self._last_flow = 0
+        self.started = False
+        """There has been a first turn; until then, what comes in waits."""
         self._stopped = False
         self._held_back = False
         self._in_turn = False
@@ -144,15 +146,17 @@ class Driver:
 
     def start(self) -> None:
         """The first turn; transports are listening by now."""
-        self._do(self.core.start(monotonic_ns()))
-        self._arm()
+        self.started = True
+        result = self.core.start(monotonic_ns())
+        self._do(result)
+        self._go_on(result.more)
 
     def use_writer(self, writer: StoreWriter) -> None:
         self._writer = writer
 
     def leave(self) -> None:
-        """One last turn, to say goodbye."""
-        if not self._stopped:
+        """One last turn, to say goodbye; there is nobody to say it to before the first."""
+        if self.started and not self._stopped:
             self._do(self.core.stop(monotonic_ns()))
 
     def halt(self) -> None:
@@ -257,7 +261,7 @@ class Driver:
 
     def _run(self) -> None:
         self._scheduled = False
-        if self._stopped or self._in_turn:
+        if not self.started or self._stopped or self._in_turn:
             return
         if self._writer is not None and self._writer.full:
             # The disk does not keep up: no turn that could write more, until it has written something.
@@ -281,7 +285,11 @@ class Driver:
             self._do(result)
         finally:
             self._in_turn = False
-        if result.more or self.intake.waiting:
+        self._go_on(result.more)
+
+    def _go_on(self, more: bool) -> None:
+        """See to it that there is a next turn: at once when something waits for it, else in time."""
+        if more or self.intake.waiting:
             self.wake()
         else:
             self._arm()

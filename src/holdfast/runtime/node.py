@@ -198,7 +198,8 @@ class Node:
             # First of all: what happens while this node goes is not worth recording.
             self._driver.leave()
             self._driver.halt()
-            self._record([NodeFact(monotonic_ns(), "stop", f"incarnation {self.incarnation}")])
+            if self._driver.started:
+                self._record([NodeFact(monotonic_ns(), "stop", f"incarnation {self.incarnation}")])
         if self._control is not None:
             await self._control.close()
             self._control = None

@@ -29,6 +29,9 @@ class Core:
         self.turns: list[list[Any]] = []
         self.deadline = NEVER
 
+    def start(self, _now: int) -> Result:
+        return Result(0, [], [], [], [], more=False)
+
     def turn(self, _now: int, inputs: Any) -> Result:
         self.turns.append([item for _, item in inputs])
         self.deadline = NEVER
@@ -59,6 +62,7 @@ def with_driver(test: Callable[[Driver, Core, Clock], Any], monkeypatch: Any) ->
         nothing: Any = lambda *_: None
         driver = Driver(core, *[nothing] * 7)  # type: ignore[arg-type]  # all that a turn needs
         driver.workers[UNIT] = Worker()  # type: ignore[assignment]
+        driver.start()
         await test(driver, core, clock)
         driver.halt()
 
@@ -193,3 +197,22 @@ def test_nodes_run_on_uvloop_where_it_is_installed_and_without_it_elsewhere(
         return 42
 
     assert run(answer()) == 42
+
+
+def test_what_comes_before_the_first_turn_waits_for_it() -> None:
+    """A start may still fail; until it is done nothing may happen that cannot be taken back."""
+
+    async def test() -> None:
+        core = Core()
+        nothing: Any = lambda *_: None
+        driver = Driver(core, *[nothing] * 7)  # type: ignore[arg-type]  # all that a turn needs
+        driver.answer(UNIT, SMALL)
+        await rounds()
+        driver.leave()
+        assert not core.turns
+        driver.start()
+        await rounds()
+        assert core.turns == [[SMALL]]
+        driver.halt()
+
+    asyncio.run(test())
