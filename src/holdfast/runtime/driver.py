@@ -50,7 +50,7 @@ from holdfast.node.core import NodeCore
 from holdfast.runtime.worker import AppWorker, Job
 from holdfast.stores.writer import StoreWriter
 from holdfast.transports.port import Transport
-from holdfast.types import DATA, MILLISECOND, NEVER, SYNC, FlowId, Nanos
+from holdfast.types import DATA, MILLISECOND, NEVER, SECOND, SYNC, FlowId, Nanos
 
 log = logging.getLogger("holdfast")
 
@@ -62,6 +62,8 @@ ANSWER_NS: Final = 5 * MILLISECOND
 """That an application has come further may wait this long for a turn that takes place anyway..."""
 ANSWER_BYTES: Final = 256 << 10
 """...if it is not by this much."""
+RETURN_NS: Final = 5 * SECOND
+"""How long a stop waits for applications that are at work."""
 ITEM_BYTES: Final = 64
 """What an input counts for that carries no payload."""
 
@@ -166,11 +168,26 @@ class Driver:
             self._timer.cancel()
 
     async def stop(self) -> None:
+        """No more turns, and no more sockets."""
         self.halt()
-        for transport in self.transports.values():
-            await transport.stop()
+        for (adapter, kind), transport in self.transports.items():
+            try:
+                await transport.stop()
+            except (Exception, asyncio.CancelledError):
+                log.exception("%s on adapter %s could not be closed", kind, adapter)
+
+    def close_workers(self) -> None:
+        """Off the event loop: wait for what applications are doing, for all of them together."""
         for worker in self.workers.values():
-            await asyncio.to_thread(worker.close)
+            worker.close(0)
+        until = monotonic_ns() + RETURN_NS
+        for unit, worker in self.workers.items():
+            if not worker.close(max(0, until - monotonic_ns()) / SECOND):
+                log.error(
+                    "%s: the application has not returned within %d s; its thread is left to itself",
+                    unit,
+                    RETURN_NS // SECOND,
+                )
 
     # -- inputs --------------------------------------------------------------------------------------------------
 
@@ -267,8 +284,22 @@ class Driver:
             # The disk does not keep up: no turn that could write more, until it has written something.
             self._held_back = True
             return
+        more = False
+        self._in_turn = True
+        try:
+            more = self._turn()
+        finally:
+            # Whatever went wrong: without this there would never be another turn.
+            self._in_turn = False
+            self._go_on(more)
+
+    def _turn(self) -> bool:
+        """True when something waits for the next one."""
         if self.before_turn is not None:
-            self.before_turn()
+            try:
+                self.before_turn()
+            except Exception:
+                log.exception("what applications sent could not all be handed over")
         now = monotonic_ns()
         if self._answers_due <= now:
             self._answers_due = 0
@@ -279,13 +310,9 @@ class Driver:
             for flow, transport in self._paused.items():
                 transport.resume(flow)
             self._paused.clear()
-        self._in_turn = True
-        try:
-            result = self.core.turn(now, batch)
-            self._do(result)
-        finally:
-            self._in_turn = False
-        self._go_on(result.more)
+        result = self.core.turn(now, batch)
+        self._do(result)
+        return result.more
 
     def _go_on(self, more: bool) -> None:
         """See to it that there is a next turn: at once when something waits for it, else in time."""
@@ -317,15 +344,22 @@ class Driver:
         if self._jobs:
             self._hand_out()
         if result.facts:
-            self._record(result.facts)
+            self._tell(self._record, result.facts)
         for failure in result.failures:
-            self._on_failure(failure)
+            self._tell(self._on_failure, failure)
+
+    def _tell(self, call: Callable[[Any], None], what: Any) -> None:
+        """Whoever is told what a turn has shown cannot hold up the others."""
+        try:
+            call(what)
+        except Exception:
+            log.exception("what a turn has shown could not be recorded")
 
     def _arm(self) -> None:
         """See to it that the next turn takes place in time. A timer that is too early stays: most deadlines move on
         before they come, and to set one costs more than to find out."""
         deadline = self._deadline()
-        if deadline >= self._timer_at:
+        if deadline >= self._timer_at or self._stopped:
             return
         if self._timer is not None:
             self._timer.cancel()

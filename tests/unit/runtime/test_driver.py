@@ -216,3 +216,31 @@ def test_what_comes_before_the_first_turn_waits_for_it() -> None:
         driver.halt()
 
     asyncio.run(test())
+
+
+def test_whatever_fails_around_a_turn_there_is_a_next_one(monkeypatch: Any) -> None:
+    """What applications sent, what is recorded, how a unit failed; and the turn itself."""
+
+    async def test(driver: Driver, core: Core, clock: Clock) -> None:
+        def broken(*_: Any) -> None:
+            raise OSError("no room on the disk")
+
+        def turn(_now: int, _inputs: Any) -> Result:
+            core.turns.append([])
+            core.deadline = clock.now + 10 * MILLISECOND
+            return Result(len(core.turns), [], [], ["a fact"], ["a failure"], more=False)  # type: ignore[list-item]
+
+        driver._record = driver._on_failure = driver.before_turn = broken
+        core.turn = turn  # type: ignore[method-assign]
+        driver.wake()
+        await rounds()
+        assert len(core.turns) == 1
+        assert driver._timer_at == core.deadline
+        core.turn = broken  # type: ignore[assignment, method-assign]
+        core.deadline = clock.now + 5 * MILLISECOND
+        driver._loop.set_exception_handler(lambda *_: None)
+        driver.wake()
+        await rounds()
+        assert driver._timer_at == core.deadline
+
+    with_driver(test, monkeypatch)
