@@ -110,7 +110,7 @@ class Driver:
         self._jobs: dict[str, list[Job]] = {}
         """What the turn that runs now asks of applications."""
         self._answers: deque[tuple[str, Any]] = deque()
-        """What applications have answered since the last turn; their threads put it there."""
+        """What applications and the store have answered since the last turn; their threads put it there."""
         self._answers_due: Nanos = 0
         """When a turn takes place that looks for answers; 0: who answers must ask for one."""
         self.before_turn: Callable[[], None] | None = None
@@ -211,17 +211,9 @@ class Driver:
             self._scheduled = True
             self._loop.call_soon(self._run)
 
-    def offer_from_thread(self, unit: str, item: Any) -> None:
-        def take() -> None:
-            if not self._stopped:
-                self.offer(unit, item)
-
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(take)
-
     def answer_from_thread(self, unit: str, item: Any) -> None:
-        """An application's thread says how far it has come. What cannot hold anybody up waits for the next turn: to
-        wake the event loop costs more than most batches do."""
+        """A thread says what a unit waits for, however full it is: above all how far an application has come. What
+        cannot hold anybody up waits for the next turn: to wake the event loop costs more than most batches do."""
         self._answers.append((unit, item))
         patient = type(item) is Applied and item.size < ANSWER_BYTES and not item.outputs
         # Only after it is in the queue: whoever looks there says first that he will not look again.
@@ -426,7 +418,7 @@ class Driver:
             rows = future.result()[effect.table] if failed is None else []
             if failed is not None:
                 log.warning("the message log %s cannot be read: %s", effect.table, failed)
-            self.offer_from_thread(effect.unit, LogRead(effect.table, rows))
+            self.answer_from_thread(effect.unit, LogRead(effect.table, rows))
 
         self._writer.load([effect.table]).add_done_callback(take)
 

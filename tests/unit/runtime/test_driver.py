@@ -6,16 +6,25 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
-from holdfast.group.ports import Applied, Apply, Batch, Output, SnapshotTaken
+from holdfast.group.ports import (
+    Applied,
+    Apply,
+    Batch,
+    LogRead,
+    Output,
+    ReadLog,
+    SnapshotTaken,
+)
 from holdfast.machine import Result
 from holdfast.runtime import driver as module
 from holdfast.runtime.driver import ANSWER_BYTES, ANSWER_NS, Driver
 from holdfast.runtime.loop import loop_factory, run
-from holdfast.types import MILLISECOND, NEVER
+from holdfast.types import MILLISECOND, NEVER, SYNC
 from holdfast.wire.frames import StreamId
 
 UNIT = "replica/book"
@@ -242,5 +251,31 @@ def test_whatever_fails_around_a_turn_there_is_a_next_one(monkeypatch: Any) -> N
         driver.wake()
         await rounds()
         assert driver._timer_at == core.deadline
+
+    with_driver(test, monkeypatch)
+
+
+def test_a_message_log_that_was_read_is_handed_over_however_much_waits(monkeypatch: Any) -> None:
+    """The log waits for it, and asks nobody again before it comes."""
+
+    async def test(driver: Driver, core: Core, _clock: Clock) -> None:
+        class Writer:
+            full = False
+
+            def load(self, tables: list[str]) -> Future[Any]:
+                read: Future[Any] = Future()
+                read.set_result({table: [(b"key", b"value")] for table in tables})
+                return read
+
+        driver.use_writer(Writer())  # type: ignore[arg-type]
+        while driver.intake.room(SYNC):
+            driver.intake.force(SYNC, "link/x", SMALL, 8 << 20)
+        driver._read_log(ReadLog("messages/book", "log/1"))
+        await rounds()
+        for _ in range(30):
+            driver.wake()
+            await rounds()
+        read = [item for turn in core.turns for item in turn if isinstance(item, LogRead)]
+        assert read == [LogRead("log/1", [(b"key", b"value")])]
 
     with_driver(test, monkeypatch)
