@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic_ns, time_ns
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from holdfast import __version__
 from holdfast.errors import (
@@ -49,6 +49,7 @@ from holdfast.runtime.health_control import HealthControl
 from holdfast.runtime.operating import ask_group
 from holdfast.runtime.outputs import OutputDesk
 from holdfast.runtime.parts import (
+    check_applications,
     load_application,
     load_config,
     make_transports,
@@ -76,6 +77,7 @@ PORTS_MAX: Final = CHANNELS_MAX - len(CLASSES)
 log = logging.getLogger("holdfast")
 
 Callback = Callable[[NodeId, list[memoryview]], None]
+T = TypeVar("T")
 
 
 class Node:
@@ -124,7 +126,8 @@ class Node:
     # -- life ----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open the store, listen on every adapter, join the domain. Raises `SetupError`; then nothing is running."""
+        """Open the store, listen on every adapter, join the domain. Raises `SetupError`, or `StoreError` when the store
+        cannot be used (`StoreLocked`, `StoreFull`, `StoreDamaged`); then nothing is running."""
         name = self.config.name
         if self._alive:
             raise MisuseError(
@@ -150,34 +153,16 @@ class Node:
 
     async def _start(self) -> None:
         config = self.config
+        check_applications(config, self._applications)
         tls = open_tls(config)
         if tls is None:
             log.warning(
                 "PLAIN MODE: node %s neither authenticates nor encrypts; for loopback only",
                 config.name,
             )
-        self._store = await asyncio.to_thread(self._open_store)
-        identity = await asyncio.to_thread(
-            open_identity, self._store, lambda: secrets.token_bytes(16)
-        )
-        self._started_ns = monotonic_ns()
-        self._wall_offset_ns = time_ns() - self._started_ns
-        stored = {table: self._store.load(table) for table in NodeCore.tables(config)}
-        self._core = NodeCore(
-            config,
-            identity.node,
-            identity.incarnation,
-            secrets.randbits(64),
-            os.urandom,
-            stored,
-            self._started_ns,
-            wall_offset_ns=self._wall_offset_ns,
-        )
-        self._segments = open_segments(
-            config, identity.node.hex(), identity.incarnation, self._wall_offset_ns
-        )
+        store, core = await _to_its_end(self._load)
         driver = self._driver = Driver(
-            self._core,
+            core,
             self._record,
             self._deliver,
             self._room,
@@ -186,11 +171,11 @@ class Node:
             self._fail,
             self._unit_failed,
         )
-        self._writer = StoreWriter(self._store, driver.written, driver.write_failed)
+        self._writer = StoreWriter(store, driver.written, driver.write_failed)
         driver.use_writer(self._writer)
         driver.before_turn = self._hand_over
-        self.health.attach(self._core, driver, self._wall_offset_ns)
-        for group in self._core.groups.values():
+        self.health.attach(core, driver, self._wall_offset_ns)
+        for group in core.groups.values():
             if config.name in (*group.voters, *group.learners):
                 unit = f"replica/{group.name}"
                 driver.workers[unit] = AppWorker(
@@ -204,6 +189,29 @@ class Node:
             await self._control.start()
         self._applied = bool(self._applications)
         driver.start()
+
+    def _load(self) -> tuple[Store, NodeCore]:
+        """In a thread: a store may be large, and others live on this event loop. A core is plain Python that belongs
+        to nobody yet."""
+        config = self.config
+        store = self._store = self._open_store()
+        identity = open_identity(store, lambda: secrets.token_bytes(16))
+        self._started_ns = monotonic_ns()
+        self._wall_offset_ns = time_ns() - self._started_ns
+        core = self._core = NodeCore(
+            config,
+            identity.node,
+            identity.incarnation,
+            secrets.randbits(64),
+            os.urandom,
+            {table: store.load(table) for table in NodeCore.tables(config)},
+            self._started_ns,
+            wall_offset_ns=self._wall_offset_ns,
+        )
+        self._segments = open_segments(
+            config, identity.node.hex(), identity.incarnation, self._wall_offset_ns
+        )
+        return store, core
 
     async def stop(self) -> None:
         """Stop listening, close everything. Nothing that was reported durable is lost; what was sent a moment ago may
@@ -599,3 +607,13 @@ class Node:
 
 def _answers(driver: Driver, unit: str) -> Callable[[Any], None]:
     return lambda item: driver.answer_from_thread(unit, item)
+
+
+async def _to_its_end(call: Callable[[], T]) -> T:
+    """Run it in a thread, and do not go away before it is done: what it opens must be closed by somebody."""
+    task = asyncio.ensure_future(asyncio.to_thread(call))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise

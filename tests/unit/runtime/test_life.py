@@ -7,19 +7,33 @@ import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from tests.conformance.worlds import free_port
 
 from holdfast import Batch, Context, Node, NodeConfig, Replica, parse_config
-from holdfast.errors import AddressInUse, MisuseError, NodeStopped
+from holdfast.errors import (
+    AddressInUse,
+    ConfigError,
+    HoldfastError,
+    MisuseError,
+    NodeStopped,
+    SetupError,
+    StoreError,
+)
 from holdfast.machine import Failure
+from holdfast.node.core import NodeCore
 from holdfast.runtime import driver as driver_module
 from holdfast.runtime import node as module
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.failures import write_down
 from holdfast.runtime.handles import Group
+from holdfast.runtime.operating import ask_group
+from holdfast.runtime.parts import load_application
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.port import Store
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.types import SECOND
 
@@ -274,6 +288,141 @@ def test_a_stop_waits_for_the_start_that_is_under_way(tmp_path: Path) -> None:
         await starts
         assert is_free(port_of(node))
         SqliteStore(tmp_path).close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("data", ["file", "file/below"])
+def test_a_data_directory_that_cannot_be_is_refused_with_what_to_do(
+    tmp_path: Path, data: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    node = Node(config(tmp_path / data), {"book": Book()})
+    with pytest.raises(StoreError, match=r"File exists.*give the node a data directory"):
+        asyncio.run(node.start())
+
+
+@pytest.mark.parametrize(
+    ("applications", "why"),
+    [
+        ({"book": Book}, r"group 'book' is the class Book: give an instance"),
+        ({"book": object()}, r"group 'book' is of type object, which is no holdfast\.Replica"),
+        (
+            {"boook": Book()},
+            r"group 'boook', which the configuration does not have; there are book",
+        ),
+    ],
+    ids=["a class", "something else", "for no group"],
+)
+def test_what_cannot_be_an_application_is_refused(
+    tmp_path: Path, applications: dict[str, Any], why: str
+) -> None:
+    data = tmp_path / "data"
+    for name in "as":
+        with pytest.raises(SetupError, match=why):
+            asyncio.run(Node(config(data, name), applications).start())
+    assert not data.exists(), "nothing was begun"
+
+
+class Unfinished(Replica):
+    """Says what it is, and not what it does."""
+
+
+def test_an_application_that_cannot_be_loaded_is_a_matter_of_setup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "hf_no_python.py").write_text("def")
+    (tmp_path / "hf_raises.py").write_text("1 / 0")
+    for name, why in {
+        f"{__name__}:Unfinished": "TypeError",
+        "hf_no_python:X": "SyntaxError",
+        "hf_raises:X": "ZeroDivisionError",
+        "hf_nowhere:X": "ModuleNotFoundError",
+    }.items():
+        with pytest.raises(ConfigError, match=rf"{name}' cannot be loaded: {why}"):
+            load_application(name)
+
+
+def test_a_replica_that_has_stopped_is_not_said_to_be_missing(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with Node(config(tmp_path), {"book": Book()}) as node:
+            await eventually(lambda: leads(node))
+            assert node._core is not None
+            assert node._driver is not None
+            fail(node._core.turns.machine("replica/book"))
+            await eventually(lambda: node.status()["node"]["stopped_units"])
+            for group, why in {"book": "is stopped.*a bug.*restart", "other": "no replica"}.items():
+                with pytest.raises(HoldfastError, match=rf"{why}.*nothing was done"):
+                    ask_group(node._driver, {"group": group, "verb": "hand-over"})
+
+    asyncio.run(run())
+
+
+class OffLoop(MemoryStore):
+    """Is read by nobody who could hold up an event loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closed = False
+        self.loaded: list[threading.Thread] = []
+
+    def load(self, table: str) -> list[tuple[bytes, bytes]]:
+        self.loaded.append(threading.current_thread())
+        return super().load(table)
+
+    def close(self) -> None:
+        self.closed = True
+        super().close()
+
+
+def test_a_start_reads_its_store_off_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The core as well, which takes the whole journal in."""
+    made: list[threading.Thread] = []
+
+    class Core(NodeCore):
+        def __init__(self, *args: Any, **more: Any) -> None:
+            made.append(threading.current_thread())
+            super().__init__(*args, **more)
+
+    monkeypatch.setattr(module, "NodeCore", Core)
+    store = OffLoop()
+
+    class Loads(Node):
+        def _open_store(self) -> Store:
+            return store
+
+    async def run() -> None:
+        async with Loads(config(tmp_path), {"book": Book()}):
+            pass
+
+    asyncio.run(run())
+    assert len(store.loaded) > 3
+    assert len(made) == 1
+    assert threading.current_thread() not in store.loaded + made
+
+
+def test_a_start_that_is_cancelled_while_it_opens_its_store_closes_it(tmp_path: Path) -> None:
+    opening, go_on = threading.Event(), threading.Event()
+    store = OffLoop()
+
+    class Opens(Node):
+        def _open_store(self) -> Store:
+            opening.set()
+            go_on.wait(PATIENCE_S)
+            return store
+
+    async def run() -> None:
+        starts = asyncio.create_task(Opens(config(tmp_path), {"book": Book()}).start())
+        await eventually(opening.is_set)
+        starts.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await starts
+        assert store.closed
 
     asyncio.run(run())
 
