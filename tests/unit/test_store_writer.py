@@ -12,7 +12,7 @@ import pytest
 from holdfast.errors import MisuseError, StoreError, StoreFull
 from holdfast.machine import Erase, Put, Write
 from holdfast.stores import MemoryStore, StoreWriter
-from holdfast.stores.writer import write_size
+from holdfast.stores.writer import TURN_BYTES_MAX, write_size
 
 WAIT_S = 30
 """For events that are certain to come; a time-out is a failure."""
@@ -83,6 +83,20 @@ def test_submit_does_not_wait_for_the_disk_and_counts_what_is_outstanding() -> N
         store.gate.release(2)
         writer.close()
         assert writer.outstanding_bytes == 0
+
+
+def test_one_large_turn_does_not_hold_up_all_others() -> None:
+    """A state that came from another replica may be larger than the bound; links and groups go on meanwhile."""
+    store, driver = GatedStore(), Driver()
+    writer = driver.writer(store, bound_bytes=2 * TURN_BYTES_MAX)
+    full = []
+    for turn in range(1, 3):
+        writer.submit(turn, [put(turn, size=3 * TURN_BYTES_MAX)])
+        full.append(writer.full)
+    assert writer.outstanding_bytes > 6 * TURN_BYTES_MAX
+    store.gate.release(2)
+    writer.close()
+    assert [*full, writer.full] == [False, True, False], "but not without bound"
 
 
 def test_the_writer_is_full_from_its_bound_on() -> None:

@@ -50,7 +50,7 @@ from holdfast.node.core import NodeCore
 from holdfast.runtime.worker import AppWorker, Job
 from holdfast.stores.writer import StoreWriter
 from holdfast.transports.port import Transport
-from holdfast.types import DATA, MILLISECOND, NEVER, SYNC, FlowId, Nanos
+from holdfast.types import DATA, MILLISECOND, NEVER, SECOND, SYNC, FlowId, Nanos
 
 log = logging.getLogger("holdfast")
 
@@ -62,6 +62,8 @@ ANSWER_NS: Final = 5 * MILLISECOND
 """That an application has come further may wait this long for a turn that takes place anyway..."""
 ANSWER_BYTES: Final = 256 << 10
 """...if it is not by this much."""
+RETURN_NS: Final = 5 * SECOND
+"""How long a stop waits for applications that are at work."""
 ITEM_BYTES: Final = 64
 """What an input counts for that carries no payload."""
 
@@ -100,13 +102,15 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: Nanos = NEVER
         self._last_flow = 0
+        self.started = False
+        """There has been a first turn; until then, what comes in waits."""
         self._stopped = False
         self._held_back = False
         self._in_turn = False
         self._jobs: dict[str, list[Job]] = {}
         """What the turn that runs now asks of applications."""
         self._answers: deque[tuple[str, Any]] = deque()
-        """What applications have answered since the last turn; their threads put it there."""
+        """What applications and the store have answered since the last turn; their threads put it there."""
         self._answers_due: Nanos = 0
         """When a turn takes place that looks for answers; 0: who answers must ask for one."""
         self.before_turn: Callable[[], None] | None = None
@@ -144,15 +148,17 @@ class Driver:
 
     def start(self) -> None:
         """The first turn; transports are listening by now."""
-        self._do(self.core.start(monotonic_ns()))
-        self._arm()
+        self.started = True
+        result = self.core.start(monotonic_ns())
+        self._do(result)
+        self._go_on(result.more)
 
     def use_writer(self, writer: StoreWriter) -> None:
         self._writer = writer
 
     def leave(self) -> None:
-        """One last turn, to say goodbye."""
-        if not self._stopped:
+        """One last turn, to say goodbye; there is nobody to say it to before the first."""
+        if self.started and not self._stopped:
             self._do(self.core.stop(monotonic_ns()))
 
     def halt(self) -> None:
@@ -162,11 +168,26 @@ class Driver:
             self._timer.cancel()
 
     async def stop(self) -> None:
+        """No more turns, and no more sockets."""
         self.halt()
-        for transport in self.transports.values():
-            await transport.stop()
+        for (adapter, kind), transport in self.transports.items():
+            try:
+                await transport.stop()
+            except (Exception, asyncio.CancelledError):
+                log.exception("%s on adapter %s could not be closed", kind, adapter)
+
+    def close_workers(self) -> None:
+        """Off the event loop: wait for what applications are doing, for all of them together."""
         for worker in self.workers.values():
-            await asyncio.to_thread(worker.close)
+            worker.close(0)
+        until = monotonic_ns() + RETURN_NS
+        for unit, worker in self.workers.items():
+            if not worker.close(max(0, until - monotonic_ns()) / SECOND):
+                log.error(
+                    "%s: the application has not returned within %d s; its thread is left to itself",
+                    unit,
+                    RETURN_NS // SECOND,
+                )
 
     # -- inputs --------------------------------------------------------------------------------------------------
 
@@ -190,17 +211,9 @@ class Driver:
             self._scheduled = True
             self._loop.call_soon(self._run)
 
-    def offer_from_thread(self, unit: str, item: Any) -> None:
-        def take() -> None:
-            if not self._stopped:
-                self.offer(unit, item)
-
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(take)
-
     def answer_from_thread(self, unit: str, item: Any) -> None:
-        """An application's thread says how far it has come. What cannot hold anybody up waits for the next turn: to
-        wake the event loop costs more than most batches do."""
+        """A thread says what a unit waits for, however full it is: above all how far an application has come. What
+        cannot hold anybody up waits for the next turn: to wake the event loop costs more than most batches do."""
         self._answers.append((unit, item))
         patient = type(item) is Applied and item.size < ANSWER_BYTES and not item.outputs
         # Only after it is in the queue: whoever looks there says first that he will not look again.
@@ -257,14 +270,28 @@ class Driver:
 
     def _run(self) -> None:
         self._scheduled = False
-        if self._stopped or self._in_turn:
+        if not self.started or self._stopped or self._in_turn:
             return
         if self._writer is not None and self._writer.full:
             # The disk does not keep up: no turn that could write more, until it has written something.
             self._held_back = True
             return
+        more = False
+        self._in_turn = True
+        try:
+            more = self._turn()
+        finally:
+            # Whatever went wrong: without this there would never be another turn.
+            self._in_turn = False
+            self._go_on(more)
+
+    def _turn(self) -> bool:
+        """True when something waits for the next one."""
         if self.before_turn is not None:
-            self.before_turn()
+            try:
+                self.before_turn()
+            except Exception:
+                log.exception("what applications sent could not all be handed over")
         now = monotonic_ns()
         if self._answers_due <= now:
             self._answers_due = 0
@@ -275,13 +302,13 @@ class Driver:
             for flow, transport in self._paused.items():
                 transport.resume(flow)
             self._paused.clear()
-        self._in_turn = True
-        try:
-            result = self.core.turn(now, batch)
-            self._do(result)
-        finally:
-            self._in_turn = False
-        if result.more or self.intake.waiting:
+        result = self.core.turn(now, batch)
+        self._do(result)
+        return result.more
+
+    def _go_on(self, more: bool) -> None:
+        """See to it that there is a next turn: at once when something waits for it, else in time."""
+        if more or self.intake.waiting:
             self.wake()
         else:
             self._arm()
@@ -309,15 +336,22 @@ class Driver:
         if self._jobs:
             self._hand_out()
         if result.facts:
-            self._record(result.facts)
+            self._tell(self._record, result.facts)
         for failure in result.failures:
-            self._on_failure(failure)
+            self._tell(self._on_failure, failure)
+
+    def _tell(self, call: Callable[[Any], None], what: Any) -> None:
+        """Whoever is told what a turn has shown cannot hold up the others."""
+        try:
+            call(what)
+        except Exception:
+            log.exception("what a turn has shown could not be recorded")
 
     def _arm(self) -> None:
         """See to it that the next turn takes place in time. A timer that is too early stays: most deadlines move on
         before they come, and to set one costs more than to find out."""
         deadline = self._deadline()
-        if deadline >= self._timer_at:
+        if deadline >= self._timer_at or self._stopped:
             return
         if self._timer is not None:
             self._timer.cancel()
@@ -384,7 +418,7 @@ class Driver:
             rows = future.result()[effect.table] if failed is None else []
             if failed is not None:
                 log.warning("the message log %s cannot be read: %s", effect.table, failed)
-            self.offer_from_thread(effect.unit, LogRead(effect.table, rows))
+            self.answer_from_thread(effect.unit, LogRead(effect.table, rows))
 
         self._writer.load([effect.table]).add_done_callback(take)
 

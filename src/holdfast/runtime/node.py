@@ -7,11 +7,12 @@ import logging
 import os
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic_ns, time_ns
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from holdfast import __version__
 from holdfast.errors import (
@@ -41,12 +42,14 @@ from holdfast.node.core import NodeCore
 from holdfast.runtime.control import ControlServer, Handler
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.events import event_of
+from holdfast.runtime.failures import write_down
 from holdfast.runtime.handles import Channel, Datagrams, Group
 from holdfast.runtime.health import Health
 from holdfast.runtime.health_control import HealthControl
 from holdfast.runtime.operating import ask_group
 from holdfast.runtime.outputs import OutputDesk
 from holdfast.runtime.parts import (
+    check_applications,
     load_application,
     load_config,
     make_transports,
@@ -74,6 +77,7 @@ PORTS_MAX: Final = CHANNELS_MAX - len(CLASSES)
 log = logging.getLogger("holdfast")
 
 Callback = Callable[[NodeId, list[memoryview]], None]
+T = TypeVar("T")
 
 
 class Node:
@@ -101,7 +105,14 @@ class Node:
         self._outputs = OutputDesk(self._answer_outputs)
         self._callbacks: dict[tuple[int, bool], Callback] = {}
         self._events: deque[dict[str, str]] = deque(maxlen=EVENTS_KEPT)
+        self._alive = False
+        """From the beginning of a start to the end of the stop after it."""
+        self._begun = asyncio.Event()
+        """The start has succeeded or failed: nobody stops what is not there yet."""
+        self._stopping: asyncio.Task[None] | None = None
         self._stopped: asyncio.Future[BaseException | None] | None = None
+        self._dumps: set[asyncio.Future[None]] = set()
+        """Of units that failed; they are being written."""
         self._failure: BaseException | None = None
         """What has stopped the node."""
         self._applied = False
@@ -115,51 +126,43 @@ class Node:
     # -- life ----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open the store, listen on every adapter, join the domain. Raises `SetupError`; then nothing is running."""
+        """Open the store, listen on every adapter, join the domain. Raises `SetupError`, or `StoreError` when the store
+        cannot be used (`StoreLocked`, `StoreFull`, `StoreDamaged`); then nothing is running."""
+        name = self.config.name
+        if self._alive:
+            raise MisuseError(
+                f"node {name} is running, or was not stopped after it failed: await stop() first; nothing was changed"
+            )
         if self._applied:
             raise MisuseError(
-                f"node {self.config.name} has run applications, which keep the state of that life: make a new Node "
+                f"node {name} has run applications, which keep the state of that life: make a new Node "
                 "with new applications; nothing was started"
             )
+        self._alive = True
+        self._begun = asyncio.Event()
         self._stopped = asyncio.get_running_loop().create_future()
         self._outputs.open()
         self._failure = None
         try:
             await self._start()
         except BaseException:
-            await self._tear_down()
+            self._begun.set()
+            await self.stop()
             raise
+        self._begun.set()
 
     async def _start(self) -> None:
         config = self.config
+        check_applications(config, self._applications)
         tls = open_tls(config)
         if tls is None:
             log.warning(
                 "PLAIN MODE: node %s neither authenticates nor encrypts; for loopback only",
                 config.name,
             )
-        self._store = await asyncio.to_thread(self._open_store)
-        identity = await asyncio.to_thread(
-            open_identity, self._store, lambda: secrets.token_bytes(16)
-        )
-        self._started_ns = monotonic_ns()
-        self._wall_offset_ns = time_ns() - self._started_ns
-        stored = {table: self._store.load(table) for table in NodeCore.tables(config)}
-        self._core = NodeCore(
-            config,
-            identity.node,
-            identity.incarnation,
-            secrets.randbits(64),
-            os.urandom,
-            stored,
-            self._started_ns,
-            wall_offset_ns=self._wall_offset_ns,
-        )
-        self._segments = open_segments(
-            config, identity.node.hex(), identity.incarnation, self._wall_offset_ns
-        )
+        store, core = await _to_its_end(self._load)
         driver = self._driver = Driver(
-            self._core,
+            core,
             self._record,
             self._deliver,
             self._room,
@@ -168,11 +171,11 @@ class Node:
             self._fail,
             self._unit_failed,
         )
-        self._writer = StoreWriter(self._store, driver.written, driver.write_failed)
+        self._writer = StoreWriter(store, driver.written, driver.write_failed)
         driver.use_writer(self._writer)
         driver.before_turn = self._hand_over
-        self.health.attach(self._core, driver, self._wall_offset_ns)
-        for group in self._core.groups.values():
+        self.health.attach(core, driver, self._wall_offset_ns)
+        for group in core.groups.values():
             if config.name in (*group.voters, *group.learners):
                 unit = f"replica/{group.name}"
                 driver.workers[unit] = AppWorker(
@@ -187,37 +190,92 @@ class Node:
         self._applied = bool(self._applications)
         driver.start()
 
+    def _load(self) -> tuple[Store, NodeCore]:
+        """In a thread: a store may be large, and others live on this event loop. A core is plain Python that belongs
+        to nobody yet."""
+        config = self.config
+        store = self._store = self._open_store()
+        identity = open_identity(store, lambda: secrets.token_bytes(16))
+        self._started_ns = monotonic_ns()
+        self._wall_offset_ns = time_ns() - self._started_ns
+        core = self._core = NodeCore(
+            config,
+            identity.node,
+            identity.incarnation,
+            secrets.randbits(64),
+            os.urandom,
+            {table: store.load(table) for table in NodeCore.tables(config)},
+            self._started_ns,
+            wall_offset_ns=self._wall_offset_ns,
+        )
+        self._segments = open_segments(
+            config, identity.node.hex(), identity.incarnation, self._wall_offset_ns
+        )
+        return store, core
+
     async def stop(self) -> None:
         """Stop listening, close everything. Nothing that was reported durable is lost; what was sent a moment ago may
-        not have left yet, and then it does not."""
-        await self._tear_down()
+        not have left yet, and then it does not. Whoever is cancelled here only stops waiting for it."""
+        if self._alive and self._stopping is None:
+            self._stopping = asyncio.get_running_loop().create_task(self._tear_down())
+        if self._stopping is not None:
+            await asyncio.shield(self._stopping)
 
     async def _tear_down(self) -> None:
-        if self._driver is not None:
+        """Everybody is told first. Then what others may want to have: sockets, and the store. An application that
+        takes its time comes last. Whatever fails, the rest is closed all the same."""
+        await self._begun.wait()
+        driver, self._driver = self._driver, None
+        with self._going_on("its outputs"):
             self._outputs.close()
-            # First of all: what happens while this node goes is not worth recording.
-            self._driver.leave()
-            self._driver.halt()
-            self._record([NodeFact(monotonic_ns(), "stop", f"incarnation {self.incarnation}")])
-        if self._control is not None:
-            await self._control.close()
-            self._control = None
-        self.health.detach()
-        if self._driver is not None:
-            driver, self._driver = self._driver, None
-            await driver.stop()
-        if self._writer is not None:
-            await asyncio.to_thread(self._writer.close)
-            self._writer = None
-        if self._segments is not None:
-            await asyncio.to_thread(self._segments.close)
-            self._segments = None
-        if self._store is not None:
-            await asyncio.to_thread(self._store.close)
-            self._store = None
+        if driver is not None:
+            with self._going_on("its links"):
+                driver.leave()
+            # What happens while this node goes is not worth recording.
+            driver.halt()
+            if driver.started:
+                with self._going_on("its telemetry"):
+                    self._record(
+                        [NodeFact(monotonic_ns(), "stop", f"incarnation {self.incarnation}")]
+                    )
         if self._stopped is not None and not self._stopped.done():
             self._stopped.set_result(None)
-        self._end_handles(f"node {self.config.name} has stopped; nothing was sent")
+        with self._going_on("its handles"):
+            self._end_handles(f"node {self.config.name} has stopped; nothing was sent")
+            self.health.detach()
+        if self._control is not None:
+            with self._going_on("its control socket"):
+                await self._control.close()
+            self._control = None
+        if driver is not None:
+            with self._going_on("its sockets"):
+                await driver.stop()
+        with self._going_on("its store"):
+            await asyncio.to_thread(self._close_files)
+        if driver is not None:
+            with self._going_on("its applications"):
+                await asyncio.to_thread(driver.close_workers)
+        if self._dumps:
+            await asyncio.wait(self._dumps)
+        self._alive, self._stopping = False, None
+
+    def _close_files(self) -> None:
+        """In a thread, and in one: nothing may be closed while something else still writes to it."""
+        for part in (self._writer, self._segments, self._store):
+            if part is not None:
+                with self._going_on(f"its {type(part).__name__}"):
+                    part.close()
+        self._writer = self._segments = self._store = None
+
+    @contextmanager
+    def _going_on(self, what: str) -> Iterator[None]:
+        """No step of a stop may keep the next from running."""
+        try:
+            yield
+        except (Exception, asyncio.CancelledError):
+            log.exception(
+                "node %s stops: closing %s failed; the rest is closed", self.config.name, what
+            )
 
     async def __aenter__(self) -> Node:
         await self.start()
@@ -227,7 +285,7 @@ class Node:
         await self.stop()
 
     async def wait_stopped(self) -> None:
-        """Wait until the node stops; raises what stopped it (a store that cannot write, for one)."""
+        """Wait until the node stops, or begins to; raises what stopped it (a store that cannot write, for one)."""
         assert self._stopped is not None, "not started"
         error = await asyncio.shield(self._stopped)
         if error is not None:
@@ -290,13 +348,11 @@ class Node:
             " and is stopped" if failure.stopped else "",
             failure.error,
         )
-        if not self.config.data:
-            return
-        directory = Path(self.config.data) / "failures"
-        directory.mkdir(exist_ok=True)
-        name = f"{time_ns()}-{failure.unit.replace('/', '_')}.txt"
-        lines = [f"{failure.error!r} at {failure.at}", *(repr(item) for item in failure.inputs)]
-        (directory / name).write_text("\n".join(lines) + "\n")
+        if self.config.data:
+            directory = Path(self.config.data) / "failures"
+            dump = asyncio.ensure_future(asyncio.to_thread(write_down, directory, failure))
+            self._dumps.add(dump)
+            dump.add_done_callback(self._dumps.discard)
 
     def _deliver(self, ready: PortReady) -> None:
         callback = self._callbacks.get((ready.port, ready.channel))
@@ -551,3 +607,13 @@ class Node:
 
 def _answers(driver: Driver, unit: str) -> Callable[[Any], None]:
     return lambda item: driver.answer_from_thread(unit, item)
+
+
+async def _to_its_end(call: Callable[[], T]) -> T:
+    """Run it in a thread, and do not go away before it is done: what it opens must be closed by somebody."""
+    task = asyncio.ensure_future(asyncio.to_thread(call))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise

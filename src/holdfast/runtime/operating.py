@@ -30,6 +30,12 @@ def ask_group(driver: Driver, request: dict[str, Any]) -> dict[str, Any]:
     unit = replica_unit(group)
     machine = driver.core.turns.machine(unit)
     if machine is None:
+        failure = driver.core.turns.stopped.get(unit)
+        if failure is not None:
+            raise NotAccepted(
+                f"the replica of group {group!r} on this node has failed and is stopped ({failure.error!r}): restart "
+                "the node, or ask another that has one; nothing was done"
+            )
         raise MisuseError(
             f"this node has no replica of a group {group!r}; ask a node that has one; nothing was done"
         )

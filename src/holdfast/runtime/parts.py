@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import resource
+from collections.abc import Mapping
 from pathlib import Path
 from time import monotonic_ns
 
@@ -67,19 +68,39 @@ def load_application(name: str) -> Replica:
     module, _, attribute = name.partition(":")
     try:
         made = getattr(importlib.import_module(module), attribute)()
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"application {name!r} cannot be loaded: {error}") from None
+    except Exception as error:
+        # Foreign code: it may raise anything, and its own traceback says where.
+        raise ConfigError(
+            f"application {name!r} cannot be loaded: {type(error).__name__}: {error}"
+        ) from error
     if not isinstance(made, Replica):
         raise ConfigError(f"application {name!r} is not a holdfast.Replica")
     return made
 
 
+def check_applications(config: NodeConfig, applications: Mapping[str, object]) -> None:
+    """Those that were given to the node: for groups that there are, and something that can be one."""
+    groups = [group.name for group in config.groups()]
+    for group, application in applications.items():
+        if group not in groups:
+            known = f"there are {', '.join(groups)}" if groups else "there are none"
+            raise ConfigError(
+                f"an application was given for group {group!r}, which the configuration does not have; {known}; "
+                "nothing was started"
+            )
+        if not isinstance(application, Replica):
+            found = (
+                f"the class {application.__name__}: give an instance"
+                if isinstance(application, type)
+                else f"of type {type(application).__name__}, which is no holdfast.Replica: derive from that"
+            )
+            raise ConfigError(f"the application of group {group!r} is {found}; nothing was started")
+
+
 def open_store(config: NodeConfig) -> Store:
     if not config.data:
         return MemoryStore()
-    directory = Path(config.data)
-    directory.mkdir(parents=True, exist_ok=True)
-    return SqliteStore(directory)
+    return SqliteStore(Path(config.data))
 
 
 def open_segments(

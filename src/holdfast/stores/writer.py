@@ -22,6 +22,9 @@ Rows = dict[str, list[tuple[bytes, bytes]]]
 """Tables by name, each as its rows by key."""
 
 BOUND_BYTES: Final = 64 << 20
+TURN_BYTES_MAX: Final = 16 << 20
+"""What one turn counts for against the bound at most. Only one that writes a state from elsewhere has more; that is in
+memory anyway, and must not hold up everything else until it is on disk."""
 WRITE_BYTES: Final = 64
 """What one write counts for besides its key and value."""
 
@@ -65,6 +68,8 @@ class StoreWriter:
         self._queue: deque[_Turn | _Load] = deque()
         self._changed = threading.Condition()
         self._outstanding = 0
+        self._counted = 0
+        """What is outstanding, as it counts against the bound."""
         self._last_turn = 0
         self._closing = False
         self._error: StoreError | None = None
@@ -80,7 +85,7 @@ class StoreWriter:
     @property
     def full(self) -> bool:
         """The bound is reached: run no turn that could write until `on_written` was called again."""
-        return self._outstanding >= self.bound_bytes
+        return self._counted >= self.bound_bytes
 
     def submit(self, turn: int, writes: Sequence[Write]) -> None:
         """Commit the writes of a turn, after those of all earlier turns. A turn without writes need not come here."""
@@ -93,6 +98,7 @@ class StoreWriter:
                 return
             size = sum(map(write_size, writes))
             self._outstanding += size
+            self._counted += min(size, TURN_BYTES_MAX)
             self._queue.append(_Turn(turn, writes, size))
             self._changed.notify()
 
@@ -160,6 +166,7 @@ class StoreWriter:
         self.commits += 1
         with self._changed:
             self._outstanding -= sum(turn.size for turn in turns)
+            self._counted -= sum(min(turn.size, TURN_BYTES_MAX) for turn in turns)
         self._on_written(turns[-1].number)
         return True
 

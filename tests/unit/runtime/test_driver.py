@@ -6,16 +6,25 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
-from holdfast.group.ports import Applied, Apply, Batch, Output, SnapshotTaken
+from holdfast.group.ports import (
+    Applied,
+    Apply,
+    Batch,
+    LogRead,
+    Output,
+    ReadLog,
+    SnapshotTaken,
+)
 from holdfast.machine import Result
 from holdfast.runtime import driver as module
 from holdfast.runtime.driver import ANSWER_BYTES, ANSWER_NS, Driver
 from holdfast.runtime.loop import loop_factory, run
-from holdfast.types import MILLISECOND, NEVER
+from holdfast.types import MILLISECOND, NEVER, SYNC
 from holdfast.wire.frames import StreamId
 
 UNIT = "replica/book"
@@ -28,6 +37,9 @@ class Core:
     def __init__(self) -> None:
         self.turns: list[list[Any]] = []
         self.deadline = NEVER
+
+    def start(self, _now: int) -> Result:
+        return Result(0, [], [], [], [], more=False)
 
     def turn(self, _now: int, inputs: Any) -> Result:
         self.turns.append([item for _, item in inputs])
@@ -59,6 +71,7 @@ def with_driver(test: Callable[[Driver, Core, Clock], Any], monkeypatch: Any) ->
         nothing: Any = lambda *_: None
         driver = Driver(core, *[nothing] * 7)  # type: ignore[arg-type]  # all that a turn needs
         driver.workers[UNIT] = Worker()  # type: ignore[assignment]
+        driver.start()
         await test(driver, core, clock)
         driver.halt()
 
@@ -193,3 +206,76 @@ def test_nodes_run_on_uvloop_where_it_is_installed_and_without_it_elsewhere(
         return 42
 
     assert run(answer()) == 42
+
+
+def test_what_comes_before_the_first_turn_waits_for_it() -> None:
+    """A start may still fail; until it is done nothing may happen that cannot be taken back."""
+
+    async def test() -> None:
+        core = Core()
+        nothing: Any = lambda *_: None
+        driver = Driver(core, *[nothing] * 7)  # type: ignore[arg-type]  # all that a turn needs
+        driver.answer(UNIT, SMALL)
+        await rounds()
+        driver.leave()
+        assert not core.turns
+        driver.start()
+        await rounds()
+        assert core.turns == [[SMALL]]
+        driver.halt()
+
+    asyncio.run(test())
+
+
+def test_whatever_fails_around_a_turn_there_is_a_next_one(monkeypatch: Any) -> None:
+    """What applications sent, what is recorded, how a unit failed; and the turn itself."""
+
+    async def test(driver: Driver, core: Core, clock: Clock) -> None:
+        def broken(*_: Any) -> None:
+            raise OSError("no room on the disk")
+
+        def turn(_now: int, _inputs: Any) -> Result:
+            core.turns.append([])
+            core.deadline = clock.now + 10 * MILLISECOND
+            return Result(len(core.turns), [], [], ["a fact"], ["a failure"], more=False)  # type: ignore[list-item]
+
+        driver._record = driver._on_failure = driver.before_turn = broken
+        core.turn = turn  # type: ignore[method-assign]
+        driver.wake()
+        await rounds()
+        assert len(core.turns) == 1
+        assert driver._timer_at == core.deadline
+        core.turn = broken  # type: ignore[assignment, method-assign]
+        core.deadline = clock.now + 5 * MILLISECOND
+        driver._loop.set_exception_handler(lambda *_: None)
+        driver.wake()
+        await rounds()
+        assert driver._timer_at == core.deadline
+
+    with_driver(test, monkeypatch)
+
+
+def test_a_message_log_that_was_read_is_handed_over_however_much_waits(monkeypatch: Any) -> None:
+    """The log waits for it, and asks nobody again before it comes."""
+
+    async def test(driver: Driver, core: Core, _clock: Clock) -> None:
+        class Writer:
+            full = False
+
+            def load(self, tables: list[str]) -> Future[Any]:
+                read: Future[Any] = Future()
+                read.set_result({table: [(b"key", b"value")] for table in tables})
+                return read
+
+        driver.use_writer(Writer())  # type: ignore[arg-type]
+        while driver.intake.room(SYNC):
+            driver.intake.force(SYNC, "link/x", SMALL, 8 << 20)
+        driver._read_log(ReadLog("messages/book", "log/1"))
+        await rounds()
+        for _ in range(30):
+            driver.wake()
+            await rounds()
+        read = [item for turn in core.turns for item in turn if isinstance(item, LogRead)]
+        assert read == [LogRead("log/1", [(b"key", b"value")])]
+
+    with_driver(test, monkeypatch)
