@@ -13,11 +13,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from holdfast.cli.lab.lab import Lab
+from holdfast.group.config import GroupConfig
+from holdfast.group.replica import ReplicaMachine
 from holdfast.node.config import parse_config
+from holdfast.types import NodeId
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -95,3 +99,26 @@ def test_every_link_between_pages_leads_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             if not target.startswith("http"):
                 assert (page.parent / target).exists(), f"{name_of(page)} links to {target}"
+
+
+def test_every_event_of_a_group_is_explained() -> None:
+    source = "".join(path.read_text() for path in (ROOT / "src/holdfast/group").glob("*.py"))
+    events = set(re.findall(r'\bfact\(\s*"([a-z _]+)"', source))
+    events |= set(re.findall(r'GroupFact\(now, [\w.]+, "([a-z _]+)"', source))
+    page = (ROOT / "docs/reference/telemetry.md").read_text()
+    part = page.partition("### `group`")[2].partition("###")[0]
+    rows = re.findall(r"^\| (`[^|]*) \|", part, re.MULTILINE)
+    explained = set(re.findall(r"`([a-z _]+)`", " ".join(rows)))
+    assert len(events) > 20
+    assert events <= explained
+
+
+def test_every_field_of_a_groups_status_is_explained() -> None:
+    config = GroupConfig("book", ("n1",))
+    replica = ReplicaMachine(
+        config=config, node=NodeId(bytes(16)), name="n1", incarnation=1, rng=Random(1)
+    )
+    page = (ROOT / "docs/reference/control.md").read_text()
+    shown = re.search(r'"groups": \[(.*?)^  \],', page, re.MULTILINE | re.DOTALL)
+    assert shown is not None
+    assert set(replica.status()) <= set(re.findall(r'"(\w+)":', shown[1]))

@@ -111,8 +111,6 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of datagrams at most this much is on its way."""
     priorities: int = 1
     """Levels of priority; 0 is the most urgent, messages have the lowest unless their sender says otherwise."""
-    earlier_numbers: bool = False
-    """Sources also say which numbers existed 10 ms, 100 ms, 1 s and 10 s earlier."""
     policy: tuple[Rule, ...] = ()
     """What to do about lost messages; the first rule that matches decides, when the application leaves it to them."""
     late_ns: Nanos = 10 * MILLISECOND

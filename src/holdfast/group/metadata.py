@@ -17,13 +17,11 @@ from typing import Final
 
 import msgspec
 
-from holdfast.types import MILLISECOND, SECOND, Nanos
+from holdfast.types import Nanos
 from holdfast.wire.frames import About
 
 BACK: Final = (1, 10, 100, 1000)
 """A message says how much earlier the messages so far back were created."""
-SPANS_NS: Final = (10 * MILLISECOND, 100 * MILLISECOND, SECOND, 10 * SECOND)
-"""... and, where a group asks for it, which numbers existed so much earlier."""
 BATCHES_KEPT: Final = 2048
 """So many moments of sending are remembered for that; what lies further back is not known."""
 LEVELS_MAX: Final = 16
@@ -47,12 +45,11 @@ class Note(msgspec.Struct, frozen=True, gc=False):
 class Annotator:
     """The source's side: writes what frames say, from what it has sent before. Its work is per frame."""
 
-    __slots__ = ("_firsts", "_last_of", "_lowest", "_times", "_with_earlier", "last")
+    __slots__ = ("_firsts", "_last_of", "_lowest", "_times", "last")
 
-    def __init__(self, levels: int = 1, with_earlier: bool = False) -> None:
+    def __init__(self, levels: int = 1) -> None:
         assert 1 <= levels <= LEVELS_MAX
         self._lowest = levels - 1
-        self._with_earlier = with_earlier
         self.last = 0
         self._last_of = [0] * (levels - 1)
         """Per priority except the lowest: the last number that has it, 0 if none has."""
@@ -78,21 +75,11 @@ class Annotator:
     def _describe(self, now: Nanos, first: int) -> About:
         distances = tuple(first - last if last else -1 for last in self._last_of)
         ages = tuple(self._age(now, first - back) for back in BACK)
-        earlier = (
-            tuple(self._number_at(now - span) for span in SPANS_NS) if self._with_earlier else ()
-        )
-        return About(b"", distances, ages, earlier)
+        return About(b"", distances, ages)
 
     def _age(self, now: Nanos, number: int) -> Nanos:
         at = bisect_right(self._firsts, number) - 1
         return now - self._times[at] if at >= 0 else -1
-
-    def _number_at(self, when: Nanos) -> int:
-        """The last number that existed at `when`; 0 when that is not remembered or there was none."""
-        at = bisect_right(self._times, when)
-        if not at:
-            return 0
-        return self._firsts[at] - 1 if at < len(self._firsts) else self.last
 
     def _priorities(self, count: int, notes: Sequence[tuple[int, Note]]) -> bytes:
         """The column, or nothing where all have the lowest."""
@@ -156,7 +143,7 @@ def is_sound_about(about: About | None, count: int) -> bool:
         return False
     if len(about.distances) >= LEVELS_MAX or len(about.ages_ns) > len(BACK):
         return False
-    if len(about.earlier) > len(SPANS_NS) or len(about.topics) > TOPICS_MAX:
+    if about.earlier or len(about.topics) > TOPICS_MAX:
         return False
     if about.topic_column and max(about.topic_column) > len(about.topics):
         return False

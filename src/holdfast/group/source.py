@@ -105,7 +105,7 @@ class SourceMachine(Machine):
         self._queue_start = 0
         """How many messages have left the queue so far; notes are kept by place in all that were ever queued."""
         self._notes: list[tuple[int, Note]] = []
-        self._annotator = Annotator(config.priorities, config.earlier_numbers)
+        self._annotator = Annotator(config.priorities)
         self._datagrams = config.transport == "datagram"
         self._last = 0
         self._created_ns = 0

@@ -18,7 +18,7 @@ from holdfast.group.metadata import (
     priority_at,
     topic_at,
 )
-from holdfast.types import MILLISECOND, SECOND
+from holdfast.types import MILLISECOND
 from holdfast.wire.frames import About
 
 
@@ -57,20 +57,12 @@ def test_ages_are_those_of_the_messages_back() -> None:
 
 
 def test_memory_of_times_is_bounded_and_forgets_the_oldest() -> None:
-    annotator = Annotator(with_earlier=True)
+    annotator = Annotator()
     for n in range(1, 20_000):
         annotator.take(n * MILLISECOND, 1)
     assert len(annotator._times) <= 4096
     about = annotator.next(20_000 * MILLISECOND)
     assert about.ages_ns[3] == 1000 * MILLISECOND
-    assert about.earlier == (19_990, 19_900, 19_000, 0)
-
-
-def test_numbers_that_existed_earlier() -> None:
-    annotator = Annotator(with_earlier=True)
-    annotator.take(0, 10)
-    annotator.take(SECOND, 5)
-    assert annotator.next(SECOND + 20 * MILLISECOND).earlier == (15, 10, 10, 0)
 
 
 def test_creation_times_between_known_ones_are_in_proportion() -> None:

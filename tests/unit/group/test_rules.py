@@ -3,19 +3,28 @@ and shows that it fails without it."""
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from queue import Queue
 from runpy import run_path
 from typing import Any
 
-from tests.unit.group.harness import World, leader, ready, settle
+import msgspec
+import pytest
+from tests.unit.group.harness import GROUP, World, leader, node_id, ready, settle
+from tests.unit.group.test_durable import LOG, STATE, VOTE, durable, rows
 from tests.unit.group.test_group import started, talk, texts
 from tests.unit.group.test_loss import answer, delivered, losing, lossy, numbers, send
+from tests.unit.group.test_outputs import heard, said, talking
 from tests.unit.group.test_views import parts
 
 from holdfast.group.actions import DROP
-from holdfast.group.ports import AddReplica
+from holdfast.group.election import REAL
+from holdfast.group.ports import AddReplica, Applied, Apply, Batch, Context, HandOver, Replica
+from holdfast.links.ports import Received
+from holdfast.runtime.worker import AppWorker
 from holdfast.types import MILLISECOND, SECOND
-from holdfast.wire.frames import Append, Appended, Payload
+from holdfast.wire.frames import Append, Appended, Ballot, Entry, Outputs, Payload, StreamId, Vote
 
 
 def also_dropping(world: World, drop: Any) -> None:
@@ -121,6 +130,174 @@ def test_a_state_is_that_of_one_position_whatever_is_delivered_meanwhile() -> No
     ready(world)
     settle(world, sent + 60)
     assert world.events("restored")
+
+
+def test_the_leader_orders_only_what_it_holds() -> None:
+    """Rule 1. Both others have message 2 and could acknowledge it, but n1 could not give it to anybody."""
+    world = lossy()
+    answer(world, lambda _: None)
+    losing(world, range(2, 3), "n1")
+    send(world, 3)
+    world.run(100 * MILLISECOND)
+    assert max(fact.last for fact in world.orders()) == 1
+    world.drop = None
+    delivered(world, [1, 2, 3])
+
+
+def test_a_durable_replica_answers_when_its_vote_and_its_entries_are_on_disk() -> None:
+    """Rule 2. Looked at as each answer leaves its node."""
+    world = durable(1)
+    answers = {"entries": 0, "votes": 0}
+
+    def watch(sender: str, target: str, frame: Any) -> bool:
+        if isinstance(frame, Appended) and frame.ok:
+            decode = msgspec.msgpack.Decoder(tuple[Entry, ...]).decode
+            found = [entry.index for _, row in rows(world, sender, LOG) for entry in decode(row)]
+            assert frame.match <= max(found), f"{sender} acknowledges what it has not written"
+            answers["entries"] += 1
+        elif isinstance(frame, Vote) and frame.granted and frame.kind == 1:
+            vote = msgspec.msgpack.decode(dict(rows(world, sender, VOTE))[b"vote"])
+            assert vote[1:] == [frame.term, node_id(target)], f"{sender} has not written its vote"
+            answers["votes"] += 1
+        return False
+
+    world.drop = watch
+    sent = talk(world, ("n1", "n2"))
+    settle(world, sent)
+    world.restart("n1")
+    ready(world)
+    settle(world, sent + talk(world, ("n2",)))
+    assert min(answers.values()) > 0
+
+
+def test_one_that_has_voted_and_crashed_votes_for_nobody_else_in_that_term() -> None:
+    """Rule 2. n1 asks again, in the same term and with a longer log than anybody has."""
+    world = durable(1)
+    votes: list[tuple[str, str, int]] = []
+
+    def watch(sender: str, target: str, frame: Any) -> bool:
+        if isinstance(frame, Vote) and frame.granted and frame.kind == REAL:
+            votes.append((sender, target, frame.term))
+        return False
+
+    world.drop = watch
+    world.restart("n1")
+    world.run_until(lambda: leader(world) in ("n2", "n3"), 5 * SECOND)
+    voter, _, term = next(vote for vote in votes if vote[1] == leader(world) and vote[0] != "n1")
+    world.restart(voter)
+    world.run(MILLISECOND)
+    votes.clear()
+    replica = world.hosts[voter].replica
+    assert replica is not None
+    ballot = Ballot(GROUP, replica._core.history, REAL, term, term, 1 << 20)
+    world.inject(voter, Received(node_id("n1"), [ballot], world.now))
+    world.run(20 * MILLISECOND)
+    assert votes == []
+    assert replica._core.leadership.term == term, "it was not too late"
+
+
+def test_what_a_state_covers_stays_on_disk_until_the_state_is_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rule 2. All crash while a state is being written, of which some pieces are on disk."""
+    monkeypatch.setattr("holdfast.group.journal.CHUNK", 100)
+    world = durable(1, snapshot_bytes=20_000)
+    sent = 0
+    while not rows(world, "n2", STATE):
+        world.send("n1", texts(f"{sent}", 10, size=200))
+        sent += 10
+        world.run(MILLISECOND)
+    assert b"whole" not in dict(rows(world, "n2", VOTE)), "not all of it is written"
+    world.run_until(lambda: bool(rows(world, "n1", STATE) and rows(world, "n3", STATE)), SECOND)
+    most = max(len(host.messages) for host in world.hosts.values())
+    for name in ("n1", "n2", "n3"):
+        assert b"whole" not in dict(rows(world, name, VOTE))
+        world.kill(name)
+    world.start("n1", "n2", "n3")
+    ready(world)
+    settle(world, most)
+
+
+def test_a_new_leader_decides_what_an_earlier_one_left_without_another_message() -> None:
+    """Rule 6. Both others have n1's entry, n1 dies before it knows, and nobody sends anything more."""
+    world = started(1, sources=1)
+    world.drop = lambda _s, target, frame: target == "n1" and isinstance(frame, Appended)
+    world.send("s1", [b"left behind"])
+    world.run(20 * MILLISECOND)
+    assert [host.status["commit"] < host.status["last"] for host in replicas(world)] == [True] * 3
+    world.kill("n1")
+    world.drop = None
+    settle(world, 1, limit_ns=5 * SECOND)
+
+
+def replicas(world: World) -> list[Any]:
+    return [host for host in world.hosts.values() if host.replica]
+
+
+def test_one_that_was_given_a_state_and_leads_knows_which_requests_were_delivered() -> None:
+    """Rule 7. The entry with the request id is gone from all logs when n1 comes back."""
+    world = lossy()
+    world.send("s1", [b"pay"], request=b"r1")
+    settle(world, 1)
+    world.run(2 * SECOND)
+    world.restart("n1")
+    ready(world)
+    assert "n1" in [name for name, _ in world.events("restored")]
+    world.inject(leader(world), HandOver(("n1",)))
+    world.run_until(lambda: leader(world) == "n1", 5 * SECOND)
+    world.send("s1", [b"pay"], request=b"r1")
+    world.send("s1", [b"other"])
+    settle(world, 2)
+    world.run(SECOND)
+    assert world.hosts["n2"].messages == [b"pay", b"other"]
+
+
+class Where(Replica):
+    """Notes in which thread it is called."""
+
+    def __init__(self) -> None:
+        self.threads: list[int] = []
+
+    def apply(self, batch: Batch, context: Context) -> None:
+        self.threads.append(threading.get_ident())
+
+    def snapshot(self) -> bytes:
+        return b""
+
+    def restore(self, state: bytes) -> None: ...
+
+
+def test_an_application_is_not_called_by_whoever_has_messages_for_it() -> None:
+    """Rule 9: that is the event loop, which must not wait for it. Only one that says it is `quick` is called there."""
+    answers: Queue[Any] = Queue()
+    application = Where()
+    worker = AppWorker("book", application, answers.put)
+    batch = Batch(1, StreamId(b"s" * 16, 1, 0), 1, [memoryview(b"x")])
+    worker.submit([Apply("replica/book", 1, 0, batch, 1)])
+    assert answers.get(timeout=10) == Applied(1, 1)
+    assert worker.close()
+    assert len(application.threads) == 1
+    assert threading.get_ident() not in application.threads
+
+
+def test_one_that_leads_again_sends_again_what_it_sent_in_an_earlier_term() -> None:
+    """Rule 10. Nothing of it has arrived, and the time after which a leader tries again is not over."""
+    world = talking("node:s1", output_retry_ns=60 * SECOND)
+    losing_all = [True]
+    world.drop = lambda sender, _, frame: (
+        isinstance(frame, Outputs) and (sender != "n1" or losing_all[0])
+    )
+    for message in (b"1", b"2", b"3"):
+        world.send("s1", [message])
+        world.run(MILLISECOND)
+    settle(world, 3)
+    for name in ("n2", "n1"):
+        world.inject(leader(world), HandOver((name,)))
+        world.run_until(lambda name=name: leader(world) == name, 5 * SECOND)  # type: ignore[misc]
+        assert heard(world) == []
+        losing_all[0] = False
+    world.run(SECOND)
+    assert heard(world) == said(1, 3)
 
 
 def test_every_rule_that_can_be_switched_off_is_where_the_script_looks_for_it() -> None:

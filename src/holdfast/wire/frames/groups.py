@@ -18,7 +18,7 @@ class StreamId(msgspec.Struct, frozen=True, gc=False, array_like=True, order=Tru
 class About(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """What a source says about the messages of a frame, so that whoever lacks *other* messages can tell what it lacks.
 
-    Distances, ages and earlier numbers are those of the first message of the frame; with the priorities of the others
+    Distances and ages are those of the first message of the frame; with the priorities of the others
     they give those of every message in it. Columns have one byte per message, or none at all.
     """
 
@@ -29,7 +29,7 @@ class About(msgspec.Struct, frozen=True, gc=False, array_like=True):
     ages_ns: tuple[int, ...] = ()
     """How much earlier the messages 1, 10, 100 and 1000 back were created; -1 where that is not known."""
     earlier: tuple[int, ...] = ()
-    """The last numbers that existed 10 ms, 100 ms, 1 s and 10 s earlier; 0 where that is not known."""
+    """Nothing. It keeps its place, because stores have frames as they were written."""
     topics: tuple[str, ...] = ()
     topic_column: bytes = b""
     """Per message: 0 for none, or the place of its topic in `topics`, counted from 1."""
