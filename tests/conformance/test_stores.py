@@ -395,6 +395,55 @@ class TestSqlite(DurableSuite):
             SqliteStore(tmp_path)
         assert not isinstance(error.value, StoreDamaged)
 
+    def test_an_older_schema_is_refused_and_left_alone(self, tmp_path: Path) -> None:
+        """Schema 1 has no checksums: its rows would all look damaged."""
+        SqliteStore(tmp_path).close()
+        with opened(tmp_path) as db:
+            db.execute("PRAGMA user_version = 1")
+        before = (tmp_path / FILE).read_bytes()
+        with pytest.raises(StoreError, match=r"earlier Holdfast .schema 1.* start empty") as error:
+            SqliteStore(tmp_path)
+        assert not isinstance(error.value, StoreDamaged)
+        assert (tmp_path / FILE).read_bytes() == before
+
+    def test_a_bit_that_flips_on_the_disk_is_noticed_by_whoever_reads_the_row(
+        self, tmp_path: Path
+    ) -> None:
+        store = SqliteStore(tmp_path)
+        store.commit([Put("pay", b"1", b"PAY 100 to Ann"), Put("other", b"1", b"fine")])
+        store.close()
+        data = bytearray((tmp_path / FILE).read_bytes())
+        assert data.count(b"PAY 100") == 1
+        data[data.find(b"PAY 100") + 4] ^= 8
+        (tmp_path / FILE).write_bytes(data)
+        store = SqliteStore(tmp_path)
+        assert store.load("other") == [(b"1", b"fine")]
+        with pytest.raises(StoreDamaged, match=r"node\.sqlite is damaged.*table pay.* key 31"):
+            store.load("pay")
+        store.close()
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            "SET key = x'32' WHERE key = x'31'",
+            "SET tbl = 'u'",
+            "SET value = x'00'",
+            "SET value = x''",
+        ],
+    )
+    def test_a_row_in_the_place_of_another_or_cut_short_is_damaged(
+        self, tmp_path: Path, change: str
+    ) -> None:
+        store = SqliteStore(tmp_path)
+        store.commit([Put("t", b"1", b"value")])
+        store.close()
+        with opened(tmp_path) as db:
+            db.execute(f"UPDATE kv {change}")
+        store = SqliteStore(tmp_path)
+        with pytest.raises(StoreDamaged, match="not what was written"):
+            store.load("u" if "tbl" in change else "t")
+        store.close()
+
     def test_a_file_that_a_crash_left_empty_is_a_new_store(self, tmp_path: Path) -> None:
         (tmp_path / FILE).write_bytes(b"")
         SqliteStore(tmp_path).close()
@@ -449,9 +498,9 @@ class TestSqlite(DurableSuite):
         self, tmp_path: Path
     ) -> None:
         store = SqliteStore(tmp_path)
-        bad = Put("t", b"l", None)  # type: ignore[arg-type]  # on purpose
-        with pytest.raises(StoreError, match="NOT NULL"):
-            store.commit([Put("t", b"k", b"v"), bad])
+        store._db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 50)
+        with pytest.raises(StoreError, match="too big"):
+            store.commit([Put("t", b"k", b"v"), Put("t", b"l", bytes(100))])
         assert store.load("t") == []
         store.close()
 
