@@ -6,6 +6,7 @@ A `DurableSuite` also says in `child` how another process opens the same store: 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -474,6 +475,40 @@ class TestSqlite(DurableSuite):
         store.commit([Put("log", n.to_bytes(8, "big"), os.urandom(size)) for n in range(2000)])
         store.close()
         assert (tmp_path / FILE).stat().st_size < 2000 * (size + 50) * 1.15
+
+    @pytest.mark.parametrize("gone", ["directory", FILE, f"{FILE}-wal", "moved", "replaced"])
+    def test_a_commit_to_a_file_that_nobody_can_find_any_more_fails(
+        self, tmp_path: Path, gone: str
+    ) -> None:
+        home = tmp_path / "data"
+        store = SqliteStore(home)
+        store.commit([Put("t", b"k", b"v")])
+        if gone == "directory":
+            shutil.rmtree(home)
+        elif gone == "moved":
+            home.rename(tmp_path / "elsewhere")
+        elif gone == "replaced":
+            (home / FILE).rename(home / "old")
+            (home / FILE).write_bytes((home / "old").read_bytes())
+        else:
+            (home / gone).unlink()
+        for _ in range(2):
+            with pytest.raises(StoreError, match="removed, moved or replaced"):
+                store.commit([Put("t", b"l", b"w")])
+        store.close()
+
+    def test_a_store_that_is_opened_again_and_much_used_is_still_there(
+        self, tmp_path: Path
+    ) -> None:
+        """Checkpoints begin the write-ahead log anew; it stays the same file."""
+        for life in range(3):
+            store = SqliteStore(tmp_path)
+            for number in range(200):
+                store.commit([Put("t", bytes([life, number]), bytes(50_000))])
+            store.close()
+        store = SqliteStore(tmp_path)
+        assert len(store.load("t")) == 600
+        store.close()
 
     def test_a_message_says_what_to_do(self, tmp_path: Path) -> None:
         store = SqliteStore(tmp_path)

@@ -51,6 +51,10 @@ class SqliteStore:
         self.path = directory / FILE
         self._failure: StoreError | None = None
         self._closed = False
+        whole = self.path.absolute()
+        self._names = (whole, whole.with_name(f"{FILE}-wal"))
+        self._opened: tuple[tuple[int, int] | None, ...] = ()
+        """Which files were there when it was opened."""
         try:
             make_directory(directory)
         except OSError as error:
@@ -93,10 +97,15 @@ class SqliteStore:
                 rows = map(astuple, run)
                 db.executemany(_STATEMENTS[kind], _sealed(rows) if kind is Put else rows)
             db.execute("COMMIT")
+            # After it: what is reported as durable was in the directory when it was written.
+            self._check_there()
         except sqlite3.Error as error:
             self._failure = explain(error, self.path)
             self._roll_back()
             raise self._failure from error
+        except StoreError as error:
+            self._failure = error
+            raise
         except BaseException as error:
             self._failure = StoreError(f"store {self.path}: a commit was broken off ({error!r})")
             self._roll_back()
@@ -112,6 +121,19 @@ class SqliteStore:
     def _check_open(self) -> None:
         if self._closed:
             raise StoreError(f"store {self.path} is closed; nothing was done")
+
+    def _check_there(self) -> None:
+        """The system lets us write on to files that were removed: nobody would ever find what is in them."""
+        if self._files() != self._opened:
+            raise StoreError(
+                f"store {self.path} was removed, moved or replaced while it was in use: nobody can find what was "
+                "written since, this commit is not durable; put the directory back, or let the node start empty, and "
+                "leave the directory alone while a node runs"
+            )
+
+    def _files(self) -> tuple[tuple[int, int] | None, ...]:
+        """Which files are there now under the names of ours."""
+        return tuple(map(_identity, self._names))
 
     def _checked(self, table: str, key: bytes, value: bytes) -> bytes:
         """The value without its checksum."""
@@ -154,6 +176,7 @@ class SqliteStore:
         if max_bytes is not None:
             pages = max(1, max_bytes // self._number("PRAGMA page_size"))
             db.execute(f"PRAGMA max_page_count = {pages}")
+        self._opened = self._files()
 
     def _make(self) -> None:
         db = self._db
@@ -191,6 +214,15 @@ class SqliteStore:
 
     def _number(self, question: str) -> int:
         return int(self._db.execute(question).fetchone()[0])
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file has the name; None when there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _checksum(table: str, key: bytes, value: bytes) -> bytes:
