@@ -196,6 +196,26 @@ def test_only_the_source_that_was_out_of_step_ends_what_is_ignored() -> None:
     assert not ignoring(world)
 
 
+@pytest.mark.parametrize("first", ["s1", "s2"])
+def test_a_resync_that_another_criterion_ignores_ends_what_it_is_for(first: str) -> None:
+    world = lossy(sources=2)
+    says = {"s1": IGNORE(("stream",), resync=True), "s2": IGNORE(("topic",))}
+    for source in (first, "s2" if first == "s1" else "s1"):
+        answer(world, says[source])
+        losing(world, range(2, 3), *ALL, source=source)
+        send(world, 3, source=source, topic="rain")
+        world.run(SECOND)
+    world.drop = None
+    assert len(ignoring(world)) == 2
+    world.send("s1", [b"here I am"], topic="rain", resync=True)
+    world.run(100 * MILLISECOND)
+    assert ignoring(world) == ["topic rain for ever"]
+    world.send("s1", [b"the sun shines"], topic="sun")
+    world.run(100 * MILLISECOND)
+    assert [bytes(text) for text in world.hosts["n2"].messages][-1] == b"the sun shines"
+    world.check()
+
+
 # -- what is told --------------------------------------------------------------------------------------------------
 
 
