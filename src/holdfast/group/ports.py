@@ -55,7 +55,7 @@ class Context:
     ) -> None:
         self.group = group
         self.log_ns = log_ns
-        """Time as the leader stamped it; never goes back."""
+        """Time as the leader stamped it: never goes back, counts on across leaders, is not the time of day."""
         self.position = position
         self.outputs = outputs
         self._random: Random | None = None
