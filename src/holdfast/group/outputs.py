@@ -167,7 +167,9 @@ class Emitter:
     ) -> None:
         core = self._core
         if not destination.startswith(NODE):
-            outputs = tuple(Output(id_[0], id_[1], destination, payload) for id_, payload in batch)
+            outputs = tuple(
+                Output(*id_, destination, payload, core.history) for id_, payload in batch
+            )
             out.effect(SendOutputs(replica_unit(core.config.name), destination, outputs))
             self._handed_out = True
             return

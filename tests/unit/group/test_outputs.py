@@ -10,7 +10,7 @@ from tests.unit.group.harness import Host, World, node_id, ready, settle
 from holdfast.errors import MisuseError
 from holdfast.group.entries import EVERYBODY, Marked, encode_data
 from holdfast.group.keeping import Kept
-from holdfast.group.ports import Context, Output, OutputsReady
+from holdfast.group.ports import Context, Output, OutputsReady, Refound
 from holdfast.group.rulings import DESTINATIONS_MAX, Rulings
 from holdfast.group.sink import SinkMachine
 from holdfast.links.ports import Received
@@ -218,6 +218,51 @@ def test_a_state_carries_the_outputs_that_nobody_has_yet() -> None:
     talk(world.hosts[follower], "node:s1")
     ready(world)
     assert world.hosts[follower].status["outputs"] == {"node:s1": 5}
+
+
+@pytest.mark.parametrize("destination", ["node:s1", "printer"])
+@pytest.mark.parametrize("anew", [True, False])
+def test_no_two_outputs_have_one_id_however_often_the_group_is_founded(
+    destination: str, anew: bool
+) -> None:
+    """One that begins anew counts positions from 1 again; one that goes on after `recover` uses those again that its
+    replica did not have."""
+    world = talking(destination)
+    send(world, 1, 5)
+    settle(world, 5)
+    if not anew:
+        world.isolate("n3")
+        world.run(SECOND)
+    send(world, 6, 8)
+    world.run(2 * SECOND)
+    found = collected(world)
+    assert {output.payload for output in found} == set(said(1, 8))
+    lost = ("n1", "n2", "n3") if anew else ("n1", "n2")
+    for name in lost:
+        world.kill(name)
+    world.heal_all()
+    world.run(SECOND)
+    for name in lost:
+        world.start(name)
+        talk(world.hosts[name], destination)
+    world.run(SECOND)
+    if not anew:
+        world.inject("n3", Refound())
+    world.run(5 * SECOND)
+    send(world, 11, 13)
+    world.run(5 * SECOND)
+    found += collected(world)
+    ids = {(output.history, output.position, output.k): output.payload for output in found}
+    assert set(ids.values()) >= {*said(1, 8), *said(11, 13)}
+    assert all(ids[o.history, o.position, o.k] == o.payload for o in found)
+    histories = {output.history for output in found}
+    assert len(histories) == 2
+    assert 0 not in histories
+
+
+def collected(world: World) -> list[Output]:
+    """What came out of the group, at nodes or elsewhere."""
+    return [output for host in world.hosts.values() for output in (*host.outputs, *host.sent)]
 
 
 def test_outputs_outside_apply_are_refused() -> None:
