@@ -6,6 +6,7 @@ A `DurableSuite` also says in `child` how another process opens the same store: 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -395,6 +396,55 @@ class TestSqlite(DurableSuite):
             SqliteStore(tmp_path)
         assert not isinstance(error.value, StoreDamaged)
 
+    def test_an_older_schema_is_refused_and_left_alone(self, tmp_path: Path) -> None:
+        """Schema 1 has no checksums: its rows would all look damaged."""
+        SqliteStore(tmp_path).close()
+        with opened(tmp_path) as db:
+            db.execute("PRAGMA user_version = 1")
+        before = (tmp_path / FILE).read_bytes()
+        with pytest.raises(StoreError, match=r"earlier Holdfast .schema 1.* start empty") as error:
+            SqliteStore(tmp_path)
+        assert not isinstance(error.value, StoreDamaged)
+        assert (tmp_path / FILE).read_bytes() == before
+
+    def test_a_bit_that_flips_on_the_disk_is_noticed_by_whoever_reads_the_row(
+        self, tmp_path: Path
+    ) -> None:
+        store = SqliteStore(tmp_path)
+        store.commit([Put("pay", b"1", b"PAY 100 to Ann"), Put("other", b"1", b"fine")])
+        store.close()
+        data = bytearray((tmp_path / FILE).read_bytes())
+        assert data.count(b"PAY 100") == 1
+        data[data.find(b"PAY 100") + 4] ^= 8
+        (tmp_path / FILE).write_bytes(data)
+        store = SqliteStore(tmp_path)
+        assert store.load("other") == [(b"1", b"fine")]
+        with pytest.raises(StoreDamaged, match=r"node\.sqlite is damaged.*table pay.* key 31"):
+            store.load("pay")
+        store.close()
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            "SET key = x'32' WHERE key = x'31'",
+            "SET tbl = 'u'",
+            "SET value = x'00'",
+            "SET value = x''",
+        ],
+    )
+    def test_a_row_in_the_place_of_another_or_cut_short_is_damaged(
+        self, tmp_path: Path, change: str
+    ) -> None:
+        store = SqliteStore(tmp_path)
+        store.commit([Put("t", b"1", b"value")])
+        store.close()
+        with opened(tmp_path) as db:
+            db.execute(f"UPDATE kv {change}")
+        store = SqliteStore(tmp_path)
+        with pytest.raises(StoreDamaged, match="not what was written"):
+            store.load("u" if "tbl" in change else "t")
+        store.close()
+
     def test_a_file_that_a_crash_left_empty_is_a_new_store(self, tmp_path: Path) -> None:
         (tmp_path / FILE).write_bytes(b"")
         SqliteStore(tmp_path).close()
@@ -426,6 +476,40 @@ class TestSqlite(DurableSuite):
         store.close()
         assert (tmp_path / FILE).stat().st_size < 2000 * (size + 50) * 1.15
 
+    @pytest.mark.parametrize("gone", ["directory", FILE, f"{FILE}-wal", "moved", "replaced"])
+    def test_a_commit_to_a_file_that_nobody_can_find_any_more_fails(
+        self, tmp_path: Path, gone: str
+    ) -> None:
+        home = tmp_path / "data"
+        store = SqliteStore(home)
+        store.commit([Put("t", b"k", b"v")])
+        if gone == "directory":
+            shutil.rmtree(home)
+        elif gone == "moved":
+            home.rename(tmp_path / "elsewhere")
+        elif gone == "replaced":
+            (home / FILE).rename(home / "old")
+            (home / FILE).write_bytes((home / "old").read_bytes())
+        else:
+            (home / gone).unlink()
+        for _ in range(2):
+            with pytest.raises(StoreError, match="removed, moved or replaced"):
+                store.commit([Put("t", b"l", b"w")])
+        store.close()
+
+    def test_a_store_that_is_opened_again_and_much_used_is_still_there(
+        self, tmp_path: Path
+    ) -> None:
+        """Checkpoints begin the write-ahead log anew; it stays the same file."""
+        for life in range(3):
+            store = SqliteStore(tmp_path)
+            for number in range(200):
+                store.commit([Put("t", bytes([life, number]), bytes(50_000))])
+            store.close()
+        store = SqliteStore(tmp_path)
+        assert len(store.load("t")) == 600
+        store.close()
+
     def test_a_message_says_what_to_do(self, tmp_path: Path) -> None:
         store = SqliteStore(tmp_path)
         with pytest.raises(StoreLocked, match=r"nothing was changed; stop .* data directory"):
@@ -449,9 +533,9 @@ class TestSqlite(DurableSuite):
         self, tmp_path: Path
     ) -> None:
         store = SqliteStore(tmp_path)
-        bad = Put("t", b"l", None)  # type: ignore[arg-type]  # on purpose
-        with pytest.raises(StoreError, match="NOT NULL"):
-            store.commit([Put("t", b"k", b"v"), bad])
+        store._db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 50)
+        with pytest.raises(StoreError, match="too big"):
+            store.commit([Put("t", b"k", b"v"), Put("t", b"l", bytes(100))])
         assert store.load("t") == []
         store.close()
 

@@ -8,11 +8,11 @@ from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from typer.core import TyperGroup
 
 from holdfast.cli.node import Where, control_socket
+from holdfast.cli.printing import terminal, words
 from holdfast.errors import MisuseError
 
 
@@ -58,16 +58,14 @@ def show(
         return
     if not groups:
         typer.echo("no replica of any group runs on this node")
-    console = Console()
+    console = terminal()
     for one in groups:
         _show(console, one)
 
 
 def _show(console: Console, group: dict[str, Any]) -> None:
-    state = f"[bold]{group['name']}[/]: this replica is {group['state']}"
-    if group.get("why"):
-        state += f" ({group['why']})"
-    console.print(state)
+    why = f" ({group['why']})" if group.get("why") else ""
+    console.print(words((group["name"], "bold"), f": this replica is {group['state']}{why}"))
     leader = group.get("leader") or "nobody"
     console.print(
         f"  leader {leader}, term {group['term']}, position {group['position']}, "
@@ -75,7 +73,7 @@ def _show(console: Console, group: dict[str, Any]) -> None:
     )
     console.print(f"  digest {group['digest']}, memory {group['memory']}")
     if group.get("no_state"):
-        console.print(f"  [red]gives no state:[/] {escape(group['no_state'])}")
+        console.print(words("  ", ("gives no state:", "red"), f" {group['no_state']}"))
     for title, table in (("members", _members(group)), ("streams", _streams(group))):
         if table.row_count:
             console.print(f"  {title}")
@@ -123,9 +121,9 @@ def _show_losses(console: Console, group: dict[str, Any]) -> None:
     console.print(f"  lost messages since it started: {counts}")
     for row in group.get("ignoring", []):
         left = f", {row['left']} more" if row["left"] else ""
-        console.print(f"  ignores (criterion {row['id']}): {row['what']}{left}", markup=False)
+        console.print(f"  ignores (criterion {row['id']}): {row['what']}{left}")
     for decision in list(group.get("decisions", []))[-DECISIONS_SHOWN:]:
-        console.print(f"  decided: {_said(decision)}", markup=False)
+        console.print(f"  decided: {_said(decision)}")
 
 
 def _said(decision: dict[str, Any]) -> str:

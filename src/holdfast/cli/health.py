@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from holdfast.cli.node import Where, control_socket
+from holdfast.cli.printing import terminal, words
 from holdfast.errors import MisuseError
 
 app = typer.Typer(no_args_is_help=True, help="What every path carries, what is wrong, and why.")
@@ -32,7 +33,7 @@ def _show(answer: Any, as_json: bool, draw: Callable[[Console], None]) -> None:
     if as_json:
         typer.echo(json.dumps(answer))
     else:
-        draw(Console())
+        draw(terminal())
 
 
 @app.command("table")
@@ -86,10 +87,13 @@ def incidents(where: Where, as_json: AsJson = False) -> None:
             repeats = f", {incident['count']} times" if incident["count"] > 1 else ""
             style = "red" if incident["error_class"] == "dead" else "yellow"
             console.print(
-                f"[{style}]{incident['error_class']}[/] since {incident['since_s']:.0f} s{repeats}: ",
+                words(
+                    (incident["error_class"], style),
+                    f" since {incident['since_s']:.0f} s{repeats}: ",
+                ),
                 end="",
             )
-            console.print(incident["text"], markup=False, highlight=False)
+            console.print(incident["text"], highlight=False)
 
     _show(found, as_json, draw)
 
@@ -187,9 +191,9 @@ def explain(
                 f"{end['member']}/{end['adapter']}" for end in (path["sender"], path["listener"])
             ]
             style = {"sound": "green", "dead": "red"}.get(path["state"], "yellow")
-            console.print(f"{ends[0]} -> {ends[1]}: [{style}]{path['state']}[/]")
+            console.print(words(f"{ends[0]} -> {ends[1]}: ", (path["state"], style)))
             for line in (*path["findings"], *path["kinds"]):
-                console.print(f"  {line}", markup=False, highlight=False)
+                console.print(f"  {line}", highlight=False)
             for error_class, at_ns in path["last_errors"]:
                 at = datetime.fromtimestamp(at_ns / 1e9).astimezone()
                 console.print(f"  last {error_class} error: {at:%Y-%m-%d %H:%M:%S}")
@@ -215,7 +219,7 @@ def history(
             console.print("nothing")
         for entry in entries:
             at = datetime.fromisoformat(entry["at"]).astimezone()
-            console.print(f"{at:%Y-%m-%d %H:%M:%S} {entry['text']}", markup=False, highlight=False)
+            console.print(f"{at:%Y-%m-%d %H:%M:%S} {entry['text']}", highlight=False)
 
     _show(entries, as_json, draw)
 
@@ -232,7 +236,7 @@ def reset(
     """Clear the history of a path after a repair, so that traffic that asks for a clean path may use it again."""
     paths = _ask(where, "reset", sender=sender, listener=listener, by=by, note=note)["reset"]
     text = "\n".join(f"reset: {path}" for path in paths)
-    _show(paths, as_json, lambda console: console.print(text, markup=False, highlight=False))
+    _show(paths, as_json, lambda console: console.print(text, highlight=False))
 
 
 @app.command("tune")
@@ -272,7 +276,7 @@ def watch(
         "size_below": size_below,
     }
     answer = _ask(where, "watch", **fields)
-    console, seen = Console(), 0
+    console, seen = terminal(), 0
     while True:
         for news in answer["news"]:
             seen += news["kind"] == "change"
@@ -283,7 +287,7 @@ def watch(
                     console.print("too slow: some changes were left out; this is how it stands")
                 console.print(_paths(news["paths"]))
             else:
-                console.print(_change(news), markup=False, highlight=False)
+                console.print(_change(news), highlight=False)
             if changes and seen >= changes:
                 return
         answer = _ask(where, "watch", watcher=answer["watcher"])

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from holdfast.cli.printing import terminal, words
 from holdfast.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -105,19 +105,26 @@ def status(
     if as_json:
         typer.echo(json.dumps(answer))
         return
-    console = Console()
+    console = terminal()
     node = answer["node"]
     console.print(
-        f"[bold]{node['name']}[/] of domain {node['domain']}, incarnation {node['incarnation']}, "
-        f"up {node['uptime_s']:.0f} s, security {node['security']}"
+        words(
+            (node["name"], "bold"),
+            f" of domain {node['domain']}, incarnation {node['incarnation']}, "
+            f"up {node['uptime_s']:.0f} s, security {node['security']}",
+        )
     )
     console.print(_members(answer))
     console.print(_paths(answer))
     console.print(_traffic(answer))
     for group in answer["groups"]:
         console.print(
-            f"group [bold]{group['name']}[/]: {group['state']}, leader {group.get('leader')}, "
-            f"term {group.get('term')}, position {group.get('position')}"
+            words(
+                "group ",
+                (group["name"], "bold"),
+                f": {group['state']}, leader {group.get('leader')}, "
+                f"term {group.get('term')}, position {group.get('position')}",
+            )
         )
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from holdfast.cli.node import control_socket
+from holdfast.cli.printing import terminal
 from holdfast.errors import MisuseError
 
 _POLL_S: Final = 0.2
@@ -100,8 +101,8 @@ def _run(socket: Path, request: dict[str, Any]) -> dict[str, Any]:
     from holdfast.runtime.control import ask
 
     run = ask(socket, {"do": "stress", **request})["run"]
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=terminal(errors=True), transient=True) as progress:
         tasks: dict[str, Any] = {}
         while True:
             report = ask(socket, {"do": "stress_report", "run": run})
@@ -134,11 +135,11 @@ def _is_sound(pair: dict[str, Any]) -> bool:
 
 def _show(report: dict[str, Any]) -> None:
     """One table for each direction: a row for each pair of adapters and kind, a column for each size."""
-    console = Console()
+    console = terminal()
     for pair in report["pairs"]:
         title = f"{pair['sender']} -> {pair['listener']}"
         if pair["failure"]:
-            console.print(f"[red]{title}: {pair['failure']}[/]")
+            console.print(f"{title}: {pair['failure']}", style="red")
         if pair["cells"]:
             console.print(_matrix(title, pair["cells"]))
     console.print(
@@ -159,17 +160,17 @@ def _matrix(title: str, cells: list[Cell]) -> Table:
     return table
 
 
-def _mark(cells: list[Cell]) -> str:
+def _mark(cells: list[Cell]) -> Text:
     """What one size comes to, over all fills."""
     if not cells:
-        return ""
+        return Text()
     tried = [cell for cell in cells if cell["sent"]]
     bad = [cell for cell in tried if cell["heard"] < cell["sent"]]
     if not tried:
-        return "[dim]not tried[/]"
+        return Text("not tried", "dim")
     if not bad:
-        return "[green]ok[/]"
+        return Text("ok", "green")
     if all(cell["heard"] == 0 for cell in tried):
-        return "[red]no[/]"
+        return Text("no", "red")
     parts = [f"{cell['pattern'] or '-'} {100 * cell['heard'] // cell['sent']}%" for cell in bad]
-    return f"[yellow]{', '.join(parts)}[/]"
+    return Text(", ".join(parts), "yellow")

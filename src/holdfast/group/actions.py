@@ -27,6 +27,29 @@ Else = Literal["ask", "drop", "suspend"]
 By = Literal["source", "stream", "topic", "priority"]
 
 BY: Final[tuple[By, ...]] = ("source", "stream", "topic", "priority")
+STEPS: Final[tuple[Step, ...]] = ("drop", "recover", "suspend")
+ELSES: Final[tuple[Else, ...]] = ("ask", "drop", "suspend")
+SECONDS_MAX: Final = 3_000_000_000
+"""About a century: more is a mistake, and would not fit where times are written down."""
+COUNT_MAX: Final = 1 << 60
+
+
+def nanos(seconds: float, what: str) -> Nanos:
+    """A time as people say it. Only 0 is 0: that means something else."""
+    if not 0 <= seconds <= SECONDS_MAX:  # Nor does it hold of what is no number.
+        raise ConfigError(f"{what} is {seconds} s: it is 0 to {SECONDS_MAX}")
+    return max(1, int(seconds * SECOND)) if seconds else 0
+
+
+def _check_number(value: int, most: int, what: str) -> None:
+    """Followers take only what they can read back as it was meant: a plain integer in its bounds."""
+    if type(value) is not int or not 0 <= value <= most:
+        raise ConfigError(f"{what} is {value!r}: it is a whole number from 0 to {most}")
+
+
+def _check_ignore(value: Ignore | None) -> None:
+    if value is not None and type(value) is not Ignore:
+        raise ConfigError(f"what is ignored is {value!r}: it is an Ignore, or None")
 
 
 class Ignore(msgspec.Struct, frozen=True):
@@ -38,15 +61,23 @@ class Ignore(msgspec.Struct, frozen=True):
     count: int = 0
     resync: bool = False
 
+    def __post_init__(self) -> None:
+        if type(self.by) is not tuple:
+            raise ConfigError(f"ignore by {self.by!r}: it is a tuple of {', '.join(BY)}")
+        for name in self.by:
+            if name not in BY:
+                raise ConfigError(f"ignore by {name!r}: it is one or more of {', '.join(BY)}")
+        if not self.by:
+            raise ConfigError(f"ignore by nothing: name one or more of {', '.join(BY)}")
+        _check_number(self.for_ns, SECONDS_MAX * SECOND, "the time to ignore")
+        _check_number(self.count, COUNT_MAX, "the count to ignore")
+        if type(self.resync) is not bool:
+            raise ConfigError(f"ignore until a resync is {self.resync!r}: it is True or False")
+
     @staticmethod
     def like(by: tuple[By, ...], seconds: float, count: int, resync: bool) -> Ignore:
         """As people say it."""
-        for name in by:
-            if name not in BY:
-                raise ConfigError(f"ignore by {name!r}: it is one or more of {', '.join(BY)}")
-        if not by:
-            raise ConfigError(f"ignore by nothing: name one or more of {', '.join(BY)}")
-        return Ignore(tuple(by), int(seconds * SECOND), count, resync)
+        return Ignore(tuple(by), nanos(seconds, "the time to ignore"), count, resync)
 
     def text(self) -> str:
         ends = []
@@ -72,6 +103,15 @@ class Action(msgspec.Struct, frozen=True):
     failing_ignore: Ignore | None = None
     """What is ignored once recovery has failed."""
 
+    def __post_init__(self) -> None:
+        if self.do not in STEPS or self.failing not in ELSES:
+            raise ConfigError(
+                f"{self.do!r} else {self.failing!r} is no action: one of {', '.join(STEPS)}, else {', '.join(ELSES)}"
+            )
+        _check_number(self.limit_ns, SECONDS_MAX * SECOND, "the time for recovery")
+        _check_ignore(self.ignore)
+        _check_ignore(self.failing_ignore)
+
     def otherwise(self, other: Action) -> Action:
         """What to do with what cannot be recovered."""
         if self.do != "recover" or other.do == "recover":
@@ -80,7 +120,7 @@ class Action(msgspec.Struct, frozen=True):
 
     def within(self, seconds: float) -> Action:
         """Give recovery this long."""
-        return msgspec.structs.replace(self, limit_ns=int(seconds * SECOND))
+        return msgspec.structs.replace(self, limit_ns=nanos(seconds, "the time for recovery"))
 
     def and_ignore(
         self,

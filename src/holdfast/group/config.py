@@ -167,6 +167,12 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(
                 f"group {self.name}: {self.priorities} priorities, at most {LEVELS_MAX}"
             )
+        for rule in self.policy:
+            if rule.priority is not None and rule.priority >= self.priorities:
+                raise ConfigError(
+                    f"group {self.name}: a rule about lost messages has priority {rule.priority}, no message has it: "
+                    f"there are 0 to {self.priorities - 1} (`priorities`)"
+                )
         for field in msgspec.structs.fields(self):
             value = getattr(self, field.name)
             if field.type is int and value <= 0 and field.name not in MAY_BE_ZERO:

@@ -145,10 +145,13 @@ def _judge(
     about, place = piece.about, number - piece.start
     priority, topic = priority_at(about, place, levels), topic_at(about, place)
     resync = about is not None and place in about.resyncs
-    resumed = []
+    resumed: tuple[int, ...] = ()
+    if resync:  # It ends what it ends also where another criterion ignores it.
+        resumed = tuple(
+            id_ for id_, (it, _) in active.items() if it.resync and it.lost_by == stream.source
+        )
     for id_, (criterion, left) in active.items():
-        if resync and criterion.resync and criterion.lost_by == stream.source:
-            resumed.append(id_)
+        if id_ in resumed:
             continue
         if not criterion.fits_stream(stream) or not criterion.fits(priority, topic):
             continue
@@ -157,13 +160,13 @@ def _judge(
         used = run.last - run.first + 1 if run is not None and run.criterion == id_ else 0
         if left and used >= left:
             continue
-        return Run(number, number, id_)
+        return Run(number, number, id_, resumed)
     request = next((it for at, it in about.requests if at == place), b"") if about else b""
     before = run.requests if run is not None else ()
     if request and (request in known or any(request == it for _, it in before)):
-        return Run(number, number, 0, tuple(resumed), repeat=True)
+        return Run(number, number, 0, resumed, repeat=True)
     requests = ((number, request),) if request else ()
-    return Run(number, number, 0, tuple(resumed), False, requests)
+    return Run(number, number, 0, resumed, False, requests)
 
 
 def covering(

@@ -133,7 +133,7 @@ class Delivery:
         """The application has processed everything up to `index`, and has said `outputs` on the way."""
         if index > self.at.index:
             return
-        self.kept.take(outputs, self.at.rulings.watermarks)
+        self.kept.take(outputs, self.at.rulings)
         while self._out and self._out[0][0] <= index:
             self.outstanding -= self._out.popleft()[1]
         self._settle()
@@ -168,7 +168,7 @@ class Delivery:
 
     def restart(self, at: Cursor, digest: int, outputs: tuple[Output, ...] = ()) -> None:
         """Go on after a state that was put in."""
-        self.kept.restart(outputs, at.rulings.watermarks)
+        self.kept.restart(outputs, at.rulings)
         self.at = at.copy()
         self.digest = digest
         self._out.clear()

@@ -15,6 +15,8 @@ from holdfast.wire.frames import Entry, StreamId
 NAMES_MAX: Final = 128
 """Replicas, and names of removed ones, that a view has at most."""
 VOTERS_MAX: Final = 9
+EVERYBODY: Final = ""
+"""In place of a destination: whoever was meant by outputs up to this one has them. Nobody else has so short a name."""
 
 # -- who is in the group (VIEW) ----------------------------------------------------------------------------------
 
@@ -150,7 +152,7 @@ class Decided(Data, frozen=True, array_like=True):
 
 
 class Marked(Data, frozen=True, array_like=True):
-    """OUTPUTS: a destination has every output up to this one."""
+    """OUTPUTS: a destination has every output up to this one, or `EVERYBODY` has."""
 
     destination: str
     position: int

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from struct import Struct
+from struct import error as StructError  # noqa: N812  # it is a class
 from typing import Final
 
 import msgspec
@@ -289,14 +290,14 @@ class Journal:
         return image
 
     def _load_message(self, key: bytes, value: bytes) -> None:
-        source, incarnation, number, first = _STREAM.unpack(key)
-        count, created_ns, size = _BLOCK.unpack_from(value)
-        stream = StreamId(source, incarnation, number)
-        start = _BLOCK.size + size
         try:
+            source, incarnation, number, first = _STREAM.unpack(key)
+            count, created_ns, size = _BLOCK.unpack_from(value)
+            start = _BLOCK.size + size
             about = _about.decode(value[_BLOCK.size : start])
-        except (msgspec.DecodeError, ValueError) as error:
+        except (msgspec.DecodeError, ValueError, StructError) as error:
             raise self._broken(str(error)) from None
+        stream = StreamId(source, incarnation, number)
         block = memoryview(value)[start:]
         frame = Payload(self._core.config.name, stream, first, count, created_ns, block, about)
         if not is_sound_payload(frame):
@@ -312,14 +313,15 @@ class Journal:
     def _load_entries(self, stored: Mapping[str, Rows]) -> list[Entry]:
         entries: list[Entry] = []
         for key, value in stored.get(self._log_table, []):
-            (first,) = _INDEX.unpack(key)
+            try:
+                (first,) = _INDEX.unpack(key)
+                written = _entries.decode(value)
+            except (msgspec.DecodeError, ValueError, StructError) as error:
+                raise self._broken(str(error)) from None
             self._rows.append(first)
             while entries and entries[-1].index >= first:
                 entries.pop()
-            try:
-                entries.extend(_entries.decode(value))
-            except (msgspec.DecodeError, ValueError) as error:
-                raise self._broken(str(error)) from None
+            entries.extend(written)
         return entries
 
     def _broken(self, why: str) -> StoreError:

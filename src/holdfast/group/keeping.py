@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
+from holdfast.group.entries import EVERYBODY
 from holdfast.group.ports import Output
+from holdfast.group.rulings import Id, Rulings
 
-Id = tuple[int, int]
-"""(position, k): which output of a group."""
-NOTHING: Final[Id] = (0, -1)
-"""Before the first output there can be."""
 OVERHEAD: Final = 64
 """Counted for each output besides its bytes."""
 
@@ -40,17 +38,21 @@ class Kept:
         )
         return f"{name} does not take its outputs, and no more of them are kept"
 
-    def take(self, outputs: Iterable[Output], watermarks: Mapping[str, Id]) -> None:
+    def take(self, outputs: Iterable[Output], rulings: Rulings) -> None:
         """The application has said these. What is known to have arrived is not kept: another replica was faster."""
         for output in outputs:
             id_ = (output.position, output.k)
-            if id_ > watermarks.get(output.destination, NOTHING):
+            if id_ > rulings.arrived(output.destination):
                 queue = self.queues.setdefault(output.destination, deque())
                 queue.append((id_, output.payload))
                 self.bytes += len(output.payload) + OVERHEAD
 
     def mark(self, destination: str, upto: Id) -> None:
-        """It is decided that the destination has everything up to `upto`."""
+        """It is decided that the destination, or everybody, has everything up to `upto`."""
+        for name in list(self.queues) if destination == EVERYBODY else (destination,):
+            self._drop(name, upto)
+
+    def _drop(self, destination: str, upto: Id) -> None:
         queue = self.queues.get(destination)
         while queue and queue[0][0] <= upto:
             self.bytes -= len(queue.popleft()[1]) + OVERHEAD
@@ -66,8 +68,8 @@ class Kept:
             if id_[0] < position
         )
 
-    def restart(self, outputs: Iterable[Output], watermarks: Mapping[str, Id]) -> None:
+    def restart(self, outputs: Iterable[Output], rulings: Rulings) -> None:
         """Go on after a state that was put in."""
         self.queues.clear()
         self.bytes = 0
-        self.take(outputs, watermarks)
+        self.take(outputs, rulings)

@@ -34,7 +34,8 @@ class Order:
         self._streams = streams
         self._term = 0
         self._ahead_ns = 0
-        """What is added to this node's clock, so that log time goes on from where the last leader's clock was."""
+        """What is added to this node's clock, or taken from it, so that log time goes on from the last stamp of the
+        leader before: its machine has been up for longer, or shorter."""
         self._ready: dict[StreamId, None] = {}
         self.verdicts: dict[StreamId, dict[bytes, RangeSet]] = {}
         """What was decided about numbers that the order has not come to yet: by what their `SKIP` is to say."""
@@ -42,7 +43,7 @@ class Order:
     def begin(self, term: int, now: Nanos, out: Outbox) -> None:
         """A term begins. Its first entry is what commits everything that earlier terms left behind."""
         self._term = term
-        self._ahead_ns = max(0, self._log.tail.log_ns - now)
+        self._ahead_ns = self._log.tail.log_ns - now
         self._ready = dict.fromkeys(self._streams.streams)
         self.verdicts.clear()
         self._append(Kind.TERM, None, 0, 0, "", now, out)

@@ -14,12 +14,13 @@ from typing import Final
 
 from holdfast.group.config import SINK, replica_unit
 from holdfast.group.core import Core
-from holdfast.group.entries import Marked, encode_data
-from holdfast.group.keeping import NOTHING, Id, Kept
+from holdfast.group.entries import EVERYBODY, Marked, encode_data
+from holdfast.group.keeping import Kept
 from holdfast.group.log import Kind
 from holdfast.group.order import Order
 from holdfast.group.peers import post
 from holdfast.group.ports import Output, SendOutputs, StopOutputs
+from holdfast.group.rulings import DESTINATIONS_MAX, NOTHING, Id
 from holdfast.links.ports import Received
 from holdfast.machine import Outbox
 from holdfast.types import NEVER, Nanos, NodeId
@@ -81,14 +82,16 @@ class Emitter:
         self._arrived[destination] = max(upto, self._arrived.get(destination, NOTHING))
 
     def _watermark(self, destination: str) -> Id:
-        return self._core.log.tail.rulings.watermarks.get(destination, NOTHING)
+        return self._core.log.tail.rulings.arrived(destination)
 
     def settle(self, now: Nanos, out: Outbox) -> None:
         if self._core.delivery.suspended:
             return
-        if self._arrived and now >= self._said_ns + self._core.config.free_period_ns:
-            self._said_ns = now
-            self._order_arrivals(now, out)
+        if now >= self._said_ns + self._core.config.free_period_ns:
+            if self._arrived:
+                self._said_ns = now
+                self._order_arrivals(now, out)
+            self._order_floor(now, out)
         for destination, queue in self._kept.queues.items():
             if queue and queue[-1][0] > self._sent.get(destination, NOTHING):
                 self._send(destination, queue, now, out)
@@ -104,6 +107,25 @@ class Emitter:
                 self._order.append(Kind.OUTPUTS, None, 0, 0, data, now, out)
             else:
                 del self._arrived[destination]
+
+    def _order_floor(self, now: Nanos, out: Outbox) -> None:
+        """With many destinations, say of all of them at once up to where everything has arrived. Otherwise those that
+        are forgotten because there are too many would never be heard of by a replica whose application is behind."""
+        log, applied = self._core.log, self._core.delivery.applied
+        few = len(log.tail.rulings.watermarks) <= DESTINATIONS_MAX // 2
+        if few or applied < log.ground.index:
+            return
+        # What our application has not come to, and the first that is kept of what it said, may not have arrived.
+        position = log.entry(applied + 1).position if applied < log.last else log.tail.position
+        firsts = [queue[0][0][0] for queue in self._kept.queues.values() if queue]
+        upto = (min(position, *firsts) if firsts else position, -1)
+        if upto > log.tail.rulings.floor:
+            self._said_ns = now
+            data = encode_data(Marked(EVERYBODY, *upto))
+            self._order.append(Kind.OUTPUTS, None, 0, 0, data, now, out)
+            queues = self._kept.queues
+            self._sent = {to: id_ for to, id_ in self._sent.items() if to in queues}
+            self._retry_ns = {to: ns for to, ns in self._retry_ns.items() if to in queues}
 
     def _send(
         self, destination: str, queue: deque[tuple[Id, bytes]], now: Nanos, out: Outbox
@@ -145,7 +167,9 @@ class Emitter:
     ) -> None:
         core = self._core
         if not destination.startswith(NODE):
-            outputs = tuple(Output(id_[0], id_[1], destination, payload) for id_, payload in batch)
+            outputs = tuple(
+                Output(*id_, destination, payload, core.history) for id_, payload in batch
+            )
             out.effect(SendOutputs(replica_unit(core.config.name), destination, outputs))
             self._handed_out = True
             return

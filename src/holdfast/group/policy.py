@@ -11,9 +11,8 @@ from typing import Final, Literal
 import msgspec
 
 from holdfast.errors import ConfigError
-from holdfast.group.actions import Action, By, Ignore, parse_action
+from holdfast.group.actions import Action, By, Ignore, nanos, parse_action
 from holdfast.group.loss import LossInfo
-from holdfast.types import SECOND, Nanos
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,6 +51,14 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         action = self.meant()
+        nanos(self.age_min_s or 0, "age_min_s")
+        for name, value, least in (
+            ("priority", self.priority, 0),
+            ("count_max", self.count_max, 1),
+            ("attempt_min", self.attempt_min, 1),
+        ):
+            if value is not None and value < least:
+                raise ConfigError(f"{name} of a rule is {value}: it is at least {least}")
         if not self.at_once:
             return
         if self.attempt_min is not None or self.recoverable is not None:
@@ -69,7 +76,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         resync = self.ignore_until == "resync"
         ignore = Ignore.like(self.ignore_by, self.ignore_s, self.ignore_count, resync)
         action = parse_action(self.action, ignore)
-        return action.within(self.within_s) if self.within_s else action
+        return action.within(self.within_s)
 
     def matches(self, info: LossInfo) -> bool:
         """Whether every condition holds, for certain."""
@@ -80,16 +87,14 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             and (self.topic is None or topics == (self.topic,))
             and (self.source is None or info.transport.source == self.source)
             and (self.count_max is None or info.count <= self.count_max)
-            and (self.age_min_s is None or info.age.youngest_ns >= _nanos(self.age_min_s))
+            and (
+                self.age_min_s is None or info.age.youngest_ns >= nanos(self.age_min_s, "age_min_s")
+            )
             and (self.source_gone is None or info.transport.source_gone == self.source_gone)
             and (self.alone is None or info.cluster.alone == self.alone)
             and (self.recoverable is None or info.recovery.possible == self.recoverable)
             and (self.attempt_min is None or info.attempt >= self.attempt_min)
         )
-
-
-def _nanos(seconds: float) -> Nanos:
-    return int(seconds * SECOND)
 
 
 DEFAULT: Final = (

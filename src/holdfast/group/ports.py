@@ -36,13 +36,17 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
 
 
 class Output(msgspec.Struct, frozen=True, gc=False):
-    """Something that the application says to the outside: known by its group, `position` and `k`, whoever sends it."""
+    """Something that the application says to the outside: known by its group, `history`, `position` and `k`, whoever
+    sends it."""
 
     position: int
     """Of the first message of the batch that it came from."""
     k: int
     destination: str
     payload: bytes
+    history: int = 0
+    """Which founding of the group sends it: one that begins anew, or goes on after `recover`, is another, and says
+    other things under the same positions. Known where it arrives; 0 in the application that says it."""
 
 
 class Context:
@@ -55,7 +59,7 @@ class Context:
     ) -> None:
         self.group = group
         self.log_ns = log_ns
-        """Time as the leader stamped it; never goes back."""
+        """Time as the leader stamped it: never goes back, counts on across leaders, is not the time of day."""
         self.position = position
         self.outputs = outputs
         self._random: Random | None = None

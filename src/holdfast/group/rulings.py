@@ -11,13 +11,27 @@ from typing import Final
 import msgspec
 
 from holdfast.group.criteria import Criterion, is_sound_criterion
-from holdfast.group.entries import Ignoring, Marked, Ordered, Resumed, Skipped, decode_data
+from holdfast.group.entries import (
+    EVERYBODY,
+    Ignoring,
+    Marked,
+    Ordered,
+    Resumed,
+    Skipped,
+    decode_data,
+)
 from holdfast.wire.frames import Entry
 
 REQUESTS_KEPT: Final = 8192
 """So many request ids are remembered; an older request that is sent again is a new message."""
 DESTINATIONS_MAX: Final = 1024
+"""Of so many destinations it is remembered one by one what they have."""
 ORDER, SKIP, IGNORE, RESUME, OUTPUTS = 1, 3, 7, 8, 9
+
+Id = tuple[int, int]
+"""(position, k): which output of a group."""
+NOTHING: Final[Id] = (0, -1)
+"""Before the first output there can be."""
 
 
 class RulingsImage(msgspec.Struct, frozen=True, array_like=True):
@@ -26,6 +40,7 @@ class RulingsImage(msgspec.Struct, frozen=True, array_like=True):
     criteria: tuple[tuple[int, Criterion, int], ...] = ()
     requests: tuple[tuple[bytes, int], ...] = ()
     watermarks: tuple[tuple[str, int, int], ...] = ()
+    floor: Id = NOTHING
 
     def is_sound(self) -> bool:
         return (
@@ -38,22 +53,29 @@ class RulingsImage(msgspec.Struct, frozen=True, array_like=True):
 class Rulings:
     """Changes with each entry that it is shown, and in no other way."""
 
-    __slots__ = ("criteria", "requests", "watermarks")
+    __slots__ = ("criteria", "floor", "requests", "watermarks")
 
     def __init__(self) -> None:
         self.criteria: dict[int, tuple[Criterion, int]] = {}
         """By id: the criterion, and how many messages it still takes (0: any number)."""
         self.requests: dict[bytes, int] = {}
         """Request ids that were delivered, oldest first, and the index of their entry."""
-        self.watermarks: dict[str, tuple[int, int]] = {}
-        """Per destination: the last output (position, k) that it is known to have."""
+        self.watermarks: dict[str, Id] = {}
+        """Per destination: the last output that it is known to have, where that is above the floor."""
+        self.floor = NOTHING
+        """Everything up to here has arrived, wherever it went."""
 
     def copy(self) -> Rulings:
         other = Rulings()
         other.criteria = dict(self.criteria)
         other.requests = dict(self.requests)
         other.watermarks = dict(self.watermarks)
+        other.floor = self.floor
         return other
+
+    def arrived(self, destination: str) -> Id:
+        """The destination has every output up to this one."""
+        return max(self.floor, self.watermarks.get(destination, NOTHING))
 
     def advance(self, entry: Entry) -> None:
         """Take one sound entry into account."""
@@ -81,8 +103,13 @@ class Rulings:
             self.criteria[criterion] = (held[0], held[1] - count or -1)
 
     def _mark(self, data: Marked) -> None:
-        before = self.watermarks.pop(data.destination, (0, 0))
-        self.watermarks[data.destination] = max(before, (data.position, data.k))
+        upto = (data.position, data.k)
+        if data.destination == EVERYBODY:
+            self.floor = max(self.floor, upto)
+            self.watermarks = {to: at for to, at in self.watermarks.items() if at > self.floor}
+            return
+        before = self.watermarks.pop(data.destination, NOTHING)
+        self.watermarks[data.destination] = max(before, upto)
         while len(self.watermarks) > DESTINATIONS_MAX:
             del self.watermarks[next(iter(self.watermarks))]
 
@@ -91,6 +118,7 @@ class Rulings:
             tuple((id_, criterion, left) for id_, (criterion, left) in self.criteria.items()),
             tuple(self.requests.items()),
             tuple((name, position, k) for name, (position, k) in self.watermarks.items()),
+            self.floor,
         )
 
     @staticmethod
@@ -99,4 +127,5 @@ class Rulings:
         made.criteria = {id_: (criterion, left) for id_, criterion, left in image.criteria}
         made.requests = dict(image.requests)
         made.watermarks = {name: (position, k) for name, position, k in image.watermarks}
+        made.floor = image.floor
         return made

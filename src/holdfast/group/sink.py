@@ -98,7 +98,7 @@ class SinkMachine(Machine):
         new: tuple[Output, ...] = ()
         if frame.after <= have:
             new = tuple(
-                Output(position, k, "", payload)
+                Output(position, k, "", payload, frame.history)
                 for position, k, payload in frame.items
                 if (position, k) > have
             )

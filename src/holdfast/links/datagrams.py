@@ -27,7 +27,7 @@ BATCH_HEAD: Final = 24
 
 
 MESSAGE_MAX: Final = STREAM_PACKET_MAX - 256
-"""The largest datagram of an application; a stream takes it in one packet."""
+"""The largest datagram of an application, and the largest frame; a stream takes it in one packet."""
 
 
 class DatagramLane(Lane):
@@ -82,7 +82,7 @@ class DatagramsOut:
         """An encoded frame."""
         lane = self._lane(cls)
         size = len(part)
-        if size > STREAM_PACKET_MAX or self.waiting[cls] + size > BOUNDS[cls]:
+        if size > MESSAGE_MAX or self.waiting[cls] + size > BOUNDS[cls]:
             self.dropped += 1
             return
         lane.put([part], size, size)

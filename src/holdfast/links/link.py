@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final
 from holdfast.links.agreement import Agreement
 from holdfast.links.cipher import Cipher
 from holdfast.links.config import Self
+from holdfast.links.datagrams import MESSAGE_MAX
 from holdfast.links.flow import FlowState
 from holdfast.links.inlet import ACK_EARLY, Inlet, Route
 from holdfast.links.lanes import Placed
@@ -99,6 +100,8 @@ class LinkMachine(Machine):
         self.flows = agreement.flows
         self._outlet = Outlet(self.peer, self.flows, self._cipher, me.timing, self._moved)
         self._inlet = Inlet(self.peer, routes)
+        self._large: dict[int, None] = {}
+        """Classes of which a frame that is too large for a packet is on its way by channel."""
         self._deep: dict[str, int] = {}
         """What was last said of long queues."""
         self._deep_at: Nanos = 0
@@ -210,10 +213,24 @@ class LinkMachine(Machine):
         else:
             self._outlet.raw(item, out)
 
-    def _send_datagrams(self, _now: Nanos, item: SendDatagrams, _out: Outbox) -> None:
-        if self._agreement.up_since is not None:
-            for part in item.frames:
+    def _send_datagrams(self, now: Nanos, item: SendDatagrams, out: Outbox) -> None:
+        if self._agreement.up_since is None:
+            return
+        for part in item.frames:
+            if self._goes_in_pieces(item.cls, len(part)):
+                self._send_channel(now, SendChannel(item.cls, [part]), out)
+            else:
                 self._outlet.datagrams.frame(item.cls, part)
+
+    def _goes_in_pieces(self, cls: int, size: int) -> bool:
+        """No packet holds it, so it goes by channel; or it would overtake one that did, and late looks like lost."""
+        if size > MESSAGE_MAX:
+            self._large[cls] = None
+        elif cls in self._large:
+            channel = self._outlet.channels.get(cls)
+            if channel is None or not channel.is_busy:
+                del self._large[cls]
+        return cls in self._large
 
     def _send_frame(self, item: SendFrame, out: Outbox) -> None:
         if item.flow is None:

@@ -147,7 +147,8 @@ class SendFrame(msgspec.Struct, frozen=True, gc=False):
 
 
 class SendDatagrams(msgspec.Struct, frozen=True, gc=False):
-    """Frames that are encoded already, as datagrams: each may be lost. The same bytes may go to many peers."""
+    """Frames that are encoded already, as datagrams: each may be lost. The same bytes may go to many peers. One that is
+    too large for any packet goes by the channel of the class."""
 
     cls: int
     frames: list[bytes]

@@ -2,18 +2,22 @@
 
 `commit` is one transaction and one disk sync, however many writes it has. The lock is SQLite's own lock on the file,
 held from opening to closing: the operating system frees it when the process ends, in whatever way it ends.
+
+SQLite checks the form of its file, not what is in it. So each value has a checksum behind it, over its table, its key
+and itself: a row that a disk changed is refused when it is read.
 """
 
 from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Final
 
 from msgspec.structs import astuple
+from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
 from holdfast.errors import StoreDamaged, StoreError, StoreFull, StoreLocked
 from holdfast.machine import Erase, Put, Write
@@ -21,7 +25,10 @@ from holdfast.stores.failure import refuse_after
 from holdfast.stores.files import make_directory, sync_directory
 
 FILE: Final = "node.sqlite"
-SCHEMA: Final = 1
+SCHEMA: Final = 2
+"""1 had no checksums."""
+CHECK_BYTES: Final = 8
+"""Of the checksum behind each value."""
 APPLICATION_ID: Final = 0x486F6C64
 """`Hold`, in the header of the file: tells our files from other people's."""
 PAGE_BYTES: Final = 16384
@@ -44,6 +51,10 @@ class SqliteStore:
         self.path = directory / FILE
         self._failure: StoreError | None = None
         self._closed = False
+        whole = self.path.absolute()
+        self._names = (whole, whole.with_name(f"{FILE}-wal"))
+        self._opened: tuple[tuple[int, int] | None, ...] = ()
+        """Which files were there when it was opened."""
         try:
             make_directory(directory)
         except OSError as error:
@@ -69,9 +80,10 @@ class SqliteStore:
     def load(self, table: str) -> list[tuple[bytes, bytes]]:
         self._check_open()
         try:
-            return self._db.execute(_LOAD, (table,)).fetchall()
+            rows = self._db.execute(_LOAD, (table,)).fetchall()
         except sqlite3.Error as error:
             raise explain(error, self.path) from error
+        return [(key, self._checked(table, key, value)) for key, value in rows]
 
     def commit(self, writes: Sequence[Write]) -> None:
         self._check_open()
@@ -82,12 +94,18 @@ class SqliteStore:
         try:
             db.execute("BEGIN IMMEDIATE")
             for kind, run in groupby(writes, type):
-                db.executemany(_STATEMENTS[kind], map(astuple, run))
+                rows = map(astuple, run)
+                db.executemany(_STATEMENTS[kind], _sealed(rows) if kind is Put else rows)
             db.execute("COMMIT")
+            # After it: what is reported as durable was in the directory when it was written.
+            self._check_there()
         except sqlite3.Error as error:
             self._failure = explain(error, self.path)
             self._roll_back()
             raise self._failure from error
+        except StoreError as error:
+            self._failure = error
+            raise
         except BaseException as error:
             self._failure = StoreError(f"store {self.path}: a commit was broken off ({error!r})")
             self._roll_back()
@@ -103,6 +121,30 @@ class SqliteStore:
     def _check_open(self) -> None:
         if self._closed:
             raise StoreError(f"store {self.path} is closed; nothing was done")
+
+    def _check_there(self) -> None:
+        """The system lets us write on to files that were removed: nobody would ever find what is in them."""
+        if self._files() != self._opened:
+            raise StoreError(
+                f"store {self.path} was removed, moved or replaced while it was in use: nobody can find what was "
+                "written since, this commit is not durable; put the directory back, or let the node start empty, and "
+                "leave the directory alone while a node runs"
+            )
+
+    def _files(self) -> tuple[tuple[int, int] | None, ...]:
+        """Which files are there now under the names of ours."""
+        return tuple(map(_identity, self._names))
+
+    def _checked(self, table: str, key: bytes, value: bytes) -> bytes:
+        """The value without its checksum."""
+        value, check = value[:-CHECK_BYTES], value[-CHECK_BYTES:]
+        if check != _checksum(table, key, value):
+            raise StoreDamaged(
+                _damaged(
+                    self.path, f"a row of table {table} is not what was written, key {key.hex()}"
+                )
+            )
+        return value
 
     def _roll_back(self) -> None:
         with contextlib.suppress(sqlite3.Error):
@@ -134,6 +176,7 @@ class SqliteStore:
         if max_bytes is not None:
             pages = max(1, max_bytes // self._number("PRAGMA page_size"))
             db.execute(f"PRAGMA max_page_count = {pages}")
+        self._opened = self._files()
 
     def _make(self) -> None:
         db = self._db
@@ -149,6 +192,11 @@ class SqliteStore:
             raise StoreDamaged(
                 f"store {self.path} is an SQLite file of another program; it was not changed; "
                 "give the node another data directory, or move that file away"
+            )
+        if version < SCHEMA:
+            raise StoreError(
+                f"store {self.path} was written by an earlier Holdfast (schema {version}, this one needs {SCHEMA}); "
+                "it was not changed; run the earlier version, or move the file away and let the node start empty"
             )
         if version > SCHEMA:
             raise StoreError(
@@ -166,6 +214,25 @@ class SqliteStore:
 
     def _number(self, question: str) -> int:
         return int(self._db.execute(question).fetchone()[0])
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file has the name; None when there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _checksum(table: str, key: bytes, value: bytes) -> bytes:
+    """Of a row. Its place is part of it: a row in the place of another one is damaged too."""
+    return xxh3_64_digest(value, xxh3_64_intdigest(key, xxh3_64_intdigest(table.encode())))
+
+
+def _sealed(rows: Iterable[tuple[str, bytes, bytes]]) -> Iterator[tuple[str, bytes, bytes]]:
+    for table, key, value in rows:
+        yield table, key, b"".join((value, _checksum(table, key, value)))  # Values may be views.
 
 
 _STATEMENTS: Final[dict[type[Write], str]] = {Put: _PUT, Erase: _ERASE}

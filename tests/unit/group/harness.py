@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.errors import ConfigError
 from holdfast.group import (
     GroupConfig,
     ReplicaMachine,
@@ -555,7 +556,10 @@ class World:
             return SnapshotTaken(effect.request, effect.index, host.app.snapshot())
         if isinstance(effect, AskLoss):
             host.asked.append(effect.info)
-            return LossAnswered(effect.question, host.on_loss(effect.info))
+            try:
+                return LossAnswered(effect.question, host.on_loss(effect.info))
+            except ConfigError as error:  # As workers do with all that an application raises.
+                return LossAnswered(effect.question, None, f"{type(error).__name__}: {error}")
         if isinstance(effect, Tell):
             host.told.append(effect.decision)
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -19,7 +20,9 @@ from tests.unit.group.test_loss import (
     send,
 )
 
-from holdfast.group.actions import DROP, IGNORE, RECOVER, SUSPEND, Action
+from holdfast.errors import ConfigError
+from holdfast.group.actions import DROP, IGNORE, RECOVER, SUSPEND, Action, Ignore
+from holdfast.group.log import is_sound
 from holdfast.group.metadata import Indication
 from holdfast.group.policy import Rule
 from holdfast.group.ports import HandOver
@@ -193,6 +196,26 @@ def test_only_the_source_that_was_out_of_step_ends_what_is_ignored() -> None:
     assert not ignoring(world)
 
 
+@pytest.mark.parametrize("first", ["s1", "s2"])
+def test_a_resync_that_another_criterion_ignores_ends_what_it_is_for(first: str) -> None:
+    world = lossy(sources=2)
+    says = {"s1": IGNORE(("stream",), resync=True), "s2": IGNORE(("topic",))}
+    for source in (first, "s2" if first == "s1" else "s1"):
+        answer(world, says[source])
+        losing(world, range(2, 3), *ALL, source=source)
+        send(world, 3, source=source, topic="rain")
+        world.run(SECOND)
+    world.drop = None
+    assert len(ignoring(world)) == 2
+    world.send("s1", [b"here I am"], topic="rain", resync=True)
+    world.run(100 * MILLISECOND)
+    assert ignoring(world) == ["topic rain for ever"]
+    world.send("s1", [b"the sun shines"], topic="sun")
+    world.run(100 * MILLISECOND)
+    assert [bytes(text) for text in world.hosts["n2"].messages][-1] == b"the sun shines"
+    world.check()
+
+
 # -- what is told --------------------------------------------------------------------------------------------------
 
 
@@ -282,3 +305,65 @@ def test_in_an_availability_group_one_other_is_enough_to_lead(voters: int) -> No
     world.run(2 * SECOND)
     assert numbers(world, "n1") == numbers(world, "n2") == [1, 2, 3]
     assert leader(world) == "n2"
+
+
+# -- what an application may answer ---------------------------------------------------------------------------------
+
+
+def anything(rng: Random) -> object:
+    """An answer, good or bad."""
+    number = rng.choice((0, 1, 2, 1 << 40, -1, 1 << 63, 1 << 70, 2.5, True, float("nan"), "5"))
+    by = rng.choice((("stream",), ("source", "topic"), ("priority",), (), ("colour",), "stream"))
+    ignore: Any = None
+    if rng.random() < 0.7:
+        ends = {
+            "for_ns": number,
+            "count": rng.choice((number, 0, 3)),
+            "resync": rng.choice((True, 0)),
+        }
+        name = rng.choice(tuple(ends))
+        ignore = Ignore(by, **{name: ends[name]})  # type: ignore[arg-type]
+    if rng.random() < 0.1:
+        return rng.choice((None, "drop", 7, ignore, Exception("no")))
+    return Action(
+        rng.choice(("drop", "recover", "suspend", "leave")),  # type: ignore[arg-type]
+        rng.choice(("ask", "drop", "suspend", "recover")),  # type: ignore[arg-type]
+        rng.choice((0, 0, 20 * MILLISECOND, number)),  # type: ignore[arg-type]
+        ignore,
+        rng.choice((None, ignore, "stream")),
+    )
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_an_application_answers_followers_take_what_the_leader_appends(seed: int) -> None:
+    """An entry that a follower holds for unsound is never decided, nor is anything behind it."""
+    rng = Random(f"answers/{seed}")
+    world = lossy(seed=seed, priorities=2, policy=(Rule("drop", attempt_min=2), Rule("recover")))
+    refused = taken = 0
+
+    def on_loss(_: Any) -> Any:
+        nonlocal refused, taken
+        try:
+            said = anything(rng)
+        except ConfigError:
+            refused += 1
+            raise
+        taken += 1
+        return said
+
+    answer(world, on_loss)
+    losing(world, range(2, 80, 3), *ALL)
+    for start in range(1, 80, 8):
+        send(world, 8, start=start, priority=rng.choice((0, 1)), topic=rng.choice(("", "t")))
+        world.run(100 * MILLISECOND)
+    world.run(3 * SECOND)
+    for name in ALL:
+        core = world.hosts[name].replica._core  # type: ignore[union-attr]
+        assert core.waiting.broken == 0
+        assert all(is_sound(entry) for entry in core.log.entries(core.log.ground.index + 1, 9999))
+    status = [world.hosts[name].status for name in ALL]
+    assert len({(one["commit"], one["last"]) for one in status}) == 1
+    assert status[0]["commit"] == status[0]["last"]
+    assert refused
+    assert taken
+    world.check()

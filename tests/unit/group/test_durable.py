@@ -11,6 +11,7 @@ from tests.unit.group.test_group import started, talk, texts
 
 from holdfast.errors import StoreError
 from holdfast.group.journal import tables
+from holdfast.machine import Erase, Put, Write
 from holdfast.stores.memory import MemoryStore
 from holdfast.types import MILLISECOND, SECOND
 from holdfast.wire.frames import Payload, Vote
@@ -208,6 +209,21 @@ def test_a_damaged_store_stops_the_start_and_says_so(table: str) -> None:
     for key in list(disk.rows[table]):
         disk.rows[table][key] = disk.rows[table][key][:-3]
     with pytest.raises(StoreError, match="damaged"):
+        world.start("n3")
+
+
+@pytest.mark.parametrize("table", [LOG, MESSAGES])
+@pytest.mark.parametrize("part", ["key", "value"])
+def test_a_row_of_the_wrong_length_stops_the_start_and_says_so(table: str, part: str) -> None:
+    world = durable(1)
+    settle(world, talk(world, ("n1",)))
+    world.kill("n3")
+    found = rows(world, "n3", table)
+    assert found
+    cut = [(key[:-3], value) if part == "key" else (key, value[:3]) for key, value in found]
+    erase: list[Write] = [Erase(table, b"", b"\xff" * 50)]
+    MemoryStore(world.disks["n3"]).commit(erase + [Put(table, *row) for row in cut])
+    with pytest.raises(StoreError, match=r"damaged.* empty store"):
         world.start("n3")
 
 

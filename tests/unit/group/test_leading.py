@@ -105,17 +105,19 @@ def test_another_life_of_a_voter_does_not_count_for_the_one_that_the_view_names(
     assert bench.core.log.commit == 0
 
 
-def test_log_time_goes_on_where_a_leader_with_another_clock_was() -> None:
+@pytest.mark.parametrize("now", [300, 10_000, 90_000_000])
+def test_log_time_goes_on_where_a_leader_with_another_clock_was(now: int) -> None:
+    """Whether its machine was started before ours or after it: what is to end in ten seconds ends then."""
     config = GroupConfig("g", ("n1",), "n1")
     core = Core(config, node_id("n1"), "n1", 1)
     view = encode_data(members("n1"))
     core.log.append(Entry(1, 1, 1, 10_000, Kind.VIEW, data=view))
     leads(core, 2)
     leading = Leading(core)
-    leading.begin(300, Outbox())
+    leading.begin(now, Outbox())
     assert core.log.tail.log_ns == 10_000
     core.streams.take(payload(), 1)
-    leading.settle(450, Outbox())
+    leading.settle(now + 150, Outbox())
     assert core.log.tail.log_ns == 10_150
 
 

@@ -8,13 +8,15 @@ import pytest
 from tests.unit.group.harness import Host, World, node_id, ready, settle
 
 from holdfast.errors import MisuseError
+from holdfast.group.entries import EVERYBODY, Marked, encode_data
 from holdfast.group.keeping import Kept
-from holdfast.group.ports import Context, Output, OutputsReady
+from holdfast.group.ports import Context, Output, OutputsReady, Refound
+from holdfast.group.rulings import DESTINATIONS_MAX, Rulings
 from holdfast.group.sink import SinkMachine
 from holdfast.links.ports import Received
 from holdfast.machine import Outbox
 from holdfast.types import MILLISECOND, SECOND
-from holdfast.wire.frames import Appended, Outputs, OutputsHere
+from holdfast.wire.frames import Appended, Entry, Outputs, OutputsHere
 
 
 def talking(destination: str, voters: int = 3, **settings: Any) -> World:
@@ -218,6 +220,51 @@ def test_a_state_carries_the_outputs_that_nobody_has_yet() -> None:
     assert world.hosts[follower].status["outputs"] == {"node:s1": 5}
 
 
+@pytest.mark.parametrize("destination", ["node:s1", "printer"])
+@pytest.mark.parametrize("anew", [True, False])
+def test_no_two_outputs_have_one_id_however_often_the_group_is_founded(
+    destination: str, anew: bool
+) -> None:
+    """One that begins anew counts positions from 1 again; one that goes on after `recover` uses those again that its
+    replica did not have."""
+    world = talking(destination)
+    send(world, 1, 5)
+    settle(world, 5)
+    if not anew:
+        world.isolate("n3")
+        world.run(SECOND)
+    send(world, 6, 8)
+    world.run(2 * SECOND)
+    found = collected(world)
+    assert {output.payload for output in found} == set(said(1, 8))
+    lost = ("n1", "n2", "n3") if anew else ("n1", "n2")
+    for name in lost:
+        world.kill(name)
+    world.heal_all()
+    world.run(SECOND)
+    for name in lost:
+        world.start(name)
+        talk(world.hosts[name], destination)
+    world.run(SECOND)
+    if not anew:
+        world.inject("n3", Refound())
+    world.run(5 * SECOND)
+    send(world, 11, 13)
+    world.run(5 * SECOND)
+    found += collected(world)
+    ids = {(output.history, output.position, output.k): output.payload for output in found}
+    assert set(ids.values()) >= {*said(1, 8), *said(11, 13)}
+    assert all(ids[o.history, o.position, o.k] == o.payload for o in found)
+    histories = {output.history for output in found}
+    assert len(histories) == 2
+    assert 0 not in histories
+
+
+def collected(world: World) -> list[Output]:
+    """What came out of the group, at nodes or elsewhere."""
+    return [output for host in world.hosts.values() for output in (*host.outputs, *host.sent)]
+
+
 def test_outputs_outside_apply_are_refused() -> None:
 
     with pytest.raises(MisuseError, match="apply"):
@@ -228,8 +275,56 @@ def test_outputs_outside_apply_are_refused() -> None:
 
 def test_a_late_output_that_is_known_to_have_arrived_is_not_kept() -> None:
     held = Kept(1000)
-    held.take([Output(5, 0, "d", b"x"), Output(6, 0, "d", b"y")], {"d": (5, 0)})
+    rulings = Rulings()
+    rulings.watermarks["d"] = (5, 0)
+    held.take([Output(5, 0, "d", b"x"), Output(6, 0, "d", b"y")], rulings)
     assert [id_ for id_, _ in held.queues["d"]] == [(6, 0)]
+
+
+@pytest.mark.parametrize("stuck", [False, True])
+def test_a_replica_that_is_behind_keeps_nothing_for_good_however_many_destinations_there_are(
+    stuck: bool,
+) -> None:
+    """More than are remembered one by one. What they have is said of all of them together, up to the first output that
+    one of them has not got."""
+    count = DESTINATIONS_MAX * 3 // 2
+    world = World(voters=3, sources=2)
+    world.start()
+    for host in world.hosts.values():
+        host.says = lambda m: [(f"d{m.decode()}", m)] + ([("node:s2", m)] if m == b"7" else [])
+    ready(world)
+    behind = next(name for name in ("n2", "n3") if name != leader(world))
+    world.hosts[behind].slowness = 5000
+    if stuck:
+        world.isolate("s2")
+    world.send("s1", [b"%d" % k for k in range(count // 2)])
+    world.run(20 * MILLISECOND)
+    world.send("s1", [b"%d" % k for k in range(count // 2, count)])
+    world.run(200 * MILLISECOND)
+    core = world.hosts[leader(world)].replica._core  # type: ignore[union-attr]
+    assert len(world.hosts[leader(world)].sent) == count
+    assert len(world.hosts[behind].app.got) < count, "it has not said all of it yet"
+    world.run(10 * SECOND)
+    if stuck:
+        assert len(kept(world)[0]) == 1
+        assert core.log.tail.rulings.floor == (1, -1), "what one has not got is not below it"
+        world.heal_all()
+        world.run(5 * SECOND)
+    assert [len(host.app.got) for host in world.hosts.values() if host.replica] == [count] * 3
+    assert kept(world) == [{}, {}, {}]
+    assert len(core.log.tail.rulings.watermarks) < DESTINATIONS_MAX // 2
+    world.check()
+
+
+def test_a_floor_travels_with_a_state_and_is_counted_with_every_destination() -> None:
+    rulings = Rulings()
+    for k in range(3):
+        data = encode_data(Marked(f"d{k}", 5 + k, 0))
+        rulings.advance(Entry(1, 1, 9, 0, 9, None, 0, 0, data))
+    rulings.advance(Entry(1, 2, 9, 0, 9, None, 0, 0, encode_data(Marked(EVERYBODY, 7, -1))))
+    assert rulings.watermarks == {"d2": (7, 0)}
+    other = Rulings.of(rulings.image()).copy()
+    assert [other.arrived(name) for name in ("d1", "d2", "other")] == [(7, -1), (7, 0), (7, -1)]
 
 
 class Sink:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -129,6 +130,36 @@ def test_actions_combine() -> None:
         DROP.and_ignore(("colour",))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: IGNORE(count=-1),
+        lambda: IGNORE(count=True),
+        lambda: IGNORE(count=2.5),  # type: ignore[arg-type]
+        lambda: IGNORE(count=1 << 64),
+        lambda: IGNORE(seconds=-5),
+        lambda: IGNORE(seconds=float("nan")),
+        lambda: IGNORE(seconds=float("inf")),
+        lambda: IGNORE(resync=1),  # type: ignore[arg-type]
+        lambda: Ignore(for_ns=-1),
+        lambda: Ignore(for_ns=0.5),  # type: ignore[arg-type]
+        lambda: Ignore("stream"),  # type: ignore[arg-type]
+        lambda: RECOVER.within(-1),
+        lambda: Action("leave"),  # type: ignore[arg-type]
+        lambda: Action("recover", "recover"),  # type: ignore[arg-type]
+        lambda: Action("drop", ignore="stream"),  # type: ignore[arg-type]
+        lambda: msgspec.structs.replace(RECOVER, limit_ns=-1),
+    ],
+)
+def test_what_no_follower_could_take_is_no_action(made: Callable[[], Any]) -> None:
+    with pytest.raises(ConfigError):
+        made()
+
+
+def test_the_shortest_time_is_not_for_ever() -> None:
+    assert IGNORE(seconds=1e-12).ignore == Ignore(for_ns=1)
+
+
 FILE = """
 domain = "d"
 name = "a"
@@ -166,6 +197,19 @@ def test_a_table_in_a_file_becomes_the_policy_of_the_group() -> None:
         ('action = "drop"\nat_once = true\nattempt_min = 2', "before anything was tried"),
         ('action = "drop"\nat_once = true\nrecoverable = false', "no recoverable"),
         ('action = "recover else drop"\nat_once = true', "at once is to drop"),
+        ('action = "ignore"\nignore_count = -1', "count to ignore is -1"),
+        ('action = "ignore"\nignore_s = -5', "time to ignore is -5"),
+        ('action = "ignore"\nignore_s = nan', "time to ignore is nan"),
+        ('action = "ignore"\nignore_s = inf', "time to ignore is inf"),
+        ('action = "drop"\nignore_count = -1', "count to ignore is -1"),
+        ('action = "recover"\nwithin_s = -1', "time for recovery is -1"),
+        ('action = "recover"\nwithin_s = nan', "time for recovery is nan"),
+        ('action = "drop"\nage_min_s = nan', "age_min_s is nan"),
+        ('action = "drop"\nage_min_s = -1', "age_min_s is -1"),
+        ('action = "drop"\npriority = -1', "priority of a rule is -1"),
+        ('action = "drop"\npriority = 3', "has priority 3, .* there are 0 to 2"),
+        ('action = "drop"\ncount_max = 0', "count_max of a rule is 0"),
+        ('action = "drop"\nattempt_min = 0', "attempt_min of a rule is 0"),
     ],
 )
 def test_a_mistake_in_a_table_is_named_with_the_nearest_word(line: str, message: str) -> None:

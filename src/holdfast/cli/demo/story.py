@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from holdfast.cli.demo.domain import Domain, Member
@@ -66,7 +67,7 @@ class Story:
             self.console.print("\n[yellow]Interrupted; stopping the nodes.[/]")
             return False
         except HoldfastError as error:
-            self.console.print(f"[red]The demonstration could not go on: {error}[/]")
+            self.console.print(f"[red]The demonstration could not go on: {escape(str(error))}[/]")
             return False
         finally:
             if self._domain is not None:
@@ -97,7 +98,7 @@ class Story:
     def _claim(self, text: str, holds: bool, detail: str) -> None:
         self.claims.append(Claim(text, holds, detail))
         mark = "[green]✔[/]" if holds else "[red]✘[/]"
-        self._say(f"{mark} {text}: {detail}")
+        self._say(f"{mark} {text}: {escape(detail)}")
 
     def _until(self, what: str, limit_s: float, check: Callable[[], Any]) -> Any:
         """Wait for something with a spinner; None when it did not come in time."""
@@ -304,11 +305,13 @@ class Story:
         self._title("Summary")
         table = Table("claim", "holds", "")
         for claim in self.claims:
-            table.add_row(claim.text, "yes" if claim.holds else "[red]NO[/]", claim.detail)
+            table.add_row(claim.text, "yes" if claim.holds else "[red]NO[/]", escape(claim.detail))
         self.console.print(table)
         if self.report:
-            self.console.print(f"report: [bold]{self.report}[/]")
-        self.console.print(f"everything else (configurations, logs, telemetry): {self.directory}")
+            self.console.print(f"report: [bold]{escape(self.report)}[/]")
+        self.console.print(
+            f"everything else (configurations, logs, telemetry): {escape(str(self.directory))}"
+        )
 
     def _pause(self, what: str, seconds: float, sample: Callable[[], Any] | None = None) -> None:
         end = _now() + seconds

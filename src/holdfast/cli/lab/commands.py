@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from holdfast.cli.printing import terminal, words
 from holdfast.errors import MisuseError
 
 app = typer.Typer(
@@ -124,9 +124,10 @@ def status(
         return
     if not shown:
         typer.echo("there is no lab; make one with `holdfast lab up`")
-    console = Console()
+    console = terminal()
     for lab in shown:
-        console.print(f"[bold]lab {lab['name']}[/], MTU {lab['mtu']}, state in {lab['directory']}")
+        about = f", MTU {lab['mtu']}, state in {lab['directory']}"
+        console.print(words((f"lab {lab['name']}", "bold"), about))
         console.print(_hosts(lab))
         console.print(_faults(lab) if lab["faults"] else "nothing is broken")
 

@@ -13,9 +13,9 @@ import msgspec
 
 from holdfast.group.config import SINK, GroupConfig
 from holdfast.group.entries import View
-from holdfast.group.keeping import NOTHING
 from holdfast.group.log import Cursor, Log
 from holdfast.group.replica import ReplicaMachine
+from holdfast.group.rulings import NOTHING
 from holdfast.group.sink import SinkMachine
 from holdfast.group.source import SourceMachine
 from holdfast.group.streams import Streams

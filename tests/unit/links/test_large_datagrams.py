@@ -1,0 +1,58 @@
+"""A frame that is to travel as a datagram, and is too large for any packet, travels all the same."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.links.harness import World, connected
+
+from holdfast.group.config import replica_unit
+from holdfast.links.datagrams import MESSAGE_MAX
+from holdfast.links.ports import SendDatagrams, link_unit
+from holdfast.types import DATA
+from holdfast.wire.blocks import pack_block
+from holdfast.wire.codec import encode
+from holdfast.wire.frames import Payload, StreamId
+
+GROUP = '[[group]]\nname = "g"\nvoters = ["n1", "n2"]\ntransport = "datagram"'
+
+
+def sent(world: World, size: int, number: int = 1) -> StreamId:
+    """A payload frame of `size` bytes on its way from n1 to n2."""
+    stream = StreamId(world.nodes["n1"].id, 1, 7)
+    room = size - len(encode(Payload("g", stream, number, 1, 0, memoryview(pack_block([b""])))))
+    frame = encode(Payload("g", stream, number, 1, 0, memoryview(pack_block([bytes(room)]))))
+    assert abs(len(frame) - size) < 10
+    unit = link_unit(world.nodes["n2"].id)
+    world.turn("n1", [(unit, SendDatagrams(DATA, [frame]))])
+    return stream
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize(
+    "size", [500, 5000, 100_000, MESSAGE_MAX - 10, MESSAGE_MAX + 10, 140_000, 1_000_000]
+)
+def test_a_frame_of_any_size_arrives_though_nobody_asks_for_it_again(
+    size: int, sealed: bool
+) -> None:
+    world = connected(sealed=sealed, more=GROUP)
+    stream = sent(world, size)
+    machine = world.core("n2").turns.machine(replica_unit("g"))
+    world.run_until(lambda: stream in machine._core.streams.streams, 1)
+    assert machine._core.streams.holds(stream, 1, 1)
+    assert world.link("n1", "n2")._outlet.datagrams.dropped == 0
+
+
+def test_what_follows_a_large_frame_does_not_overtake_it_and_later_ones_are_datagrams_again() -> (
+    None
+):
+    world = connected(more=GROUP)
+    stream = sent(world, 1_000_000)
+    sent(world, 200, 2)
+    machine = world.core("n2").turns.machine(replica_unit("g"))
+    world.run_until(lambda: stream in machine._core.streams.streams, 1)
+    assert machine._core.streams.holds(stream, 1, 1), "the large one is there first"
+    world.run(1)
+    before = world.link("n1", "n2")._outlet.channels[DATA].messages
+    sent(world, 200, 3)
+    world.run_until(lambda: machine._core.streams.holds(stream, 1, 3), 1)
+    assert world.link("n1", "n2")._outlet.channels[DATA].messages == before == 2
