@@ -39,6 +39,8 @@ QUICK_NS: Final = 10 * MILLISECOND
 """Who works for longer than this without a pause is not quick, whatever it says."""
 REPORT_NS: Final = 5 * MILLISECOND
 """What was applied is reported at least this often while the application works."""
+TEXT_MAX: Final = 500
+"""So many letters of what an application raised are told to others."""
 
 
 class AppWorker:
@@ -140,7 +142,7 @@ class AppWorker:
                 )
                 self._failed = True
                 self._report()
-                self._answer(AppFailed(job.index, f"{type(error).__name__}: {error}"))
+                self._answer(AppFailed(job.index, text_of(error)))
         self._report()
 
     def _apply(self, job: Apply) -> None:
@@ -167,8 +169,7 @@ class AppWorker:
         try:
             self._answer(LossAnswered(job.question, self._application.on_loss(job.info)))
         except (Exception, SystemExit, CancelledError) as error:  # noqa: BLE001 the application's own
-            text = f"{type(error).__name__}: {error}"
-            self._answer(LossAnswered(job.question, None, text))
+            self._answer(LossAnswered(job.question, None, text_of(error)))
 
     def _do(self, job: TakeSnapshot | RestoreState | Tell) -> None:
         application = self._application
@@ -190,7 +191,7 @@ class AppWorker:
             error = f"snapshot() gave {type(state).__name__}, not bytes"
             log.error("group %s: %s", self._group, error)
         except (Exception, SystemExit, CancelledError) as problem:
-            error = f"snapshot() raised {type(problem).__name__}: {problem}"
+            error = f"snapshot() raised {text_of(problem)}"
             log.exception("group %s: snapshot() failed", self._group)
         return SnapshotTaken(job.request, job.index, b"", error)
 
@@ -202,3 +203,13 @@ class AppWorker:
 def _are_quick(jobs: list[Job]) -> bool:
     """Whether all of it is what a quick application is quick at: not states, and not decisions."""
     return all(isinstance(job, Apply) for job in jobs)
+
+
+def text_of(error: BaseException) -> str:
+    """What an application raised, in words that can be written down and sent: its own may be none."""
+    name = type(error).__name__
+    try:
+        text = f"{name}: {error}"
+    except BaseException as problem:  # noqa: BLE001 the application's own, and the answer must not be lost for it
+        text = f"{name}, whose text cannot be had: its __str__ raised {type(problem).__name__}"
+    return text[:TEXT_MAX].encode("utf-8", "backslashreplace").decode()[:TEXT_MAX]

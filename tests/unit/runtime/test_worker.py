@@ -8,6 +8,7 @@ from itertools import count
 from queue import Queue
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast import Batch, Context, Replica
@@ -175,4 +176,53 @@ def test_whatever_an_application_raises_suspends_its_replica(
     answer = got.get(timeout=10)
     assert isinstance(answer, AppFailed)
     assert type(what).__name__ in answer.error
+    assert worker.close()
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def raising(what: BaseException, quick: bool = False) -> Replica:
+    """An application that raises whatever it is asked, until it is given a state."""
+
+    class Fails(Quick):
+        broken = True
+
+        def apply(self, batch: Batch, context: Context) -> None:
+            if self.broken:
+                raise what
+            super().apply(batch, context)
+
+        def snapshot(self) -> bytes:
+            raise what
+
+        def restore(self, state: bytes) -> None:
+            self.broken = False
+
+    Fails.quick = quick
+    return Fails()
+
+
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [
+        (ValueError("no word: \ud800"), "ValueError: no word: \\ud800"),
+        (Mute(), "Mute, whose text cannot be had: its __str__ raised RuntimeError"),
+        (ValueError("\ud800" * 1000), "ValueError: " + "\\ud800" * 81 + "\\u"),
+    ],
+    ids=["no text to send", "no text at all", "long"],
+)
+def test_what_an_application_raises_becomes_text_that_others_can_be_told(
+    what: Exception, text: str
+) -> None:
+    """A replica tells its leader why it is suspended: what cannot be encoded would stop all its units instead."""
+    got: Queue[Any] = Queue()
+    worker = AppWorker("book", raising(what), got.put)
+    worker.submit([TakeSnapshot("replica/book", 1, 7), job(8)])
+    assert got.get(timeout=10) == SnapshotTaken(1, 7, b"", f"snapshot() raised {text}")
+    assert got.get(timeout=10) == AppFailed(8, text)
+    assert msgspec.msgpack.encode(text)
+    assert len(text) <= worker_module.TEXT_MAX
     assert worker.close()
