@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from asyncio import CancelledError
 from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from time import monotonic_ns
 from typing import Any, Final
@@ -110,13 +110,15 @@ class AppWorker:
         while not self._closing:
             jobs = waiting.get()
             taken = 1
-            try:
+            with suppress(Empty):
                 while True:
                     jobs += waiting.get_nowait()
                     taken += 1
-            except Empty:
+            try:
                 self._work(jobs)
-                self._finished += taken
+            except BaseException as error:  # noqa: BLE001 the replica waits for an answer, and for this thread
+                self._fail(next((j.index for j in jobs if not isinstance(j, AskLoss)), 0), error)
+            self._finished += taken
 
     def _work(self, jobs: list[Job]) -> None:
         """Do a batch of jobs; what was applied is reported for all that came before, but never held back for long."""
@@ -124,26 +126,37 @@ class AppWorker:
         for job in jobs:
             if self._closing:
                 return
-            if self._failed and not isinstance(job, RestoreState):
-                continue  # Only a state from elsewhere can help it.
-            if isinstance(job, AskLoss):
-                self._ask(job)
-                continue
-            try:
-                if isinstance(job, Apply):
-                    self._apply(job)
-                else:
-                    self._report()
-                    self._do(job)
-            except (Exception, SystemExit, CancelledError) as error:
-                # The application's own; it suspends this replica only.
-                log.exception(
-                    "group %s: the application failed at entry %d", self._group, job.index
-                )
-                self._failed = True
-                self._report()
-                self._answer(AppFailed(job.index, text_of(error)))
+            self._do(job)
         self._report()
+
+    def _do(self, job: Job) -> None:
+        if self._failed and not isinstance(job, RestoreState):
+            return  # Only a state from elsewhere can help it.
+        if isinstance(job, AskLoss):
+            self._ask(job)
+            return
+        try:
+            if isinstance(job, Apply):
+                self._apply(job)
+            else:
+                self._report()
+                self._do_other(job)
+        except BaseException as error:
+            self._fail(job.index, error)
+            if (
+                isinstance(error, KeyboardInterrupt)
+                and threading.current_thread() is not self._thread
+            ):
+                raise  # On the event loop it is not the application's: somebody wants the program to end.
+
+    def _fail(self, index: int, error: BaseException) -> None:
+        """Whatever the application raises suspends this replica only."""
+        self._failed = True
+        self._report()
+        self._answer(AppFailed(index, text_of(error)))
+        log.error(
+            "group %s: the application failed at entry %d", self._group, index, exc_info=error
+        )
 
     def _apply(self, job: Apply) -> None:
         said: list[Output] = []
@@ -168,10 +181,10 @@ class AppWorker:
         """What the application raises here leaves the answer to the table: nothing depends on its state."""
         try:
             self._answer(LossAnswered(job.question, self._application.on_loss(job.info)))
-        except (Exception, SystemExit, CancelledError) as error:  # noqa: BLE001 the application's own
+        except BaseException as error:  # noqa: BLE001 the application's own
             self._answer(LossAnswered(job.question, None, text_of(error)))
 
-    def _do(self, job: TakeSnapshot | RestoreState | Tell) -> None:
+    def _do_other(self, job: TakeSnapshot | RestoreState | Tell) -> None:
         application = self._application
         if isinstance(job, TakeSnapshot):
             self._answer(self._snapshot(job))
@@ -190,7 +203,7 @@ class AppWorker:
                 return SnapshotTaken(job.request, job.index, bytes(state))
             error = f"snapshot() gave {type(state).__name__}, not bytes"
             log.error("group %s: %s", self._group, error)
-        except (Exception, SystemExit, CancelledError) as problem:
+        except BaseException as problem:
             error = f"snapshot() raised {text_of(problem)}"
             log.exception("group %s: snapshot() failed", self._group)
         return SnapshotTaken(job.request, job.index, b"", error)

@@ -12,7 +12,15 @@ import msgspec
 import pytest
 
 from holdfast import Batch, Context, Replica
-from holdfast.group.ports import AppFailed, Applied, Apply, SnapshotTaken, TakeSnapshot
+from holdfast.group.ports import (
+    AppFailed,
+    Applied,
+    Apply,
+    Restored,
+    RestoreState,
+    SnapshotTaken,
+    TakeSnapshot,
+)
 from holdfast.runtime import worker as worker_module
 from holdfast.runtime.worker import QUICK_NS, REPORT_NS, AppWorker
 from holdfast.wire.frames import StreamId
@@ -160,25 +168,6 @@ def test_a_state_that_cannot_be_had_is_reported_and_the_application_goes_on(
     assert worker.close()
 
 
-@pytest.mark.parametrize("quick", [False, True])
-@pytest.mark.parametrize("what", [SystemExit(1), asyncio.CancelledError(), ValueError("a bug")])
-def test_whatever_an_application_raises_suspends_its_replica(
-    what: BaseException, quick: bool
-) -> None:
-    class Fails(Gated):
-        def apply(self, batch: Batch, context: Context) -> None:
-            raise what
-
-    Fails.quick = quick
-    got: Queue[Any] = Queue()
-    worker = AppWorker("book", Fails(), got.put)
-    worker.submit([job(1)])
-    answer = got.get(timeout=10)
-    assert isinstance(answer, AppFailed)
-    assert type(what).__name__ in answer.error
-    assert worker.close()
-
-
 class Mute(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text")
@@ -225,4 +214,73 @@ def test_what_an_application_raises_becomes_text_that_others_can_be_told(
     assert got.get(timeout=10) == AppFailed(8, text)
     assert msgspec.msgpack.encode(text)
     assert len(text) <= worker_module.TEXT_MAX
+    assert worker.close()
+
+
+class Panic(BaseException):
+    """As extensions in other languages raise it."""
+
+
+@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize(
+    "what",
+    [
+        SystemExit(1),
+        asyncio.CancelledError(),
+        ValueError("a bug"),
+        Panic(),
+        GeneratorExit(),
+        Mute(),
+    ],
+    ids=lambda what: type(what).__name__,
+)
+def test_whatever_an_application_raises_suspends_its_replica_and_a_state_helps_it(
+    what: BaseException, quick: bool
+) -> None:
+    got: Queue[Any] = Queue()
+    worker = AppWorker("book", raising(what, quick), got.put)
+    worker.submit([job(1)])
+    answer = got.get(timeout=10)
+    assert isinstance(answer, AppFailed)
+    assert type(what).__name__ in answer.error
+    worker.submit([job(2)])
+    worker.submit([RestoreState("replica/book", 3, b"")])
+    worker.submit([job(4)])
+    assert got.get(timeout=10) == Restored(3)
+    assert got.get(timeout=10) == Applied(4, 1)
+    assert worker.close()
+
+
+def test_an_interrupt_is_the_programs_on_the_event_loop_and_the_applications_in_its_thread() -> (
+    None
+):
+    got: Queue[Any] = Queue()
+    worker = AppWorker("book", raising(KeyboardInterrupt(), quick=True), got.put)
+    with pytest.raises(KeyboardInterrupt):
+        worker.submit([job(1), job(2)])
+    assert got.get_nowait() == AppFailed(1, "KeyboardInterrupt: ")
+    assert worker.close()
+    worker = AppWorker("book", raising(KeyboardInterrupt()), got.put)
+    worker.submit([job(1), job(2)])
+    assert got.get(timeout=10) == AppFailed(1, "KeyboardInterrupt: ")
+    assert worker.close()
+
+
+def test_an_applications_thread_does_not_end_before_it_is_asked_to() -> None:
+    """Whatever goes wrong in it, the replica gets an answer, and a state is looked at."""
+    got: Queue[Any] = Queue()
+    troubles = [MemoryError()]
+
+    def answer(item: Any) -> None:
+        if troubles:
+            raise troubles.pop()
+        got.put(item)
+
+    worker = AppWorker("book", Quick(), answer)
+    worker._is_quick = False
+    worker.submit([job(1)])
+    assert got.get(timeout=10) == Applied(1, 1)
+    assert got.get(timeout=10) == AppFailed(1, "MemoryError: ")
+    worker.submit([RestoreState("replica/book", 3, b"")])
+    assert got.get(timeout=10) == Restored(3)
     assert worker.close()
