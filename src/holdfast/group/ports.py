@@ -74,7 +74,9 @@ class Context:
         leads, at least once, with its id.
         """
         if self.outputs is None:
-            raise MisuseError("outputs come from `apply` only; nothing was sent")
+            raise MisuseError(
+                "outputs come from `apply` only, and not after it has returned; nothing was sent"
+            )
         if not is_text(destination) or not isinstance(payload, bytes | bytearray | memoryview):
             raise MisuseError(
                 f"a destination is a text and an output bytes, not {destination!r} and "

@@ -6,8 +6,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from inspect import isawaitable, iscoroutine, iscoroutinefunction, unwrap
 from typing import Final
 
+from holdfast.errors import MisuseError
 from holdfast.group.config import SINK
 from holdfast.group.ports import (
     Output,
@@ -20,7 +22,7 @@ from holdfast.group.ports import (
 
 log = logging.getLogger("holdfast")
 
-Listener = Callable[[Output], None]
+Listener = Callable[[Output], object]
 Send = Callable[[Output], Awaitable[None]]
 _Key = tuple[str, str]
 """A replica's unit, and a destination of its outputs."""
@@ -51,10 +53,20 @@ class OutputDesk:
         self._closing = False
 
     def listen(self, group: str, callback: Listener) -> None:
+        if _is_async(callback):
+            raise MisuseError(
+                f"who listens to outputs of {group} has to be a plain `def`: nobody awaits it; nothing has changed. "
+                "Let it put them into an `asyncio.Queue`, or begin a task."
+            )
         self._listeners[group] = callback
         self._hand_over(group)
 
     def send_with(self, group: str, send: Send) -> None:
+        if not _is_async(unwrap(send)):
+            raise MisuseError(
+                f"who sends outputs of {group} has to be an `async def`: it is awaited, and an output counts as sent "
+                "when it has returned; nothing has changed"
+            )
         self._senders[group] = send
         for key in list(self._waiting):
             self._begin(key)
@@ -96,7 +108,7 @@ class OutputDesk:
         self._retries[group] = None  # not again from within the listener
         while arrived:
             try:
-                self._listeners[group](arrived[0])
+                _refuse_awaitable(self._listeners[group](arrived[0]))
             except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 the application's own
                 log.warning(
                     "the listener to outputs of %s failed; again in %g s: %r", group, delay_s, error
@@ -153,6 +165,18 @@ class OutputDesk:
         self._closing = False
         for table in (self._arrived, self._last, self._retries, self._waiting, self._tasks):
             table.clear()
+
+
+def _is_async(call: Callable[..., object]) -> bool:
+    return iscoroutinefunction(call) or iscoroutinefunction(getattr(call, "__call__", None))  # noqa: B004 not whether
+
+
+def _refuse_awaitable(result: object) -> None:
+    """What a listener gives back is nobody's business, unless it is work that nobody has begun."""
+    if isawaitable(result) and not asyncio.isfuture(result):
+        if iscoroutine(result):
+            result.close()
+        raise TypeError(f"it gave a {type(result).__name__}, which nobody awaits: it did nothing")
 
 
 def _group_of(key: _Key) -> str:

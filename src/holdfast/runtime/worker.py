@@ -10,10 +10,12 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from queue import Empty, SimpleQueue
 from time import monotonic_ns
 from typing import Any, Final
 
+from holdfast.errors import MisuseError
 from holdfast.group.ports import (
     AppFailed,
     Applied,
@@ -48,6 +50,7 @@ class AppWorker:
 
     def __init__(self, group: str, application: Replica, answer: Callable[[Any], None]) -> None:
         """`answer` is called on the worker's thread with inputs for the replica's unit."""
+        _check(group, application)
         self._group = group
         self._application = application
         self._answer = answer
@@ -161,7 +164,10 @@ class AppWorker:
     def _apply(self, job: Apply) -> None:
         said: list[Output] = []
         context = self._context(job.log_ns, job.batch.position, said)
-        self._application.apply(job.batch, context)
+        try:
+            self._application.apply(job.batch, context)
+        finally:
+            context.outputs = None  # what it says from now on would be lost
         self._outputs += said
         self._index = job.index
         self._size += job.size
@@ -216,6 +222,17 @@ class AppWorker:
 def _are_quick(jobs: list[Job]) -> bool:
     """Whether all of it is what a quick application is quick at: not states, and not decisions."""
     return all(isinstance(job, Apply) for job in jobs)
+
+
+def _check(group: str, application: Replica) -> None:
+    """Refuse methods that do nothing when they are called."""
+    for name in ("apply", "snapshot", "restore", "on_loss", "on_decision"):
+        method = getattr(application, name)
+        if iscoroutinefunction(method) or isasyncgenfunction(method) or isgeneratorfunction(method):
+            raise MisuseError(
+                f"the application of group {group}: {name} has to be a plain `def` without `await` and `yield`, "
+                "or it would do nothing when it is called; nothing was started"
+            )
 
 
 def text_of(error: BaseException) -> str:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial, wraps
+from typing import Any
 
+import pytest
+
+from holdfast.errors import MisuseError
 from holdfast.group.ports import (
     Output,
     OutputsReady,
@@ -158,6 +163,65 @@ def test_a_listener_may_name_another_one() -> None:
         desk.listen("book", first)
         desk.take(ready(1, 3))
         assert heard == [("first", 1), ("second", 2), ("second", 3)]
+        desk.close()
+
+    asyncio.run(run())
+
+
+async def waits(output: Output) -> None:
+    """Not what a listener is, and what a sender is."""
+
+
+def returns(output: Output) -> None:
+    """The other way round."""
+
+
+class Async:
+    async def __call__(self, output: Output) -> None: ...
+
+    async def method(self, output: Output) -> None: ...
+
+
+@wraps(waits)
+def wrapped(output: Output) -> Awaitable[None]:
+    return waits(output)
+
+
+@pytest.mark.parametrize("call", [waits, partial(waits), Async(), Async().method])
+def test_who_has_to_be_awaited_cannot_listen_and_can_send(call: Any) -> None:
+    """It would do nothing, and its outputs count as taken."""
+    desk = OutputDesk(lambda *_: None)
+    with pytest.raises(MisuseError, match="book has to be a plain `def`"):
+        desk.listen("book", call)
+    desk.send_with("book", call)
+    desk.send_with("book", wrapped)
+
+
+@pytest.mark.parametrize("call", [returns, partial(returns), [].append])
+def test_who_cannot_be_awaited_cannot_send_and_can_listen(call: Any) -> None:
+    """It would be called with the first output for ever."""
+    desk = OutputDesk(lambda *_: None)
+    with pytest.raises(MisuseError, match="book has to be an `async def`"):
+        desk.send_with("book", call)
+    desk.listen("book", call)
+
+
+def test_a_listener_that_leaves_its_work_undone_has_taken_nothing() -> None:
+    """A task is under way by itself; a coroutine that nobody awaits never is."""
+    heard: list[int] = []
+    taken: list[int] = []
+
+    async def handle(output: Output) -> None:
+        heard.append(output.position)
+
+    async def run() -> None:
+        desk = OutputDesk(lambda _, item: taken.append(item.position))
+        desk.listen("book", lambda output: handle(output))  # noqa: PLW0108 it is the case
+        desk.take(ready(1, 2))
+        assert not taken
+        desk.listen("book", lambda output: asyncio.ensure_future(handle(output)))
+        await done(lambda: heard == [1, 2])
+        assert taken == [2]
         desk.close()
 
     asyncio.run(run())

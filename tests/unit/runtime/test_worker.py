@@ -12,10 +12,12 @@ import msgspec
 import pytest
 
 from holdfast import Batch, Context, Replica
+from holdfast.errors import MisuseError
 from holdfast.group.ports import (
     AppFailed,
     Applied,
     Apply,
+    Output,
     Restored,
     RestoreState,
     SnapshotTaken,
@@ -283,4 +285,42 @@ def test_an_applications_thread_does_not_end_before_it_is_asked_to() -> None:
     assert got.get(timeout=10) == AppFailed(1, "MemoryError: ")
     worker.submit([RestoreState("replica/book", 3, b"")])
     assert got.get(timeout=10) == Restored(3)
+    assert worker.close()
+
+
+@pytest.mark.parametrize("name", ["apply", "snapshot", "restore", "on_loss", "on_decision"])
+@pytest.mark.parametrize("kind", ["coroutine", "generator"])
+def test_a_method_that_does_nothing_when_it_is_called_is_refused_at_the_start(
+    name: str, kind: str
+) -> None:
+    async def waits(*_: object) -> None: ...
+
+    def yields(*_: object) -> Any:
+        yield
+
+    application = type("Late", (Quick,), {name: waits if kind == "coroutine" else yields})()
+    with pytest.raises(MisuseError, match=f"group book: {name} has to be a plain `def`"):
+        AppWorker("book", application, lambda _: None)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_an_application_says_after_apply_is_refused(fails: bool) -> None:
+    """It belongs to no place in the order, so nobody would ever send it."""
+
+    class Remembers(Quick):
+        def apply(self, batch: Batch, context: Context) -> None:
+            context.output("printer", b"in time")
+            self.context = context
+            if fails:
+                raise ValueError("a bug")
+
+    got: Queue[Any] = Queue()
+    application = Remembers()
+    worker = AppWorker("book", application, got.put)
+    worker.submit([job(1)])
+    with pytest.raises(MisuseError, match="not after it has returned; nothing was sent"):
+        application.context.output("printer", b"late")
+    answer = got.get_nowait()
+    if not fails:
+        assert answer == Applied(1, 1, (Output(1, 0, "printer", b"in time"),))
     assert worker.close()
