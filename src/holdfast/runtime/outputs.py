@@ -129,6 +129,16 @@ class OutputDesk:
             self._tasks[key] = asyncio.get_running_loop().create_task(self._work(key))
 
     async def _work(self, key: _Key) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            await self._send_all(key, task)
+        finally:
+            # Whoever ends it, what is left is sent when it is ordered again.
+            if self._tasks.get(key) is task:
+                del self._tasks[key]
+
+    async def _send_all(self, key: _Key, task: asyncio.Task[None]) -> None:
         unit, destination = key
         waiting = self._waiting[key]
         delay_s = RETRY_S
@@ -137,8 +147,8 @@ class OutputDesk:
             try:
                 await self._senders[_group_of(key)](output)
             except (Exception, asyncio.CancelledError) as error:
-                if self._closing:
-                    raise
+                if self._closing or task.cancelling():
+                    raise  # The node stops, or the program ends. What a sender cancels of its own is a failure.
                 log.warning(
                     "an output to %s failed; again in %g s: %r", destination, delay_s, error
                 )
@@ -149,7 +159,8 @@ class OutputDesk:
             if waiting and waiting[0] is output:
                 waiting.popleft()
             self._answer(unit, OutputsSent(destination, output.position, output.k))
-        del self._waiting[key], self._tasks[key]
+        if self._waiting.get(key) is waiting:
+            del self._waiting[key]
 
     def close(self) -> None:
         """Nobody is called any more; who listens, and who sends, is remembered for the next start."""

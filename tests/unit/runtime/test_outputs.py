@@ -33,6 +33,11 @@ async def done(reached: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
 
 
+async def rounds() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
 def test_nothing_is_left_out_whatever_is_under_way_or_fails() -> None:
     """To report a later one would say that those in between have arrived as well."""
     printed: list[int] = []
@@ -120,8 +125,7 @@ def test_a_sender_that_is_cancelled_from_within_is_tried_again_and_can_be_replac
         desk = OutputDesk(lambda *_: None)
         desk.send_with("book", cancelled)
         desk.take(order(1, 2))
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await rounds()
         assert not printed
         desk.send_with("book", send)
         await done(lambda: printed == [1, 2])
@@ -225,3 +229,35 @@ def test_a_listener_that_leaves_its_work_undone_has_taken_nothing() -> None:
         desk.close()
 
     asyncio.run(run())
+
+
+def test_a_program_ends_while_a_sender_is_under_way_and_whoever_goes_on_sends_again() -> None:
+    """Somebody cancels all tasks, as `asyncio.run` does in the end: that is no failure to be tried again."""
+    tried: list[int] = []
+    gates: list[asyncio.Event] = []
+
+    async def send(output: Output) -> None:
+        tried.append(output.position)
+        await gates[0].wait()
+
+    async def run() -> None:
+        gates.append(asyncio.Event())
+        desk = OutputDesk(lambda *_: None)
+        desk.send_with("book", send)
+        desk.take(order(1, 2))
+        await done(lambda: tried == [1])
+        (task,) = desk._tasks.values()
+        task.cancel()
+        await rounds()
+        if not task.cancelled():
+            desk.close()  # or this test would not end
+        assert task.cancelled()
+        gates[0].set()
+        desk.take(order(1, 2))
+        await done(lambda: tried == [1, 1, 2])
+        gates[0].clear()
+        desk.take(order(3, 3))
+        await done(lambda: tried[-1] == 3)
+
+    asyncio.run(run())
+    assert tried == [1, 1, 2, 3]
