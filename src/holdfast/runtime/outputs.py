@@ -7,6 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable, iscoroutine, iscoroutinefunction, unwrap
+from time import monotonic_ns
 from typing import Final
 
 from holdfast.errors import MisuseError
@@ -19,6 +20,7 @@ from holdfast.group.ports import (
     SendOutputs,
     StopOutputs,
 )
+from holdfast.types import MILLISECOND
 
 log = logging.getLogger("holdfast")
 
@@ -29,6 +31,8 @@ _Key = tuple[str, str]
 RETRY_S: Final = 0.1
 RETRY_S_MAX: Final = 5.0
 """After a failure an output is tried again, later each time."""
+CALL_NS: Final = 5 * MILLISECOND
+"""Listeners hold the event loop for about this long in one piece."""
 
 
 class OutputDesk:
@@ -43,8 +47,8 @@ class OutputDesk:
         """What the application here has not been called with, per group: nobody listens yet, or it failed."""
         self._last: dict[str, tuple[int, int, int]] = {}
         """The founding of each group, and the last of its outputs that arrived."""
-        self._retries: dict[str, asyncio.TimerHandle | None] = {}
-        """Groups whose listener has failed, and is called again; or is being called."""
+        self._retries: dict[str, asyncio.Handle | None] = {}
+        """Groups whose listener is called again: it has failed, or has more to do; or is being called."""
         self._senders: dict[str, Send] = {}
         self._waiting: dict[_Key, deque[Output]] = {}
         """What is to be sent, in order, by one task for each destination: not only while none is under way, not only
@@ -104,8 +108,11 @@ class OutputDesk:
             self._call(group)
 
     def _call(self, group: str, delay_s: float = RETRY_S) -> None:
+        """Call the listener with what has arrived. When it takes its time, others have their turn in between."""
         arrived = self._arrived[group]
         self._retries[group] = None  # not again from within the listener
+        loop = asyncio.get_running_loop()
+        until_ns = monotonic_ns() + CALL_NS
         while arrived:
             try:
                 _refuse_awaitable(self._listeners[group](arrived[0]))
@@ -113,12 +120,14 @@ class OutputDesk:
                 log.warning(
                     "the listener to outputs of %s failed; again in %g s: %r", group, delay_s, error
                 )
-                later = asyncio.get_running_loop().call_later
                 again_s = min(2 * delay_s, RETRY_S_MAX)
-                self._retries[group] = later(delay_s, self._call, group, again_s)
+                self._retries[group] = loop.call_later(delay_s, self._call, group, again_s)
                 return
             arrived.popleft()
             delay_s = RETRY_S
+            if arrived and monotonic_ns() >= until_ns:
+                self._retries[group] = loop.call_soon(self._call, group)
+                return
         del self._arrived[group], self._retries[group]
         self._answer(SINK, OutputsTaken(group, *self._last[group]))
 

@@ -39,6 +39,8 @@ log = logging.getLogger("holdfast")
 
 QUICK_NS: Final = 10 * MILLISECOND
 """Who works for longer than this without a pause is not quick, whatever it says."""
+QUICK_MESSAGES: Final = 4096
+"""So many at once can take longer than that, even if each takes microseconds: there is no pause within a batch."""
 REPORT_NS: Final = 5 * MILLISECOND
 """What was applied is reported at least this often while the application works."""
 TEXT_MAX: Final = 500
@@ -77,9 +79,8 @@ class AppWorker:
             jobs = [job for job in jobs if self._concerns(job)]
         if self._is_quick and self._handed == self._finished and _are_quick(jobs):
             self._work_here(jobs)
-        elif jobs:
-            self._handed += 1
-            self._jobs.put(jobs)
+        else:
+            self._hand(jobs)
 
     def _concerns(self, job: Job) -> bool:
         """Whether the application has anything to say to this."""
@@ -97,9 +98,13 @@ class AppWorker:
 
     def _work_here(self, jobs: list[Job]) -> None:
         """On the event loop: the thread has nothing to do, and gets nothing before this is done."""
-        begun_ns = monotonic_ns()
-        self._work(jobs)
-        taken_ns = monotonic_ns() - begun_ns
+        begun_ns = self._reported_ns = monotonic_ns()
+        taken_ns = done = 0
+        while done < len(jobs) and taken_ns <= QUICK_NS:
+            self._do(jobs[done])
+            done += 1
+            taken_ns = monotonic_ns() - begun_ns
+        self._report()
         if taken_ns > QUICK_NS:
             self._is_quick = False
             log.warning(
@@ -107,6 +112,13 @@ class AppWorker:
                 self._group,
                 taken_ns // MILLISECOND,
             )
+            self._hand(jobs[done:])
+
+    def _hand(self, jobs: list[Job]) -> None:
+        """To the thread."""
+        if jobs:
+            self._handed += 1
+            self._jobs.put(jobs)
 
     def _run(self) -> None:
         waiting = self._jobs
@@ -220,8 +232,13 @@ class AppWorker:
 
 
 def _are_quick(jobs: list[Job]) -> bool:
-    """Whether all of it is what a quick application is quick at: not states, and not decisions."""
-    return all(isinstance(job, Apply) for job in jobs)
+    """Whether all of it is what a quick application is quick at: not states, not decisions, and not very much."""
+    messages = 0
+    for job in jobs:
+        if not isinstance(job, Apply):
+            return False
+        messages += len(job.batch.messages)
+    return messages <= QUICK_MESSAGES
 
 
 def _check(group: str, application: Replica) -> None:

@@ -18,7 +18,8 @@ from holdfast.group.ports import (
     SendOutputs,
     StopOutputs,
 )
-from holdfast.runtime.outputs import OutputDesk
+from holdfast.runtime import outputs as outputs_module
+from holdfast.runtime.outputs import CALL_NS, OutputDesk
 
 UNIT = "replica/book"
 
@@ -261,3 +262,33 @@ def test_a_program_ends_while_a_sender_is_under_way_and_whoever_goes_on_sends_ag
 
     asyncio.run(run())
     assert tried == [1, 1, 2, 3]
+
+
+def test_a_listener_that_takes_its_time_lets_others_have_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is called with some, and goes on after whatever else waits; nothing overtakes."""
+    now = [0]
+    monkeypatch.setattr(outputs_module, "monotonic_ns", lambda: now[0])
+    heard: list[Any] = []
+    taken: list[int] = []
+
+    def listen(output: Output) -> None:
+        heard.append(output.position)
+        now[0] += CALL_NS // 2
+
+    async def run() -> None:
+        desk = OutputDesk(lambda _, item: taken.append(item.position))
+        desk.listen("book", listen)
+        desk.take(ready(1, 5))
+        asyncio.get_running_loop().call_soon(heard.append, "other")
+        desk.take(ready(6, 6))
+        assert (heard, taken) == ([1, 2], [])
+        await done(lambda: bool(taken))
+        assert (heard, taken) == ([1, 2, 3, 4, "other", 5, 6], [6])
+        desk.take(ready(7, 9))
+        desk.close()
+        await rounds()
+        assert heard[-2:] == [7, 8]
+
+    asyncio.run(run())

@@ -24,7 +24,7 @@ from holdfast.group.ports import (
     TakeSnapshot,
 )
 from holdfast.runtime import worker as worker_module
-from holdfast.runtime.worker import QUICK_NS, REPORT_NS, AppWorker
+from holdfast.runtime.worker import QUICK_MESSAGES, QUICK_NS, REPORT_NS, AppWorker
 from holdfast.wire.frames import StreamId
 
 
@@ -43,8 +43,8 @@ class Gated(Replica):
     def restore(self, state: bytes) -> None: ...
 
 
-def job(index: int) -> Apply:
-    batch = Batch(index, StreamId(b"s" * 16, 1, 0), index, [memoryview(b"x")])
+def job(index: int, messages: int = 1) -> Apply:
+    batch = Batch(index, StreamId(b"s" * 16, 1, 0), index, [memoryview(b"x")] * messages)
     return Apply("replica/book", index, 0, batch, 1)
 
 
@@ -142,6 +142,52 @@ def test_one_that_says_it_is_quick_and_is_not_gets_a_thread(
         pass
     assert answer == Applied(2, 1)
     assert [thread == threading.get_ident() for thread in application.threads] == [True, False]
+    assert worker.close()
+
+
+def test_very_many_messages_at_once_are_for_the_thread_of_a_quick_application() -> None:
+    """A batch is one call, which nothing can interrupt."""
+    got: Queue[Any] = Queue()
+    application = Quick()
+    worker = AppWorker("book", application, got.put)
+    worker.submit([job(1, QUICK_MESSAGES)])
+    worker.submit([job(2, QUICK_MESSAGES), job(3)])
+    assert got.get(timeout=10).index == 1
+    while got.get(timeout=10).index < 3:
+        pass
+    here = [thread == threading.get_ident() for thread in application.threads]
+    assert here == [True, False, False]
+    assert worker.close()
+
+
+def test_what_a_quick_application_has_no_time_for_is_done_by_its_thread_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The event loop is not held up by a long list of jobs, each of which is short."""
+    now = [0]
+    monkeypatch.setattr(worker_module, "monotonic_ns", lambda: now[0])
+    places: list[int] = []
+
+    class Slower(Quick):
+        def apply(self, batch: Batch, context: Context) -> None:
+            super().apply(batch, context)
+            places.append(batch.position)
+            now[0] += QUICK_NS // 3
+
+    got: Queue[Any] = Queue()
+    application = Slower()
+    worker = AppWorker("book", application, got.put)
+    worker.submit([job(index) for index in range(1, 51)])
+    worker.submit([job(51)])
+    index = 0
+    while index < 51:
+        answer = got.get(timeout=10)
+        assert isinstance(answer, Applied)
+        assert answer.index > index
+        index = answer.index
+    assert places == list(range(1, 52))
+    here = [thread == threading.get_ident() for thread in application.threads]
+    assert here == [True] * 4 + [False] * 47
     assert worker.close()
 
 
