@@ -8,7 +8,7 @@ import pytest
 from tests.unit.group.harness import Host, World, node_id, ready, settle
 
 from holdfast.errors import MisuseError
-from holdfast.group.keeping import Kept
+from holdfast.group.keeping import Kept, Pace
 from holdfast.group.ports import Context, Output, OutputsReady
 from holdfast.group.sink import SinkMachine
 from holdfast.links.ports import Received
@@ -177,6 +177,48 @@ def test_what_is_kept_is_bounded_and_holds_messages_back_not_outputs() -> None:
     assert host.replica is not None
     assert host.replica._core.delivery.kept.bytes < 8000
     assert world.hosts["s1"].source.held > 4000
+
+
+def test_an_application_that_says_much_more_than_it_is_given_has_fewer_messages_at_once() -> None:
+    """What it says about those that it has already cannot be held back any more: `output_bytes` would be exceeded by
+    as much as that is, many times over here."""
+    limit = 200_000
+    world = World(voters=3, sources=1, window_bytes=500_000, output_bytes=limit)
+    world.start()
+    for host in world.hosts.values():
+        host.says = lambda message: [("till", message * 1000)]
+        host.takes_outputs = False
+    ready(world)
+    world.send("s1", [b"%03d" % k for k in range(1000)])
+    world.run(2 * SECOND)
+    for name in ("n1", "n2", "n3"):
+        replica = world.hosts[name].replica
+        assert replica is not None
+        assert limit <= replica._core.delivery.kept.bytes < 2 * limit
+    for host in world.hosts.values():
+        host.takes_outputs = True
+    settle(world, 1000, 60 * SECOND)
+    world.run(5 * SECOND)
+    assert kept(world) == [{}, {}, {}]
+
+
+def test_the_pace_of_an_application_follows_what_it_says() -> None:
+    pace = Pace(64_000)
+    assert (pace.allowed(64_000), pace.batch) == (64, 64)
+    loud = [Output(1, 0, "d", bytes(8000 - 64))]
+    pace.note(1, loud)
+    assert (pace.allowed(64_000), pace.allowed(20_000), pace.allowed(0)) == (8, 2, 1)
+    pace.note(7, [])
+    assert pace.allowed(64_000) == 8
+    pace.note(1, [])
+    assert pace.allowed(64_000) == 16, "it has gone through as many as it may have, and said less"
+    pace.note(0, loud)
+    assert pace.allowed(64_000) == 16, "of something that was given up"
+    for _ in range(20):
+        pace.note(100_000_000, [])
+    assert pace.batch > 1 << 50, "one that says nothing is not held back"
+    pace.note(2, loud)
+    assert pace.batch == 16
 
 
 def test_a_destination_that_was_away_for_long_is_waited_for_and_then_all_goes_on() -> None:
