@@ -244,12 +244,14 @@ class StopOutputs(msgspec.Struct, frozen=True, gc=False):
 
 class OutputsReady(msgspec.Struct, frozen=True, gc=False):
     """Outputs of a group for this node's application, each once, in order; answered by `OutputsTaken` when it has been
-    called with them."""
+    called with them, or by `OutputsRefused`."""
 
     group: str
     outputs: tuple[Output, ...]
     history: int = 0
     """Which founding of the group they are of."""
+    after: tuple[int, int] = (0, -1)
+    """The last one that was handed over before and not taken yet: if that was refused, so are these."""
 
     def taken(self) -> OutputsTaken:
         """The answer."""
@@ -319,6 +321,14 @@ class OutputsTaken(msgspec.Struct, frozen=True, gc=False):
     history: int
     position: int
     k: int
+
+
+class OutputsRefused(msgspec.Struct, frozen=True, gc=False):
+    """Nobody listens to these outputs, and there is no room for them. What was handed over of the group and not taken
+    counts as not handed over."""
+
+    group: str
+    history: int
 
 
 class OutputsSent(msgspec.Struct, frozen=True, gc=False):

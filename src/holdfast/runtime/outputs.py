@@ -15,6 +15,7 @@ from holdfast.group.config import SINK
 from holdfast.group.ports import (
     Output,
     OutputsReady,
+    OutputsRefused,
     OutputsSent,
     OutputsTaken,
     SendOutputs,
@@ -24,6 +25,7 @@ from holdfast.types import MILLISECOND
 
 log = logging.getLogger("holdfast")
 
+Answer = OutputsSent | OutputsTaken | OutputsRefused
 Listener = Callable[[Output], object]
 Send = Callable[[Output], Awaitable[None]]
 _Key = tuple[str, str]
@@ -31,6 +33,10 @@ _Key = tuple[str, str]
 RETRY_S: Final = 0.1
 RETRY_S_MAX: Final = 5.0
 """After a failure an output is tried again, later each time."""
+UNHEARD_MAX: Final = 16 << 20
+"""Bytes that are kept of groups nobody listens to, of all of them together. More is refused, and sent again later."""
+OVERHEAD: Final = 256
+"""Counted for each of them besides its bytes."""
 CALL_NS: Final = 5 * MILLISECOND
 """Listeners hold the event loop for about this long in one piece."""
 
@@ -40,11 +46,16 @@ class OutputDesk:
     them. Whoever waits is told when it is done, and nothing is left out: that one output has arrived says the same of
     all before it."""
 
-    def __init__(self, answer: Callable[[str, OutputsSent | OutputsTaken], None]) -> None:
+    def __init__(self, answer: Callable[[str, Answer], None]) -> None:
         self._answer = answer
         self._listeners: dict[str, Listener] = {}
         self._arrived: dict[str, deque[Output]] = {}
         """What the application here has not been called with, per group: nobody listens yet, or it failed."""
+        self._unheard: dict[str, int] = {}
+        """How many bytes those of groups are that nobody listens to, and of all of them together."""
+        self._unheard_bytes = 0
+        self._is_full = False
+        """It was said that there is no more room."""
         self._last: dict[str, tuple[int, int, int]] = {}
         """The founding of each group, and the last of its outputs that arrived."""
         self._retries: dict[str, asyncio.Handle | None] = {}
@@ -63,6 +74,7 @@ class OutputDesk:
                 "Let it put them into an `asyncio.Queue`, or begin a task."
             )
         self._listeners[group] = callback
+        self._unheard_bytes -= self._unheard.pop(group, 0)
         self._hand_over(group)
 
     def send_with(self, group: str, send: Send) -> None:
@@ -96,12 +108,33 @@ class OutputDesk:
     def _arrive(self, effect: OutputsReady) -> None:
         group, history = effect.group, effect.history
         before = self._last.get(group, (history, 0, -1))
+        if history != before[0]:
+            before = (history, 0, -1)
+        if effect.after > before[1:]:
+            return  # those in between were refused, and come again before these
         # A unit that failed and was made again asks for some once more.
-        new = [o for o in effect.outputs if history != before[0] or _id(o) > before[1:]]
+        new = [o for o in effect.outputs if _id(o) > before[1:]]
+        if new and not self._has_room(group, new):
+            self._answer(SINK, OutputsRefused(group, history))
+            return
         if new:
             self._last[group] = (history, *_id(new[-1]))
         self._arrived.setdefault(group, deque()).extend(new)
         self._hand_over(group)
+
+    def _has_room(self, group: str, outputs: list[Output]) -> bool:
+        """For those that somebody listens to there always is: their senders wait for an answer."""
+        if group in self._listeners:
+            return True
+        size = sum(len(output.payload) + OVERHEAD for output in outputs)
+        if self._unheard_bytes + size > UNHEARD_MAX:
+            if not self._is_full:
+                log.warning("nobody listens to outputs of %s, and no more of them are kept", group)
+            self._is_full = True
+            return False
+        self._unheard[group] = self._unheard.get(group, 0) + size
+        self._unheard_bytes += size
+        return True
 
     def _hand_over(self, group: str) -> None:
         if group in self._listeners and group in self._arrived and group not in self._retries:
@@ -183,7 +216,15 @@ class OutputDesk:
     def open(self) -> None:
         """As in the beginning, but for who listens and who sends."""
         self._closing = False
-        for table in (self._arrived, self._last, self._retries, self._waiting, self._tasks):
+        self._unheard_bytes, self._is_full = 0, False
+        for table in (
+            self._arrived,
+            self._unheard,
+            self._last,
+            self._retries,
+            self._waiting,
+            self._tasks,
+        ):
             table.clear()
 
 

@@ -9,8 +9,8 @@ from tests.unit.group.harness import Host, World, node_id, ready, settle
 
 from holdfast.errors import MisuseError
 from holdfast.group.keeping import Kept, Pace
-from holdfast.group.ports import Context, Output, OutputsReady
-from holdfast.group.sink import SinkMachine
+from holdfast.group.ports import Context, Output, OutputsReady, OutputsRefused
+from holdfast.group.sink import FLOORS_MAX, SinkMachine
 from holdfast.links.ports import Received
 from holdfast.machine import Outbox
 from holdfast.types import MILLISECOND, SECOND
@@ -348,6 +348,37 @@ def test_a_sink_starts_anew_with_a_group_that_was_founded_again_and_ignores_the_
     sink.give(outputs(0, 1, 2, history=first))
     assert sink.give(outputs(0, 1, history=second)) == ([1], (1, 0))
     assert sink.give(outputs(2, 3, history=first)) == ([], None)
+
+
+def test_frames_of_groups_that_nobody_takes_from_cost_no_other_group_anything() -> None:
+    """Nothing is written about them, and however many there are, all others go on: known ones and new ones."""
+    sink = Sink()
+    assert sink.give(outputs(0, 1)) == ([1], (1, 0))
+    for k in range(2 * FLOORS_MAX):
+        frame = Outputs(f"x{k}", 1, (7, 0), (5, 0) if k % 2 else (0, -1), ((8, 0, b"x"),))
+        taken, at = sink.give(frame)
+        assert (taken, at) == ([], (5, 0) if k % 2 else (0, -1))
+        assert not sink.out.writes
+    assert len(sink.machine._floors) == FLOORS_MAX
+    assert sink.give(outputs(1, 2)) == ([2], (2, 0))
+    assert sink.give(Outputs("new", 1, (0, -1), (0, -1), ((1, 0, b"x"),))) == ([1], (1, 0))
+    assert list(sink.machine.status()) == ["g", "new"]
+
+
+def test_what_was_refused_is_not_answered_and_is_handed_over_again() -> None:
+    """What comes meanwhile says what it follows, so that nobody takes it without what was refused before."""
+    sink = Sink()
+    sink.machine.up(0, [Received(node_id("me"), [outputs(0, 1), outputs(1, 2)], 0)], sink.out)
+    first, second = (effect for effect, _ in sink.out.effects)
+    assert (first.after, second.after) == ((0, -1), (1, 0))
+    sink.out.clear()
+    sink.machine.up(1, [OutputsRefused("g", 7), OutputsRefused("g", 1)], sink.out)
+    assert (sink.out.writes, sink.out.ups) == ([], [])
+    sink.machine.up(2, [Received(node_id("me"), [outputs(0, 1, 2)], 0)], sink.out)
+    (again,) = (effect for effect, _ in sink.out.effects)
+    assert ([o.position for o in again.outputs], again.after) == ([1, 2], (0, -1))
+    sink.machine.up(3, [again.taken()], sink.out)
+    assert sink.out.ups[-1][1].frames[0].position == 2
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from holdfast.errors import MisuseError
 from holdfast.group.ports import (
     Output,
     OutputsReady,
+    OutputsRefused,
     OutputsSent,
     OutputsTaken,
     SendOutputs,
@@ -290,5 +291,41 @@ def test_a_listener_that_takes_its_time_lets_others_have_theirs(
         desk.close()
         await rounds()
         assert heard[-2:] == [7, 8]
+
+    asyncio.run(run())
+
+
+def test_what_nobody_listens_to_is_kept_within_a_bound_and_the_rest_comes_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A group that somebody listens to is not concerned, however many others there are."""
+    monkeypatch.setattr(outputs_module, "UNHEARD_MAX", 10 * outputs_module.OVERHEAD)
+    answers: list[Any] = []
+    heard: list[int] = []
+
+    def foreign(group: str) -> OutputsReady:
+        return OutputsReady(group, (Output(1, 0, "", b""),), 7)
+
+    async def run() -> None:
+        desk = OutputDesk(lambda _, item: answers.append(item))
+        for k in range(100):
+            desk.take(foreign(f"x{k}"))
+        assert answers == [OutputsRefused(f"x{k}", 7) for k in range(10, 100)]
+        assert len(desk._arrived) == len(desk._last) == 10
+        assert caplog.text.count("nobody listens to outputs of x10, and no more") == 1
+        answers.clear()
+        desk.take(ready(1, 2))
+        assert answers == [OutputsRefused("book", 7)]
+        desk.listen("book", lambda output: heard.append(output.position))
+        desk.take(OutputsReady("book", ready(3, 3).outputs, 7, after=(2, 0)))
+        assert not heard, "what was refused comes first"
+        desk.take(ready(1, 3))
+        assert (heard, answers[1:]) == ([1, 2, 3], [OutputsTaken("book", 7, 3, 0)])
+        for k in range(10):
+            desk.listen(f"x{k}", lambda output: heard.append(output.position))
+        assert not desk._arrived
+        desk.take(foreign("x50"))
+        assert len(answers) == 12, "there is room again"
+        desk.close()
 
     asyncio.run(run())
