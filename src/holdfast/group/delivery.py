@@ -9,7 +9,7 @@ from xxhash import xxh3_64_intdigest
 
 from holdfast.group.config import GroupConfig, replica_unit
 from holdfast.group.entries import Decided, Ignoring, Resumed, decode_data
-from holdfast.group.keeping import Kept
+from holdfast.group.keeping import Kept, Pace
 from holdfast.group.log import Cursor, Kind, Log
 from holdfast.group.ports import APPLY_MAX, Apply, Batch, Decision, Output, Tell
 from holdfast.group.streams import Streams, label_of
@@ -39,8 +39,11 @@ class Delivery:
         self._streams = streams
         self.kept = Kept(config.output_bytes)
         """What the application has said to destinations that may not have it yet."""
-        self._out: deque[tuple[int, int]] = deque()
-        """What the application has not processed yet: (index, bytes)."""
+        self.pace = Pace(config.output_bytes)
+        self._out: deque[tuple[int, int, int]] = deque()
+        """What the application has not processed yet: (index, bytes, messages)."""
+        self._messages = 0
+        """How many messages that is."""
         self.at = Cursor()
         """How far entries have been handed out."""
         self._looked = 0
@@ -62,13 +65,15 @@ class Delivery:
         """Messages that nobody delivers, by why."""
 
     def hand_out(self, now: Nanos, out: Outbox) -> None:
-        """Hand over what is committed (in `fast` groups what is in the log), as much as may be outstanding."""
+        """Hand over what is committed (in `fast` groups what is in the log), as much as may be outstanding: bounded
+        by its size, and by the room for what the application may say about it."""
         log = self._log
         limit = log.last if self._fast and self._may_run_ahead() else log.commit
         if self.kept.full:
             self._look_ahead()
+        allowed = self.pace.allowed(self.kept.room)
         while self.at.index < limit and self.outstanding < APPLY_MAX:
-            if self.paused or self.kept.full:
+            if self.paused or self.kept.full or self._messages >= allowed:
                 break
             entry = log.entry(self.at.index + 1)
             if entry.kind != Kind.ORDER:
@@ -82,8 +87,9 @@ class Delivery:
                     effect = Apply(self._unit, entry.index, entry.log_ns, batch, size)
                     # Its own write may not be done: after a crash it begins again from a state.
                     out.effect(effect, immediate=True)
-                    self._out.append((entry.index, size))
+                    self._out.append((entry.index, size, len(messages)))
                     self.outstanding += size
+                    self._messages += len(messages)
                     out.fact(
                         DeliveryFact(
                             now, self._group, entry.term, entry.index, entry.position, stream.label,
@@ -134,8 +140,12 @@ class Delivery:
         if index > self.at.index:
             return
         self.kept.take(outputs, self.at.rulings)
+        before = self._messages
         while self._out and self._out[0][0] <= index:
-            self.outstanding -= self._out.popleft()[1]
+            _, size, messages = self._out.popleft()
+            self.outstanding -= size
+            self._messages -= messages
+        self.pace.note(before - self._messages, outputs)
         self._settle()
 
     def _settle(self) -> None:
@@ -155,7 +165,7 @@ class Delivery:
         self.suspended = why
         self.failed = failed
         self._out.clear()
-        self.outstanding = 0
+        self.outstanding = self._messages = 0
 
     def undo(self, why: str, at: Cursor) -> dict[StreamId, int]:
         """What was delivered above `at` is not in the order. The application's state is worth nothing any more; how
@@ -172,7 +182,7 @@ class Delivery:
         self.at = at.copy()
         self.digest = digest
         self._out.clear()
-        self.outstanding = 0
+        self.outstanding = self._messages = 0
         self.suspended = ""
         self.failed = 0
         self._given_up = -1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from holdfast.group.entries import EVERYBODY
@@ -12,6 +12,9 @@ from holdfast.group.rulings import Id, Rulings
 
 OVERHEAD: Final = 64
 """Counted for each output besides its bytes."""
+NO_BOUND: Final = 1 << 60
+FIRST: Final = 64
+"""So many messages an application has at once before it is known how much it says."""
 
 
 class Kept:
@@ -27,6 +30,10 @@ class Kept:
     @property
     def full(self) -> bool:
         return self.bytes >= self._limit
+
+    @property
+    def room(self) -> int:
+        return self._limit - self.bytes
 
     @property
     def why_full(self) -> str:
@@ -73,3 +80,39 @@ class Kept:
         self.queues.clear()
         self.bytes = 0
         self.take(outputs, rulings)
+
+
+class Pace:
+    """How many messages an application may have at once, so that there is room for what it says about them.
+
+    Nobody knows that before it does. It is feared to say as much as it has lately; while it says less, half as much is
+    feared each time that it has gone through as many messages as it may have at once.
+    """
+
+    __slots__ = ("_each", "_limit", "_since")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._each = limit // FIRST
+        """Bytes that it is feared to say about a message; 0: nothing."""
+        self._since = 0
+        """Messages about which it has said less."""
+
+    def allowed(self, room: int) -> int:
+        return max(1, room // self._each) if self._each else NO_BOUND
+
+    @property
+    def batch(self) -> int:
+        """How many messages may be in one entry, which is handed out as a whole."""
+        return self.allowed(self._limit)
+
+    def note(self, messages: int, outputs: Sequence[Output]) -> None:
+        """It has gone through so many messages, and has said this."""
+        said = sum(len(output.payload) for output in outputs) + OVERHEAD * len(outputs)
+        self._since += messages
+        if messages and said >= self._each * messages:
+            self._each = said // messages
+            self._since = 0
+        elif self._since >= self.batch:
+            self._each //= 2
+            self._since = 0

@@ -27,7 +27,7 @@ class Leading:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self.order = Order(core.config, core.log, core.streams)
+        self.order = Order(core.config, core.log, core.streams, core.delivery.pace)
         self.decisions = Decisions(core, self.order)
         self.emitter = Emitter(core, self.order, core.delivery.kept)
         self._tally = Tally(core)

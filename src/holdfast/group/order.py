@@ -12,6 +12,7 @@ from typing import Final
 from holdfast.group.config import GroupConfig
 from holdfast.group.criteria import Run, sort_out
 from holdfast.group.entries import Opened, Ordered, Resumed, Skipped, encode_data
+from holdfast.group.keeping import Pace
 from holdfast.group.log import Kind, Log
 from holdfast.group.streams import Stream, Streams, label_of
 from holdfast.machine import Outbox, RangeSet
@@ -26,12 +27,13 @@ KIND_NAMES: Final = {kind.value: kind.name.lower() for kind in Kind}
 class Order:
     """Makes entries. Nothing here knows who leads or for how long: `begin` is called when a term begins."""
 
-    __slots__ = ("_ahead_ns", "_config", "_log", "_ready", "_streams", "_term", "verdicts")
+    __slots__ = ("_ahead_ns", "_config", "_log", "_pace", "_ready", "_streams", "_term", "verdicts")
 
-    def __init__(self, config: GroupConfig, log: Log, streams: Streams) -> None:
+    def __init__(self, config: GroupConfig, log: Log, streams: Streams, pace: Pace) -> None:
         self._config = config
         self._log = log
         self._streams = streams
+        self._pace = pace
         self._term = 0
         self._ahead_ns = 0
         """What is added to this node's clock, or taken from it, so that log time goes on from the last stamp of the
@@ -110,9 +112,14 @@ class Order:
             elif stream.noted or log.tail.rulings.criteria:
                 first = self._order_each(stream, first, stop, now, out)
             else:
-                last = stream.cut(first, stop, self._config.entry_bytes)
+                last = self._cut(stream, first, stop)
                 self._append(Kind.ORDER, stream.id, first, last, stream.label, now, out)
                 first = last + 1
+
+    def _cut(self, stream: Stream, first: int, stop: int) -> int:
+        """The last number of an entry that begins with `first`. Applications are called once for each, so what they
+        say about it cannot be stopped halfway."""
+        return min(stream.cut(first, stop, self._config.entry_bytes), first + self._pace.batch - 1)
 
     # -- what nobody delivers ------------------------------------------------------------------------------------
 
@@ -137,7 +144,7 @@ class Order:
 
     def _order_each(self, stream: Stream, first: int, stop: int, now: Nanos, out: Outbox) -> int:
         """Order or skip messages one by one, as far as one entry may reach."""
-        stop = stream.cut(first, stop, self._config.entry_bytes) + 1
+        stop = self._cut(stream, first, stop) + 1
         rulings = self._log.tail.rulings
         runs = sort_out(
             stream.id,

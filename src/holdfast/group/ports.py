@@ -78,7 +78,9 @@ class Context:
         leads, at least once, with its id.
         """
         if self.outputs is None:
-            raise MisuseError("outputs come from `apply` only; nothing was sent")
+            raise MisuseError(
+                "outputs come from `apply` only, and not after it has returned; nothing was sent"
+            )
         if not is_text(destination) or not isinstance(payload, bytes | bytearray | memoryview):
             raise MisuseError(
                 f"a destination is a text and an output bytes, not {destination!r} and "
@@ -249,12 +251,14 @@ class StopOutputs(msgspec.Struct, frozen=True, gc=False):
 
 class OutputsReady(msgspec.Struct, frozen=True, gc=False):
     """Outputs of a group for this node's application, each once, in order; answered by `OutputsTaken` when it has been
-    called with them."""
+    called with them, or by `OutputsRefused`."""
 
     group: str
     outputs: tuple[Output, ...]
     history: int = 0
     """Which founding of the group they are of."""
+    after: tuple[int, int] = (0, -1)
+    """The last one that was handed over before and not taken yet: if that was refused, so are these."""
 
     def taken(self) -> OutputsTaken:
         """The answer."""
@@ -324,6 +328,14 @@ class OutputsTaken(msgspec.Struct, frozen=True, gc=False):
     history: int
     position: int
     k: int
+
+
+class OutputsRefused(msgspec.Struct, frozen=True, gc=False):
+    """Nobody listens to these outputs, and there is no room for them. What was handed over of the group and not taken
+    counts as not handed over."""
+
+    group: str
+    history: int
 
 
 class OutputsSent(msgspec.Struct, frozen=True, gc=False):

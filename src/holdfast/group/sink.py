@@ -4,7 +4,9 @@ Remembers per group the id of the last output that it took. An output that does 
 sender: it is told where to go on.
 
 That outputs were taken is written down, and said, when the application has been called with them, not before: they
-would be lost if the process ended in between, if nobody listens yet, or if it fails.
+would be lost if the process ended in between, if nobody listens yet, or if it fails. So what is written down grows with
+the groups that somebody here listens to, whatever others send. What is refused for want of room is forgotten, and not
+answered: its sender begins again.
 """
 
 from __future__ import annotations
@@ -15,15 +17,17 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.group.config import replica_unit
+from holdfast.group.keeping import NOTHING
 from holdfast.group.peers import post
-from holdfast.group.ports import Output, OutputsReady, OutputsTaken
+from holdfast.group.ports import Output, OutputsReady, OutputsRefused, OutputsTaken
 from holdfast.links.ports import Received
 from holdfast.machine import Machine, Outbox, Put
 from holdfast.types import Nanos, NodeId
 from holdfast.wire.frames import Outputs, OutputsHere
 
 TABLE: Final = "outputs"
-GROUPS_MAX: Final = 4096
+FLOORS_MAX: Final = 4096
+"""Of so many groups from which nothing was taken here it is remembered where they are."""
 NUMBER_MAX: Final = 1 << 60
 OVER_MAX: Final = 16
 """So many earlier foundings of a group are remembered."""
@@ -51,6 +55,8 @@ class SinkMachine(Machine):
     def __init__(self, node: NodeId, stored: list[tuple[bytes, bytes]]) -> None:
         self._node = node
         self._marks: dict[str, Watermark] = {}
+        self._floors: dict[str, Watermark] = {}
+        """Where groups are from which nothing was taken here; the oldest are forgotten."""
         self._ahead: dict[str, Watermark] = {}
         """Where groups are of whose outputs some were handed over, and not taken yet."""
         self._waiting: dict[str, dict[NodeId, None]] = {}
@@ -63,6 +69,8 @@ class SinkMachine(Machine):
         for item in inputs:
             if isinstance(item, OutputsTaken):
                 self._taken(now, item, out)
+            elif isinstance(item, OutputsRefused):
+                self._refused(item)
             elif isinstance(item, Received):
                 for frame in item.frames:
                     if isinstance(frame, Outputs) and self._is_sound(frame):
@@ -79,16 +87,16 @@ class SinkMachine(Machine):
             and all(0 < position < NUMBER_MAX and 0 <= k < NUMBER_MAX for position, k in ids)
             and all(a < b for a, b in pairwise(ids))
             and frame.after < ids[0]
-            and len(self._marks) < GROUPS_MAX
         )
 
     def _take(self, now: Nanos, peer: NodeId, frame: Outputs, out: Outbox) -> None:
-        known = self._ahead.get(frame.group) or self._marks.get(frame.group)
+        ahead = self._ahead.get(frame.group)
+        known = ahead or self._marks.get(frame.group) or self._floors.get(frame.group)
         over = known.over if known is not None else ()
         if frame.history in over:
             self.ignored += 1
             return
-        have = (0, -1)
+        have = NOTHING
         if known is not None and known.history == frame.history:
             have = (known.position, known.k)
         elif known is not None:
@@ -106,12 +114,17 @@ class SinkMachine(Machine):
             last = new[-1]
             self._ahead[frame.group] = Watermark(frame.history, last.position, last.k, over)
             # What is doubled by a crash has an id, what is lost has none.
-            out.effect(OutputsReady(frame.group, new, frame.history), immediate=True)
+            after = NOTHING
+            if ahead is not None and ahead.history == frame.history:
+                after = (ahead.position, ahead.k)
+            out.effect(OutputsReady(frame.group, new, frame.history, after), immediate=True)
         if frame.group in self._ahead:
             self._waiting.setdefault(frame.group, {})[peer] = None
             return
         mark = Watermark(frame.history, have[0], have[1], over)
-        if mark != known:
+        if frame.group not in self._marks:
+            self._remember(frame.group, mark)
+        elif mark != known:
             self._keep(frame.group, mark, out)
         self._answer(peer, frame.group, mark, now, out)
 
@@ -126,8 +139,20 @@ class SinkMachine(Machine):
         for peer in self._waiting.pop(item.group, {}):
             self._answer(peer, item.group, reached, now, out)
 
+    def _refused(self, item: OutputsRefused) -> None:
+        ahead = self._ahead.get(item.group)
+        if ahead is not None and ahead.history == item.history:
+            del self._ahead[item.group]
+            self._waiting.pop(item.group, None)
+
+    def _remember(self, group: str, mark: Watermark) -> None:
+        self._floors[group] = mark
+        if len(self._floors) > FLOORS_MAX:
+            del self._floors[next(iter(self._floors))]
+
     def _keep(self, group: str, mark: Watermark, out: Outbox) -> None:
         self._marks[group] = mark
+        self._floors.pop(group, None)
         out.write(Put(TABLE, group.encode(), _encode(mark)))
 
     def _answer(self, peer: NodeId, group: str, mark: Watermark, now: Nanos, out: Outbox) -> None:

@@ -430,9 +430,14 @@ class Driver:
 
     def _hand_out(self) -> None:
         """To the applications: after everything else, which others wait for."""
-        jobs, self._jobs = self._jobs, {}
         if not self._answers_due:
             self._answers_due = monotonic_ns() + ANSWER_NS
-        for unit, some in jobs.items():
-            if unit in self.workers:
+        for unit in list(self._jobs):
+            # Taken out one by one: what an interrupt leaves is handed out by the next turn.
+            some = self._jobs.pop(unit)
+            if unit not in self.workers:
+                continue
+            try:
                 self.workers[unit].submit(some)
+            except Exception:
+                log.exception("%s: its application could not be given its work", unit)

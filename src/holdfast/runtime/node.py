@@ -24,7 +24,7 @@ from holdfast.errors import (
     PeerUnknown,
 )
 from holdfast.group.config import source_unit
-from holdfast.group.ports import Output, OutputsSent, OutputsTaken, Replica, SourceRoom
+from holdfast.group.ports import Output, Replica, SourceRoom
 from holdfast.health.needs import Needs
 from holdfast.links.directory import DIRECTORY
 from holdfast.links.inlet import CHANNELS_MAX
@@ -47,7 +47,7 @@ from holdfast.runtime.handles import Channel, Datagrams, Group
 from holdfast.runtime.health import Health
 from holdfast.runtime.health_control import HealthControl
 from holdfast.runtime.operating import ask_group
-from holdfast.runtime.outputs import OutputDesk
+from holdfast.runtime.outputs import Answer, OutputDesk
 from holdfast.runtime.parts import (
     check_applications,
     load_application,
@@ -394,7 +394,7 @@ class Node:
                     )
                 )
 
-    def _answer_outputs(self, unit: str, answer: OutputsSent | OutputsTaken) -> None:
+    def _answer_outputs(self, unit: str, answer: Answer) -> None:
         if self._driver is not None:
             self._driver.answer(unit, answer)
 

@@ -6,27 +6,39 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from inspect import isawaitable, iscoroutine, iscoroutinefunction, unwrap
+from time import monotonic_ns
 from typing import Final
 
+from holdfast.errors import MisuseError
 from holdfast.group.config import SINK
 from holdfast.group.ports import (
     Output,
     OutputsReady,
+    OutputsRefused,
     OutputsSent,
     OutputsTaken,
     SendOutputs,
     StopOutputs,
 )
+from holdfast.types import MILLISECOND
 
 log = logging.getLogger("holdfast")
 
-Listener = Callable[[Output], None]
+Answer = OutputsSent | OutputsTaken | OutputsRefused
+Listener = Callable[[Output], object]
 Send = Callable[[Output], Awaitable[None]]
 _Key = tuple[str, str]
 """A replica's unit, and a destination of its outputs."""
 RETRY_S: Final = 0.1
 RETRY_S_MAX: Final = 5.0
 """After a failure an output is tried again, later each time."""
+UNHEARD_MAX: Final = 16 << 20
+"""Bytes that are kept of groups nobody listens to, of all of them together. More is refused, and sent again later."""
+OVERHEAD: Final = 256
+"""Counted for each of them besides its bytes."""
+CALL_NS: Final = 5 * MILLISECOND
+"""Listeners hold the event loop for about this long in one piece."""
 
 
 class OutputDesk:
@@ -34,15 +46,20 @@ class OutputDesk:
     them. Whoever waits is told when it is done, and nothing is left out: that one output has arrived says the same of
     all before it."""
 
-    def __init__(self, answer: Callable[[str, OutputsSent | OutputsTaken], None]) -> None:
+    def __init__(self, answer: Callable[[str, Answer], None]) -> None:
         self._answer = answer
         self._listeners: dict[str, Listener] = {}
         self._arrived: dict[str, deque[Output]] = {}
         """What the application here has not been called with, per group: nobody listens yet, or it failed."""
+        self._unheard: dict[str, int] = {}
+        """How many bytes those of groups are that nobody listens to, and of all of them together."""
+        self._unheard_bytes = 0
+        self._is_full = False
+        """It was said that there is no more room."""
         self._last: dict[str, tuple[int, int, int]] = {}
         """The founding of each group, and the last of its outputs that arrived."""
-        self._retries: dict[str, asyncio.TimerHandle | None] = {}
-        """Groups whose listener has failed, and is called again; or is being called."""
+        self._retries: dict[str, asyncio.Handle | None] = {}
+        """Groups whose listener is called again: it has failed, or has more to do; or is being called."""
         self._senders: dict[str, Send] = {}
         self._waiting: dict[_Key, deque[Output]] = {}
         """What is to be sent, in order, by one task for each destination: not only while none is under way, not only
@@ -51,10 +68,21 @@ class OutputDesk:
         self._closing = False
 
     def listen(self, group: str, callback: Listener) -> None:
+        if _is_async(callback):
+            raise MisuseError(
+                f"who listens to outputs of {group} has to be a plain `def`: nobody awaits it; nothing has changed. "
+                "Let it put them into an `asyncio.Queue`, or begin a task."
+            )
         self._listeners[group] = callback
+        self._unheard_bytes -= self._unheard.pop(group, 0)
         self._hand_over(group)
 
     def send_with(self, group: str, send: Send) -> None:
+        if not _is_async(unwrap(send)):
+            raise MisuseError(
+                f"who sends outputs of {group} has to be an `async def`: it is awaited, and an output counts as sent "
+                "when it has returned; nothing has changed"
+            )
         self._senders[group] = send
         for key in list(self._waiting):
             self._begin(key)
@@ -80,33 +108,59 @@ class OutputDesk:
     def _arrive(self, effect: OutputsReady) -> None:
         group, history = effect.group, effect.history
         before = self._last.get(group, (history, 0, -1))
+        if history != before[0]:
+            before = (history, 0, -1)
+        if effect.after > before[1:]:
+            return  # those in between were refused, and come again before these
         # A unit that failed and was made again asks for some once more.
-        new = [o for o in effect.outputs if history != before[0] or _id(o) > before[1:]]
+        new = [o for o in effect.outputs if _id(o) > before[1:]]
+        if new and not self._has_room(group, new):
+            self._answer(SINK, OutputsRefused(group, history))
+            return
         if new:
             self._last[group] = (history, *_id(new[-1]))
         self._arrived.setdefault(group, deque()).extend(new)
         self._hand_over(group)
+
+    def _has_room(self, group: str, outputs: list[Output]) -> bool:
+        """For those that somebody listens to there always is: their senders wait for an answer."""
+        if group in self._listeners:
+            return True
+        size = sum(len(output.payload) + OVERHEAD for output in outputs)
+        if self._unheard_bytes + size > UNHEARD_MAX:
+            if not self._is_full:
+                log.warning("nobody listens to outputs of %s, and no more of them are kept", group)
+            self._is_full = True
+            return False
+        self._unheard[group] = self._unheard.get(group, 0) + size
+        self._unheard_bytes += size
+        return True
 
     def _hand_over(self, group: str) -> None:
         if group in self._listeners and group in self._arrived and group not in self._retries:
             self._call(group)
 
     def _call(self, group: str, delay_s: float = RETRY_S) -> None:
+        """Call the listener with what has arrived. When it takes its time, others have their turn in between."""
         arrived = self._arrived[group]
         self._retries[group] = None  # not again from within the listener
+        loop = asyncio.get_running_loop()
+        until_ns = monotonic_ns() + CALL_NS
         while arrived:
             try:
-                self._listeners[group](arrived[0])
+                _refuse_awaitable(self._listeners[group](arrived[0]))
             except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 the application's own
                 log.warning(
                     "the listener to outputs of %s failed; again in %g s: %r", group, delay_s, error
                 )
-                later = asyncio.get_running_loop().call_later
                 again_s = min(2 * delay_s, RETRY_S_MAX)
-                self._retries[group] = later(delay_s, self._call, group, again_s)
+                self._retries[group] = loop.call_later(delay_s, self._call, group, again_s)
                 return
             arrived.popleft()
             delay_s = RETRY_S
+            if arrived and monotonic_ns() >= until_ns:
+                self._retries[group] = loop.call_soon(self._call, group)
+                return
         del self._arrived[group], self._retries[group]
         self._answer(SINK, OutputsTaken(group, *self._last[group]))
 
@@ -117,6 +171,16 @@ class OutputDesk:
             self._tasks[key] = asyncio.get_running_loop().create_task(self._work(key))
 
     async def _work(self, key: _Key) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            await self._send_all(key, task)
+        finally:
+            # Whoever ends it, what is left is sent when it is ordered again.
+            if self._tasks.get(key) is task:
+                del self._tasks[key]
+
+    async def _send_all(self, key: _Key, task: asyncio.Task[None]) -> None:
         unit, destination = key
         waiting = self._waiting[key]
         delay_s = RETRY_S
@@ -125,8 +189,8 @@ class OutputDesk:
             try:
                 await self._senders[_group_of(key)](output)
             except (Exception, asyncio.CancelledError) as error:
-                if self._closing:
-                    raise
+                if self._closing or task.cancelling():
+                    raise  # The node stops, or the program ends. What a sender cancels of its own is a failure.
                 log.warning(
                     "an output to %s failed; again in %g s: %r", destination, delay_s, error
                 )
@@ -137,7 +201,8 @@ class OutputDesk:
             if waiting and waiting[0] is output:
                 waiting.popleft()
             self._answer(unit, OutputsSent(destination, output.position, output.k))
-        del self._waiting[key], self._tasks[key]
+        if self._waiting.get(key) is waiting:
+            del self._waiting[key]
 
     def close(self) -> None:
         """Nobody is called any more; who listens, and who sends, is remembered for the next start."""
@@ -151,8 +216,28 @@ class OutputDesk:
     def open(self) -> None:
         """As in the beginning, but for who listens and who sends."""
         self._closing = False
-        for table in (self._arrived, self._last, self._retries, self._waiting, self._tasks):
+        self._unheard_bytes, self._is_full = 0, False
+        for table in (
+            self._arrived,
+            self._unheard,
+            self._last,
+            self._retries,
+            self._waiting,
+            self._tasks,
+        ):
             table.clear()
+
+
+def _is_async(call: Callable[..., object]) -> bool:
+    return iscoroutinefunction(call) or iscoroutinefunction(getattr(call, "__call__", None))  # noqa: B004 not whether
+
+
+def _refuse_awaitable(result: object) -> None:
+    """What a listener gives back is nobody's business, unless it is work that nobody has begun."""
+    if isawaitable(result) and not asyncio.isfuture(result):
+        if iscoroutine(result):
+            result.close()
+        raise TypeError(f"it gave a {type(result).__name__}, which nobody awaits: it did nothing")
 
 
 def _group_of(key: _Key) -> str:

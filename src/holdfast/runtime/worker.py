@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from asyncio import CancelledError
 from collections.abc import Callable
+from contextlib import suppress
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from queue import Empty, SimpleQueue
 from time import monotonic_ns
 from typing import Any, Final
 
+from holdfast.errors import MisuseError
 from holdfast.group.ports import (
     AppFailed,
     Applied,
@@ -37,8 +39,12 @@ log = logging.getLogger("holdfast")
 
 QUICK_NS: Final = 10 * MILLISECOND
 """Who works for longer than this without a pause is not quick, whatever it says."""
+QUICK_MESSAGES: Final = 4096
+"""So many at once can take longer than that, even if each takes microseconds: there is no pause within a batch."""
 REPORT_NS: Final = 5 * MILLISECOND
 """What was applied is reported at least this often while the application works."""
+TEXT_MAX: Final = 500
+"""So many letters of what an application raised are told to others."""
 
 
 class AppWorker:
@@ -46,6 +52,7 @@ class AppWorker:
 
     def __init__(self, group: str, application: Replica, answer: Callable[[Any], None]) -> None:
         """`answer` is called on the worker's thread with inputs for the replica's unit."""
+        _check(group, application)
         self._group = group
         self._application = application
         self._answer = answer
@@ -72,9 +79,8 @@ class AppWorker:
             jobs = [job for job in jobs if self._concerns(job)]
         if self._is_quick and self._handed == self._finished and _are_quick(jobs):
             self._work_here(jobs)
-        elif jobs:
-            self._handed += 1
-            self._jobs.put(jobs)
+        else:
+            self._hand(jobs)
 
     def _concerns(self, job: Job) -> bool:
         """Whether the application has anything to say to this."""
@@ -92,9 +98,13 @@ class AppWorker:
 
     def _work_here(self, jobs: list[Job]) -> None:
         """On the event loop: the thread has nothing to do, and gets nothing before this is done."""
-        begun_ns = monotonic_ns()
-        self._work(jobs)
-        taken_ns = monotonic_ns() - begun_ns
+        begun_ns = self._reported_ns = monotonic_ns()
+        taken_ns = done = 0
+        while done < len(jobs) and taken_ns <= QUICK_NS:
+            self._do(jobs[done])
+            done += 1
+            taken_ns = monotonic_ns() - begun_ns
+        self._report()
         if taken_ns > QUICK_NS:
             self._is_quick = False
             log.warning(
@@ -102,19 +112,28 @@ class AppWorker:
                 self._group,
                 taken_ns // MILLISECOND,
             )
+            self._hand(jobs[done:])
+
+    def _hand(self, jobs: list[Job]) -> None:
+        """To the thread."""
+        if jobs:
+            self._handed += 1
+            self._jobs.put(jobs)
 
     def _run(self) -> None:
         waiting = self._jobs
         while not self._closing:
             jobs = waiting.get()
             taken = 1
-            try:
+            with suppress(Empty):
                 while True:
                     jobs += waiting.get_nowait()
                     taken += 1
-            except Empty:
+            try:
                 self._work(jobs)
-                self._finished += taken
+            except BaseException as error:  # noqa: BLE001 the replica waits for an answer, and for this thread
+                self._fail(next((j.index for j in jobs if not isinstance(j, AskLoss)), 0), error)
+            self._finished += taken
 
     def _work(self, jobs: list[Job]) -> None:
         """Do a batch of jobs; what was applied is reported for all that came before, but never held back for long."""
@@ -122,31 +141,45 @@ class AppWorker:
         for job in jobs:
             if self._closing:
                 return
-            if self._failed and not isinstance(job, RestoreState):
-                continue  # Only a state from elsewhere can help it.
-            if isinstance(job, AskLoss):
-                self._ask(job)
-                continue
-            try:
-                if isinstance(job, Apply):
-                    self._apply(job)
-                else:
-                    self._report()
-                    self._do(job)
-            except (Exception, SystemExit, CancelledError) as error:
-                # The application's own; it suspends this replica only.
-                log.exception(
-                    "group %s: the application failed at entry %d", self._group, job.index
-                )
-                self._failed = True
-                self._report()
-                self._answer(AppFailed(job.index, f"{type(error).__name__}: {error}"))
+            self._do(job)
         self._report()
+
+    def _do(self, job: Job) -> None:
+        if self._failed and not isinstance(job, RestoreState):
+            return  # Only a state from elsewhere can help it.
+        if isinstance(job, AskLoss):
+            self._ask(job)
+            return
+        try:
+            if isinstance(job, Apply):
+                self._apply(job)
+            else:
+                self._report()
+                self._do_other(job)
+        except BaseException as error:
+            self._fail(job.index, error)
+            if (
+                isinstance(error, KeyboardInterrupt)
+                and threading.current_thread() is not self._thread
+            ):
+                raise  # On the event loop it is not the application's: somebody wants the program to end.
+
+    def _fail(self, index: int, error: BaseException) -> None:
+        """Whatever the application raises suspends this replica only."""
+        self._failed = True
+        self._report()
+        self._answer(AppFailed(index, text_of(error)))
+        log.error(
+            "group %s: the application failed at entry %d", self._group, index, exc_info=error
+        )
 
     def _apply(self, job: Apply) -> None:
         said: list[Output] = []
         context = self._context(job.log_ns, job.batch.position, said)
-        self._application.apply(job.batch, context)
+        try:
+            self._application.apply(job.batch, context)
+        finally:
+            context.outputs = None  # what it says from now on would be lost
         self._outputs += said
         self._index = job.index
         self._size += job.size
@@ -166,11 +199,10 @@ class AppWorker:
         """What the application raises here leaves the answer to the table: nothing depends on its state."""
         try:
             self._answer(LossAnswered(job.question, self._application.on_loss(job.info)))
-        except (Exception, SystemExit, CancelledError) as error:  # noqa: BLE001 the application's own
-            text = f"{type(error).__name__}: {error}"
-            self._answer(LossAnswered(job.question, None, text))
+        except BaseException as error:  # noqa: BLE001 the application's own
+            self._answer(LossAnswered(job.question, None, text_of(error)))
 
-    def _do(self, job: TakeSnapshot | RestoreState | Tell) -> None:
+    def _do_other(self, job: TakeSnapshot | RestoreState | Tell) -> None:
         application = self._application
         if isinstance(job, TakeSnapshot):
             self._answer(self._snapshot(job))
@@ -189,8 +221,8 @@ class AppWorker:
                 return SnapshotTaken(job.request, job.index, bytes(state))
             error = f"snapshot() gave {type(state).__name__}, not bytes"
             log.error("group %s: %s", self._group, error)
-        except (Exception, SystemExit, CancelledError) as problem:
-            error = f"snapshot() raised {type(problem).__name__}: {problem}"
+        except BaseException as problem:
+            error = f"snapshot() raised {text_of(problem)}"
             log.exception("group %s: snapshot() failed", self._group)
         return SnapshotTaken(job.request, job.index, b"", error)
 
@@ -200,5 +232,31 @@ class AppWorker:
 
 
 def _are_quick(jobs: list[Job]) -> bool:
-    """Whether all of it is what a quick application is quick at: not states, and not decisions."""
-    return all(isinstance(job, Apply) for job in jobs)
+    """Whether all of it is what a quick application is quick at: not states, not decisions, and not very much."""
+    messages = 0
+    for job in jobs:
+        if not isinstance(job, Apply):
+            return False
+        messages += len(job.batch.messages)
+    return messages <= QUICK_MESSAGES
+
+
+def _check(group: str, application: Replica) -> None:
+    """Refuse methods that do nothing when they are called."""
+    for name in ("apply", "snapshot", "restore", "on_loss", "on_decision"):
+        method = getattr(application, name)
+        if iscoroutinefunction(method) or isasyncgenfunction(method) or isgeneratorfunction(method):
+            raise MisuseError(
+                f"the application of group {group}: {name} has to be a plain `def` without `await` and `yield`, "
+                "or it would do nothing when it is called; nothing was started"
+            )
+
+
+def text_of(error: BaseException) -> str:
+    """What an application raised, in words that can be written down and sent: its own may be none."""
+    name = type(error).__name__
+    try:
+        text = f"{name}: {error}"
+    except BaseException as problem:  # noqa: BLE001 the application's own, and the answer must not be lost for it
+        text = f"{name}, whose text cannot be had: its __str__ raised {type(problem).__name__}"
+    return text[:TEXT_MAX].encode("utf-8", "backslashreplace").decode()[:TEXT_MAX]

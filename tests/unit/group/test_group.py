@@ -66,8 +66,11 @@ def test_one_replica_alone_is_a_group() -> None:
     settle(world, talk(world, ("n1",)))
 
 
-def test_the_leader_makes_one_entry_for_each_stream_and_turn() -> None:
+def test_the_leader_makes_one_entry_for_each_stream_and_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """DESIGN: the leader's work is per range, not per message."""
+    monkeypatch.setattr("holdfast.group.keeping.FIRST", 500)
     world = started(1, window_bytes=1_000_000)
     world.send("n1", texts("a", 500))
     settle(world, 500)

@@ -9,10 +9,10 @@ from tests.unit.group.harness import Host, World, node_id, ready, settle
 
 from holdfast.errors import MisuseError
 from holdfast.group.entries import EVERYBODY, Marked, encode_data
-from holdfast.group.keeping import Kept
-from holdfast.group.ports import Context, Output, OutputsReady, Refound
+from holdfast.group.keeping import Kept, Pace
+from holdfast.group.ports import Context, Output, OutputsReady, OutputsRefused, Refound
 from holdfast.group.rulings import DESTINATIONS_MAX, Rulings
-from holdfast.group.sink import SinkMachine
+from holdfast.group.sink import FLOORS_MAX, SinkMachine
 from holdfast.links.ports import Received
 from holdfast.machine import Outbox
 from holdfast.types import MILLISECOND, SECOND
@@ -179,6 +179,48 @@ def test_what_is_kept_is_bounded_and_holds_messages_back_not_outputs() -> None:
     assert host.replica is not None
     assert host.replica._core.delivery.kept.bytes < 8000
     assert world.hosts["s1"].source.held > 4000
+
+
+def test_an_application_that_says_much_more_than_it_is_given_has_fewer_messages_at_once() -> None:
+    """What it says about those that it has already cannot be held back any more: `output_bytes` would be exceeded by
+    as much as that is, many times over here."""
+    limit = 200_000
+    world = World(voters=3, sources=1, window_bytes=500_000, output_bytes=limit)
+    world.start()
+    for host in world.hosts.values():
+        host.says = lambda message: [("till", message * 1000)]
+        host.takes_outputs = False
+    ready(world)
+    world.send("s1", [b"%03d" % k for k in range(1000)])
+    world.run(2 * SECOND)
+    for name in ("n1", "n2", "n3"):
+        replica = world.hosts[name].replica
+        assert replica is not None
+        assert limit <= replica._core.delivery.kept.bytes < 2 * limit
+    for host in world.hosts.values():
+        host.takes_outputs = True
+    settle(world, 1000, 60 * SECOND)
+    world.run(5 * SECOND)
+    assert kept(world) == [{}, {}, {}]
+
+
+def test_the_pace_of_an_application_follows_what_it_says() -> None:
+    pace = Pace(64_000)
+    assert (pace.allowed(64_000), pace.batch) == (64, 64)
+    loud = [Output(1, 0, "d", bytes(8000 - 64))]
+    pace.note(1, loud)
+    assert (pace.allowed(64_000), pace.allowed(20_000), pace.allowed(0)) == (8, 2, 1)
+    pace.note(7, [])
+    assert pace.allowed(64_000) == 8
+    pace.note(1, [])
+    assert pace.allowed(64_000) == 16, "it has gone through as many as it may have, and said less"
+    pace.note(0, loud)
+    assert pace.allowed(64_000) == 16, "of something that was given up"
+    for _ in range(20):
+        pace.note(100_000_000, [])
+    assert pace.batch > 1 << 50, "one that says nothing is not held back"
+    pace.note(2, loud)
+    assert pace.batch == 16
 
 
 def test_a_destination_that_was_away_for_long_is_waited_for_and_then_all_goes_on() -> None:
@@ -401,6 +443,37 @@ def test_a_sink_starts_anew_with_a_group_that_was_founded_again_and_ignores_the_
     sink.give(outputs(0, 1, 2, history=first))
     assert sink.give(outputs(0, 1, history=second)) == ([1], (1, 0))
     assert sink.give(outputs(2, 3, history=first)) == ([], None)
+
+
+def test_frames_of_groups_that_nobody_takes_from_cost_no_other_group_anything() -> None:
+    """Nothing is written about them, and however many there are, all others go on: known ones and new ones."""
+    sink = Sink()
+    assert sink.give(outputs(0, 1)) == ([1], (1, 0))
+    for k in range(2 * FLOORS_MAX):
+        frame = Outputs(f"x{k}", 1, (7, 0), (5, 0) if k % 2 else (0, -1), ((8, 0, b"x"),))
+        taken, at = sink.give(frame)
+        assert (taken, at) == ([], (5, 0) if k % 2 else (0, -1))
+        assert not sink.out.writes
+    assert len(sink.machine._floors) == FLOORS_MAX
+    assert sink.give(outputs(1, 2)) == ([2], (2, 0))
+    assert sink.give(Outputs("new", 1, (0, -1), (0, -1), ((1, 0, b"x"),))) == ([1], (1, 0))
+    assert list(sink.machine.status()) == ["g", "new"]
+
+
+def test_what_was_refused_is_not_answered_and_is_handed_over_again() -> None:
+    """What comes meanwhile says what it follows, so that nobody takes it without what was refused before."""
+    sink = Sink()
+    sink.machine.up(0, [Received(node_id("me"), [outputs(0, 1), outputs(1, 2)], 0)], sink.out)
+    first, second = (effect for effect, _ in sink.out.effects)
+    assert (first.after, second.after) == ((0, -1), (1, 0))
+    sink.out.clear()
+    sink.machine.up(1, [OutputsRefused("g", 7), OutputsRefused("g", 1)], sink.out)
+    assert (sink.out.writes, sink.out.ups) == ([], [])
+    sink.machine.up(2, [Received(node_id("me"), [outputs(0, 1, 2)], 0)], sink.out)
+    (again,) = (effect for effect, _ in sink.out.effects)
+    assert ([o.position for o in again.outputs], again.after) == ([1, 2], (0, -1))
+    sink.machine.up(3, [again.taken()], sink.out)
+    assert sink.out.ups[-1][1].frames[0].position == 2
 
 
 @pytest.mark.parametrize(

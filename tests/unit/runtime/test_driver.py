@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -97,6 +98,35 @@ def hand_out(driver: Driver) -> None:
     stream = StreamId(b"s" * 16, 1, 0)
     driver._apply(Apply(UNIT, 1, 0, Batch(1, stream, 1, [memoryview(b"x")]), 1))
     driver._hand_out()
+
+
+@pytest.mark.parametrize("what", [RuntimeError("a bug"), KeyboardInterrupt()])
+def test_an_application_that_cannot_be_given_its_work_takes_none_from_the_others(
+    what: BaseException, monkeypatch: Any
+) -> None:
+    """What is left by somebody who wants the program to end is handed out by the next turn, if there is one."""
+
+    class Broken(Worker):
+        def submit(self, _job: Any) -> None:
+            raise what
+
+    class Works(Worker):
+        def submit(self, job: Any) -> None:
+            given.append(job)
+
+    given: list[Any] = []
+
+    async def test(driver: Driver, _core: Core, _clock: Clock) -> None:
+        driver.workers[UNIT] = Broken()  # type: ignore[assignment]
+        driver.workers["replica/other"] = Works()  # type: ignore[assignment]
+        batch = Batch(1, StreamId(b"s" * 16, 1, 0), 1, [memoryview(b"x")])
+        effects = [Apply(unit, 1, 0, batch, 1) for unit in (UNIT, "replica/other")]
+        with nullcontext() if isinstance(what, Exception) else pytest.raises(KeyboardInterrupt):
+            driver._do(Result(1, [], effects, [], [], more=False))
+        driver._do(Result(2, [], [], [], [], more=False))
+        assert given == [effects[1:]]
+
+    with_driver(test, monkeypatch)
 
 
 def test_that_a_little_was_applied_waits_for_the_next_turn(monkeypatch: Any) -> None:

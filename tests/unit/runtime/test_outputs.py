@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial, wraps
+from typing import Any
 
+import pytest
+
+from holdfast.errors import MisuseError
 from holdfast.group.ports import (
     Output,
     OutputsReady,
+    OutputsRefused,
     OutputsSent,
     OutputsTaken,
     SendOutputs,
     StopOutputs,
 )
-from holdfast.runtime.outputs import OutputDesk
+from holdfast.runtime import outputs as outputs_module
+from holdfast.runtime.outputs import CALL_NS, OutputDesk
 
 UNIT = "replica/book"
 
@@ -25,6 +32,11 @@ def order(first: int, last: int) -> SendOutputs:
 
 async def done(reached: Callable[[], bool]) -> None:
     while not reached():  # noqa: ASYNC110 any check will do, so there is no event
+        await asyncio.sleep(0)
+
+
+async def rounds() -> None:
+    for _ in range(5):
         await asyncio.sleep(0)
 
 
@@ -115,8 +127,7 @@ def test_a_sender_that_is_cancelled_from_within_is_tried_again_and_can_be_replac
         desk = OutputDesk(lambda *_: None)
         desk.send_with("book", cancelled)
         desk.take(order(1, 2))
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await rounds()
         assert not printed
         desk.send_with("book", send)
         await done(lambda: printed == [1, 2])
@@ -158,6 +169,163 @@ def test_a_listener_may_name_another_one() -> None:
         desk.listen("book", first)
         desk.take(ready(1, 3))
         assert heard == [("first", 1), ("second", 2), ("second", 3)]
+        desk.close()
+
+    asyncio.run(run())
+
+
+async def waits(output: Output) -> None:
+    """Not what a listener is, and what a sender is."""
+
+
+def returns(output: Output) -> None:
+    """The other way round."""
+
+
+class Async:
+    async def __call__(self, output: Output) -> None: ...
+
+    async def method(self, output: Output) -> None: ...
+
+
+@wraps(waits)
+def wrapped(output: Output) -> Awaitable[None]:
+    return waits(output)
+
+
+@pytest.mark.parametrize("call", [waits, partial(waits), Async(), Async().method])
+def test_who_has_to_be_awaited_cannot_listen_and_can_send(call: Any) -> None:
+    """It would do nothing, and its outputs count as taken."""
+    desk = OutputDesk(lambda *_: None)
+    with pytest.raises(MisuseError, match="book has to be a plain `def`"):
+        desk.listen("book", call)
+    desk.send_with("book", call)
+    desk.send_with("book", wrapped)
+
+
+@pytest.mark.parametrize("call", [returns, partial(returns), [].append])
+def test_who_cannot_be_awaited_cannot_send_and_can_listen(call: Any) -> None:
+    """It would be called with the first output for ever."""
+    desk = OutputDesk(lambda *_: None)
+    with pytest.raises(MisuseError, match="book has to be an `async def`"):
+        desk.send_with("book", call)
+    desk.listen("book", call)
+
+
+def test_a_listener_that_leaves_its_work_undone_has_taken_nothing() -> None:
+    """A task is under way by itself; a coroutine that nobody awaits never is."""
+    heard: list[int] = []
+    taken: list[int] = []
+
+    async def handle(output: Output) -> None:
+        heard.append(output.position)
+
+    async def run() -> None:
+        desk = OutputDesk(lambda _, item: taken.append(item.position))
+        desk.listen("book", lambda output: handle(output))  # noqa: PLW0108 it is the case
+        desk.take(ready(1, 2))
+        assert not taken
+        desk.listen("book", lambda output: asyncio.ensure_future(handle(output)))
+        await done(lambda: heard == [1, 2])
+        assert taken == [2]
+        desk.close()
+
+    asyncio.run(run())
+
+
+def test_a_program_ends_while_a_sender_is_under_way_and_whoever_goes_on_sends_again() -> None:
+    """Somebody cancels all tasks, as `asyncio.run` does in the end: that is no failure to be tried again."""
+    tried: list[int] = []
+    gates: list[asyncio.Event] = []
+
+    async def send(output: Output) -> None:
+        tried.append(output.position)
+        await gates[0].wait()
+
+    async def run() -> None:
+        gates.append(asyncio.Event())
+        desk = OutputDesk(lambda *_: None)
+        desk.send_with("book", send)
+        desk.take(order(1, 2))
+        await done(lambda: tried == [1])
+        (task,) = desk._tasks.values()
+        task.cancel()
+        await rounds()
+        if not task.cancelled():
+            desk.close()  # or this test would not end
+        assert task.cancelled()
+        gates[0].set()
+        desk.take(order(1, 2))
+        await done(lambda: tried == [1, 1, 2])
+        gates[0].clear()
+        desk.take(order(3, 3))
+        await done(lambda: tried[-1] == 3)
+
+    asyncio.run(run())
+    assert tried == [1, 1, 2, 3]
+
+
+def test_a_listener_that_takes_its_time_lets_others_have_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is called with some, and goes on after whatever else waits; nothing overtakes."""
+    now = [0]
+    monkeypatch.setattr(outputs_module, "monotonic_ns", lambda: now[0])
+    heard: list[Any] = []
+    taken: list[int] = []
+
+    def listen(output: Output) -> None:
+        heard.append(output.position)
+        now[0] += CALL_NS // 2
+
+    async def run() -> None:
+        desk = OutputDesk(lambda _, item: taken.append(item.position))
+        desk.listen("book", listen)
+        desk.take(ready(1, 5))
+        asyncio.get_running_loop().call_soon(heard.append, "other")
+        desk.take(ready(6, 6))
+        assert (heard, taken) == ([1, 2], [])
+        await done(lambda: bool(taken))
+        assert (heard, taken) == ([1, 2, 3, 4, "other", 5, 6], [6])
+        desk.take(ready(7, 9))
+        desk.close()
+        await rounds()
+        assert heard[-2:] == [7, 8]
+
+    asyncio.run(run())
+
+
+def test_what_nobody_listens_to_is_kept_within_a_bound_and_the_rest_comes_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A group that somebody listens to is not concerned, however many others there are."""
+    monkeypatch.setattr(outputs_module, "UNHEARD_MAX", 10 * outputs_module.OVERHEAD)
+    answers: list[Any] = []
+    heard: list[int] = []
+
+    def foreign(group: str) -> OutputsReady:
+        return OutputsReady(group, (Output(1, 0, "", b""),), 7)
+
+    async def run() -> None:
+        desk = OutputDesk(lambda _, item: answers.append(item))
+        for k in range(100):
+            desk.take(foreign(f"x{k}"))
+        assert answers == [OutputsRefused(f"x{k}", 7) for k in range(10, 100)]
+        assert len(desk._arrived) == len(desk._last) == 10
+        assert caplog.text.count("nobody listens to outputs of x10, and no more") == 1
+        answers.clear()
+        desk.take(ready(1, 2))
+        assert answers == [OutputsRefused("book", 7)]
+        desk.listen("book", lambda output: heard.append(output.position))
+        desk.take(OutputsReady("book", ready(3, 3).outputs, 7, after=(2, 0)))
+        assert not heard, "what was refused comes first"
+        desk.take(ready(1, 3))
+        assert (heard, answers[1:]) == ([1, 2, 3], [OutputsTaken("book", 7, 3, 0)])
+        for k in range(10):
+            desk.listen(f"x{k}", lambda output: heard.append(output.position))
+        assert not desk._arrived
+        desk.take(foreign("x50"))
+        assert len(answers) == 12, "there is room again"
         desk.close()
 
     asyncio.run(run())
