@@ -17,9 +17,9 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.group.config import replica_unit
-from holdfast.group.keeping import NOTHING
 from holdfast.group.peers import post
 from holdfast.group.ports import Output, OutputsReady, OutputsRefused, OutputsTaken
+from holdfast.group.rulings import NOTHING
 from holdfast.links.ports import Received
 from holdfast.machine import Machine, Outbox, Put
 from holdfast.types import Nanos, NodeId
