@@ -247,7 +247,10 @@ class Membership:
             if member is None or member.suspended or not self.may_suspend(view, name):
                 continue
             append(view.with_member(msgspec.structs.replace(member, suspended=True)))
-            self._appends.progress[name].out_until_ns = now + self._core.config.patience_ns
+            other, config = self._appends.progress[name], self._core.config
+            if self._core.peers.is_here(member) and now - other.heard_ns < config.lack_ns:
+                # Its application stands still. One that only could not be reached is well when it is back.
+                other.out_until_ns = now + config.patience_ns
             self._core.fact(
                 "left behind", f"{name} is suspended: {why}; it will be given a state", now, out
             )

@@ -196,3 +196,16 @@ def test_one_that_is_gone_does_not_keep_senders_waiting(transport: str, size: in
         world.run(MILLISECOND)
     assert sent > 2_500_000
     assert world.hosts["n1"].status["position"] > 0
+
+
+def test_one_that_could_not_be_reached_takes_part_as_soon_as_it_is_back() -> None:
+    """Only one whose application stood still is left out for a while: it may stand still again."""
+    world = started(1, patience_ns=60 * SECOND)
+    world.isolate("n3")
+    sent, _ = pour(world, "n1", rounds=400, watch=["n1"])
+    view = {member["name"]: member for member in world.hosts["n1"].status["view"]}
+    assert view["n3"]["suspended"]
+    world.heal_all()
+    world.run(5 * SECOND)
+    assert not any(member["suspended"] for member in world.hosts["n1"].status["view"])
+    settle(world, sent)
