@@ -1,7 +1,7 @@
 """What an application holds in its hand to send with. Sends gather here until the next turn takes them all.
 
 A handle is bounded: `try_send` says False, `send` waits. What was accepted is counted until the node reports that it
-has left the queue.
+has left the queue; what is still on its way to the unit that it is for counts as well.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ class _Handle:
         self._messages: list[bytes] = []
         self._bytes = 0
         """What the messages count for: four bytes more than they have, so that an empty one counts as well."""
+        self._handed = 0
+        """Bytes of everything that was ever handed over."""
         self._queued = 0
+        """Bytes that were handed over and still wait: on their way to the unit, or there."""
         self._room = -1
         """How far `_bytes` may grow without a further look; below zero before the first message of a turn."""
         self._waiters: list[tuple[asyncio.Future[None], int]] = []
@@ -100,11 +103,11 @@ class _Handle:
                 if waiter.cancelled():
                     self._waiters = [one for one in self._waiters if one[0] is not waiter]
 
-    def queued(self, size: int) -> None:
-        """The node says how many bytes it still holds."""
-        self._queued = size
+    def queued(self, held: int, taken: int) -> None:
+        """The unit says how many bytes it holds, out of all that it has taken so far."""
+        self._queued = held + self._handed - taken
         self._room = -1
-        if self._waiters and self._bytes + size < self._bound // 2:
+        if self._waiters and self._bytes + self._queued < self._bound // 2:
             waiters, self._waiters = self._waiters, []
             for waiter, wanted in waiters:
                 if not self._fits(wanted):
@@ -127,6 +130,7 @@ class _Handle:
             messages, self._messages = self._messages, []
             size, self._bytes = self._bytes, 0
             self._room = -1
+            self._handed += size
             self._queued += size
             self._driver.intake.force(DATA, self._unit, self._request(messages), size)
 
@@ -204,7 +208,7 @@ class Datagrams(_PeerHandle):
 
     def hand_over(self) -> None:
         super().hand_over()
-        self.queued(0)
+        self.queued(0, self._handed)
 
     def _request(self, messages: list[bytes]) -> object:
         return SendRaw(self.port, messages)

@@ -317,11 +317,11 @@ class Node:
         elif isinstance(room, PortRoom):
             channel = self._channels.get((room.peer, room.port))
             if channel is not None:
-                channel.queued(room.queued)
+                channel.queued(room.queued, room.taken)
         else:
             group = self._groups.get(room.unit)
             if group is not None:
-                group.queued(room.held)
+                group.queued(room.held, room.taken)
 
     def _session_ended(self, ended: SessionEnded) -> None:
         """Every channel to that peer is over; whoever holds one learns it at the next send."""

@@ -35,6 +35,7 @@ class Bench:
         for node, name in ((ONE, "n1"), (TWO, "n2")):
             self.give(PeerUp(node, MemberInfo(node, name, 1, ())))
         self.frames(ONE)
+        self.rooms()
 
     def give(self, *inputs: Any) -> None:
         self.source.up(self.now, list(inputs), self.out)
