@@ -7,6 +7,7 @@ has left the queue; what is still on its way to the unit that it is for counts a
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import Any, Final
 
 import msgspec
@@ -51,12 +52,16 @@ class _Handle:
         """Bytes that were handed over and still wait: on their way to the unit, or there."""
         self._room = -1
         """How far `_bytes` may grow without a further look; below zero before the first message of a turn."""
-        self._waiters: list[tuple[asyncio.Future[None], int]] = []
-        """Who waits for room, for how many bytes."""
+        self._waiters: deque[tuple[asyncio.Future[None], int]] = deque()
+        """Who waits for room, for how many bytes: in the order in which they came, and so they are set free."""
+        self._open = False
+        """It is the turn of the one who waited longest: it may send as much as fits, although others wait."""
+        self._full = False
+        """Something did not fit since the unit last spoke; until it speaks again there is no use in trying."""
         self._ended: HoldfastError | None = None
 
     def try_send(self, message: bytes) -> bool:
-        """Queue a message; False when the queue is full, and then nothing was sent."""
+        """Queue a message; False when the queue is full or others wait for it, and then nothing was sent."""
         if type(message) is not bytes:
             message = _as_bytes(message)
         total = self._bytes + len(message) + 4
@@ -74,7 +79,10 @@ class _Handle:
             raise MisuseError(
                 f"a message has at most {self._largest} bytes here, this one {size}; nothing was sent"
             )
+        if self._waiters and not self._open:
+            return False
         if not self._fits(size):
+            self._full = True
             return False
         if not self._bytes:
             self._driver.wake()
@@ -86,43 +94,69 @@ class _Handle:
         return not waiting or waiting + size <= self._bound
 
     async def send(self, message: bytes) -> None:
-        """Queue a message; waits while the queue is full."""
+        """Queue a message; waits while the queue is full, behind those who wait already."""
+        if type(message) is not bytes:
+            message = _as_bytes(message)  # once, and its length in bytes from here on
         while not self.try_send(message):
             await self.writable(len(message))
 
     async def writable(self, size: int = 0) -> None:
-        """Wait until the queue has room: for a message of `size` bytes, and for some more."""
+        """Wait until the queue has room, for a message of `size` bytes and for some more, and until it is this
+        caller's turn: `try_send` then takes what fits, if it is called before anything else is awaited."""
         if self._ended is not None:
             raise self._ended
-        if self._bytes + self._queued >= self._bound // 2 or not self._fits(size):
+        if self._waiters or self._full or not self._is_roomy(size):
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append((waiter, size))
+            place = (waiter, size)
+            self._waiters.append(place)
+            self._room = -1
             try:
                 await waiter
             finally:
+                if place in self._waiters:
+                    self._waiters.remove(place)
                 if waiter.cancelled():
-                    self._waiters = [one for one in self._waiters if one[0] is not waiter]
+                    self._set_free()
+                else:
+                    self._open = True
+
+    def _is_roomy(self, size: int) -> bool:
+        return self._bytes + self._queued < self._bound // 2 and self._fits(size)
+
+    def _set_free(self) -> None:
+        """The first of those who wait, if there is room. It keeps its place until it goes on: nobody overtakes it."""
+        if self._waiters and not self._full:
+            waiter, size = self._waiters[0]
+            if not waiter.done() and self._is_roomy(size):
+                self._open = False
+                waiter.set_result(None)
+                waiter.get_loop().call_soon(self._next)  # right after it has gone on
+
+    def _next(self) -> None:
+        self._open = False
+        self._room = -1
+        self._set_free()
 
     def queued(self, held: int, taken: int) -> None:
         """The unit says how many bytes it holds, out of all that it has taken so far."""
         self._queued = held + self._handed - taken
         self._room = -1
-        if self._waiters and self._bytes + self._queued < self._bound // 2:
-            waiters, self._waiters = self._waiters, []
-            for waiter, wanted in waiters:
-                if not self._fits(wanted):
-                    self._waiters.append((waiter, wanted))
-                elif not waiter.done():
-                    waiter.set_result(None)
+        self._full = False
+        self._set_free()
 
     def end(self, error: HoldfastError) -> None:
-        """The node has stopped: whoever waits is told."""
+        """The node has stopped, or the unit: whoever waits is told."""
         self._ended = error
         self._room = -1
-        waiters, self._waiters = self._waiters, []
+        waiters, self._waiters = self._waiters, deque()
         for waiter, _ in waiters:
             if not waiter.done():
                 waiter.set_exception(error)
+
+    @property
+    def pending(self) -> int:
+        """Bytes that were accepted and have not left the queue."""
+        return self._bytes + self._queued
 
     def hand_over(self) -> None:
         """Before a turn: what was sent since the last one becomes one input."""
@@ -218,10 +252,12 @@ class Group(_Handle):
     """Messages to all replicas of a group, in one order for all. The bound is half of the group's window: what waits to
     be numbered may fill the other half before the source refuses anything."""
 
-    def __init__(self, driver: Driver, config: GroupConfig) -> None:
+    def __init__(self, driver: Driver, config: GroupConfig, stream: int = -1) -> None:
+        """`stream` is the one that the source has begun; a handle does not outlive it."""
         bound = config.window_bytes // 2
         super().__init__(driver, source_unit(config.name), bound, config.message_bytes)
         self.name = config.name
+        self._stream = stream
         self._priorities = config.priorities
         self._notes: list[tuple[int, Note]] = []
 
@@ -234,7 +270,7 @@ class Group(_Handle):
         request: bytes = b"",
         resync: bool = False,
     ) -> bool:
-        """Queue a message; False when the queue is full, and then nothing was sent.
+        """Queue a message; False when the queue is full or others wait for it, and then nothing was sent.
 
         `priority` is 0 for the most urgent. A message with a `request` id that the group has seen is not delivered
         again, whoever sends it. `resync` ends what the group ignores of this source until it is in step again.
@@ -256,7 +292,9 @@ class Group(_Handle):
         request: bytes = b"",
         resync: bool = False,
     ) -> None:
-        """Queue a message, as `try_send`; waits while the queue is full."""
+        """Queue a message, as `try_send`; waits while the queue is full, behind those who wait already."""
+        if type(message) is not bytes:
+            message = _as_bytes(message)  # once, and its length in bytes from here on
         while not self.try_send(
             message, priority=priority, topic=topic, request=request, resync=resync
         ):
@@ -276,13 +314,14 @@ class Group(_Handle):
 
     def _note(self, priority: int | None, topic: str, request: bytes, resync: bool) -> Note:
         lowest = self._priorities - 1
-        if priority is not None and not 0 <= priority <= lowest:
+        if priority is not None and not (type(priority) is int and 0 <= priority <= lowest):
             raise MisuseError(
-                f"priority {priority}: this group has 0 (most urgent) to {lowest}; nothing was sent"
+                f"priority {priority!r}: this group has the integers 0 (most urgent) to {lowest}; nothing was sent"
             )
-        if not (is_text(topic) and type(request) is bytes):
+        if not (is_text(topic) and type(request) is bytes and type(resync) is bool):
             raise MisuseError(
-                f"a topic is a text and a request id bytes, not {topic!r} and {request!r}; nothing was sent"
+                f"a topic is a text, a request id bytes, and resync True or False, not {topic!r}, {request!r} and "
+                f"{resync!r}; nothing was sent"
             )
         if len(topic) > NAME_MAX or len(request) > REQUEST_MAX:
             raise MisuseError(
@@ -292,4 +331,4 @@ class Group(_Handle):
 
     def _request(self, messages: list[bytes]) -> object:
         notes, self._notes = tuple(self._notes), []
-        return Multicast(messages, notes)
+        return Multicast(messages, notes, self._stream)

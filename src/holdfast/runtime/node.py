@@ -21,9 +21,11 @@ from holdfast.errors import (
     NodeStopped,
     NotAccepted,
     PeerUnknown,
+    SourceEnded,
 )
 from holdfast.group.config import source_unit
 from holdfast.group.ports import Output, OutputsSent, OutputsTaken, Replica, SourceRoom
+from holdfast.group.source import SourceMachine
 from holdfast.health.needs import Needs
 from holdfast.links.directory import DIRECTORY
 from holdfast.links.inlet import CHANNELS_MAX
@@ -290,6 +292,7 @@ class Node:
             " and is stopped" if failure.stopped else "",
             failure.error,
         )
+        self._source_failed(failure)
         if not self.config.data:
             return
         directory = Path(self.config.data) / "failures"
@@ -337,6 +340,23 @@ class Node:
                         "when the peer is back"
                     )
                 )
+
+    def _source_failed(self, failure: Failure) -> None:
+        """What a source held is gone with it: whoever sends with it learns that."""
+        group = self._groups.pop(failure.unit, None)
+        if group is not None:
+            self._handles.remove(group)
+            what = (
+                "restart the node"
+                if failure.stopped
+                else "ask the node for the group again, and send what must not be lost once more"
+            )
+            group.end(
+                SourceEnded(
+                    f"the source of group {group.name} failed: {failure.error!r}; up to {group.pending} bytes of "
+                    f"messages that it had accepted may be lost; {what}"
+                )
+            )
 
     def _answer_outputs(self, unit: str, answer: OutputsSent | OutputsTaken) -> None:
         if self._driver is not None:
@@ -458,7 +478,16 @@ class Node:
             raise MisuseError(f"this node's configuration has no group {name!r}")
         unit = source_unit(name)
         if unit not in self._groups:
-            group = self._groups[unit] = Group(self._drive(), self._running().groups[name])
+            core = self._running()
+            if (failure := core.turns.stopped.get(unit)) is not None:
+                raise SourceEnded(
+                    f"the source of group {name} failed twice and is stopped: {failure.error!r}; nothing was sent; "
+                    "restart the node"
+                )
+            source = core.turns.machine(unit)
+            assert isinstance(source, SourceMachine)
+            group = Group(self._drive(), core.groups[name], source.stream.stream)
+            self._groups[unit] = group
             self._handles.append(group)
         return self._groups[unit]
 

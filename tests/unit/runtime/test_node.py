@@ -268,7 +268,7 @@ def test_a_large_message_waits_for_its_room_and_nobody_stands_still() -> None:
             assert not waits.done()
             waits.cancel()
             await asyncio.gather(waits, return_exceptions=True)
-            assert channel._waiters == [], "who went away is forgotten"
+            assert not channel._waiters, "who went away is forgotten"
             sends = asyncio.create_task(channel.send(bytes(6 << 20)))
             await asyncio.sleep(0)
             channel.queued(2 << 20, 0)
