@@ -274,6 +274,8 @@ class SourceRoom(msgspec.Struct, frozen=True, gc=False):
     taken: int
     """Bytes of all messages that this source was ever given, each with four more: whoever sends knows by it what it
     has handed over and the source has not seen yet."""
+    freed: int
+    """Every message up to this number is done with: no replica needs it any more."""
 
 
 # -- inputs from the driver --------------------------------------------------------------------------------------

@@ -113,7 +113,7 @@ class SourceMachine(Machine):
         self._idle_delay_ns = config.idle_first_ns
         self._taken = 0
         """Bytes of everything that it was given, also of what it refused."""
-        self._room_said = (-1, 0)
+        self._room_said = (-1, 0, 0)
         """What senders were last told; at first nothing, so that those of an earlier stream hear of this one."""
         self._refused = 0
         self._ignored = 0
@@ -349,7 +349,7 @@ class SourceMachine(Machine):
 
     def _say_room(self, out: Outbox) -> None:
         # Once a turn, whenever it has changed: who sends counts on from what it was last told.
-        room = (self.held, self._taken)
+        room = (self.held, self._taken, self._freed)
         if room != self._room_said:
             self._room_said = room
             out.effect(SourceRoom(self._unit, *room), immediate=True)

@@ -258,6 +258,11 @@ class Group(_Handle):
         super().__init__(driver, source_unit(config.name), bound, config.message_bytes)
         self.name = config.name
         self._stream = stream
+        self._count = 0
+        """Messages that were handed over; their numbers in the stream are 1 to this one."""
+        self._freed = 0
+        self._flushes: list[tuple[asyncio.Future[None], int]] = []
+        """Who waits until everything up to a number is free."""
         self._priorities = config.priorities
         self._notes: list[tuple[int, Note]] = []
 
@@ -300,6 +305,44 @@ class Group(_Handle):
         ):
             await self.writable(len(message))
 
+    async def flush(self) -> None:
+        """Wait until the group has for good what was accepted here before: it is free at the source, because every
+        replica that the group waits for has applied it, or a decision has dropped it. That is later than the moment
+        when a majority has decided the order, which a source is not told of.
+
+        Raises as `send` does when the node stops or the source fails, and says how many messages may be lost."""
+        last = self._count + len(self._messages)
+        if last <= self._freed:
+            return
+        if self._ended is not None:
+            raise self._unflushed(self._ended, last)
+        place = (asyncio.get_running_loop().create_future(), last)
+        self._flushes.append(place)
+        try:
+            await place[0]
+        finally:
+            if place in self._flushes:
+                self._flushes.remove(place)
+
+    def freed(self, upto: int) -> None:
+        """The source says that every message up to this number is free."""
+        if upto == self._freed:
+            return
+        self._freed = upto
+        for waiter, last in self._flushes:
+            if last <= upto and not waiter.done():
+                waiter.set_result(None)
+
+    def end(self, error: HoldfastError) -> None:
+        super().end(error)
+        for waiter, last in self._flushes:
+            if not waiter.done():
+                waiter.set_exception(self._unflushed(error, last))
+
+    def _unflushed(self, error: HoldfastError, last: int) -> HoldfastError:
+        lost = last - self._freed
+        return type(error)(f"up to {lost} messages that were accepted before may be lost: {error}")
+
     @property
     def ignoring(self) -> list[dict[str, Any]]:
         """What the group ignores now, as far as the replica on this node knows: `id`, `what`, and how many are `left`
@@ -331,4 +374,5 @@ class Group(_Handle):
 
     def _request(self, messages: list[bytes]) -> object:
         notes, self._notes = tuple(self._notes), []
+        self._count += len(messages)
         return Multicast(messages, notes, self._stream)

@@ -325,6 +325,7 @@ class Node:
             group = self._groups.get(room.unit)
             if group is not None:
                 group.queued(room.held, room.taken)
+                group.freed(room.freed)
 
     def _session_ended(self, ended: SessionEnded) -> None:
         """Every channel to that peer is over; whoever holds one learns it at the next send."""

@@ -230,7 +230,7 @@ def test_a_stream_begun_after_a_failure_speaks_of_its_room_and_takes_nothing_of_
     source = SourceMachine(config=config, node=ME, name="s", incarnation=7, rng=Random(1), stream=1)
     out = Outbox()
     source.up(0, [PeerUp(ONE, MemberInfo(ONE, "n1", 1, ()))], out)
-    assert [effect for effect, _ in out.effects] == [SourceRoom("source/g", 0, 0)]
+    assert [effect for effect, _ in out.effects] == [SourceRoom("source/g", 0, 0, 0)]
     source.up(0, [Multicast([b"old"], stream=0), Multicast([b"new"], stream=1)], out)
     source.up(0, [Multicast([b"any"])], out)
     status = source.status()

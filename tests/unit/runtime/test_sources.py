@@ -1,10 +1,11 @@
-"""A node's source of a group on real nodes: what whoever sends with it learns when it fails."""
+"""A node's source of a group on real nodes: what whoever sends with it learns when all is done, and when it fails."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from threading import Event
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ import pytest
 from tests.conformance.worlds import free_port
 
 from holdfast import Batch, Context, Node, Replica, parse_config
-from holdfast.errors import MisuseError, SourceEnded
+from holdfast.errors import MisuseError, NodeStopped, SourceEnded, StoreFull
 from holdfast.machine import Outbox
 
 PATIENCE_S = 20
@@ -51,10 +52,24 @@ class Book(Replica):
         self.lines = msgspec.msgpack.decode(state, type=list[bytes])
 
 
+class Slow(Book):
+    """Applies nothing before it may."""
+
+    quick = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = Event()
+
+    def apply(self, batch: Batch, context: Context) -> None:
+        self.gate.wait(PATIENCE_S)
+        super().apply(batch, context)
+
+
 @asynccontextmanager
-async def alone() -> AsyncIterator[tuple[Node, Book]]:
+async def alone(book: Book | None = None) -> AsyncIterator[tuple[Node, Book]]:
     """A node that is the only replica of its group."""
-    book = Book()
+    book = book or Book()
     config = parse_config(FILE.format(port=free_port(["127.0.0.1"])))
     async with Node(config, {"book": book}) as node, asyncio.timeout(PATIENCE_S):
         yield node, book
@@ -115,6 +130,53 @@ def test_a_source_that_is_stopped_says_so_to_whoever_wants_to_send() -> None:
             assert list(node.status()["node"]["stopped_units"]) == ["source/book"]
             with pytest.raises(SourceEnded, match=r"is stopped: .*a bug in the source.*restart"):
                 node.group("book")
+
+    asyncio.run(run())
+
+
+def test_flush_returns_when_everything_that_was_accepted_before_is_applied() -> None:
+    async def run() -> None:
+        slow = Slow()
+        async with alone(slow) as (node, book):
+            group = node.group("book")
+            await group.flush()
+            for number in range(3000):
+                await group.send(b"%d" % number)
+            flushes = [asyncio.create_task(group.flush()) for _ in range(2)]
+            await eventually(lambda: node.status()["sources"][0]["last"] == 3000)
+            assert not any(flush.done() for flush in flushes)
+            slow.gate.set()
+            await asyncio.gather(*flushes)
+            (source,) = node.status()["sources"]
+            assert (source["freed"], source["refused"]) == (3000, 0)
+            assert book.lines == [b"%d" % number for number in range(3000)]
+            await group.flush()
+            await node.stop()
+            await group.flush()
+
+    asyncio.run(run())
+
+
+def test_flush_says_what_may_be_lost_when_the_source_fails_or_the_node_stops() -> None:
+    async def run() -> None:
+        async with alone() as (node, _):
+            group = node.group("book")
+            assert group.try_send(b"one")
+            assert group.try_send(b"two")
+            break_source(node)
+            with pytest.raises(SourceEnded, match=r"up to 2 messages .* may be lost: the source"):
+                await group.flush()
+            again = node.group("book")
+            assert again.try_send(b"three")
+            gives_up, waits = (asyncio.create_task(again.flush()) for _ in range(2))
+            await asyncio.sleep(0)
+            gives_up.cancel()
+            node._fail(StoreFull("the disk is full"))
+            with pytest.raises(NodeStopped, match=r"up to 1 messages .* stopped: the disk is full"):
+                await waits
+            with pytest.raises(NodeStopped, match="up to 1 messages"):
+                await again.flush()
+            assert again._flushes == [], "who went away is forgotten"
 
     asyncio.run(run())
 
