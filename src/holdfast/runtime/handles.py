@@ -361,11 +361,12 @@ class Group(_Handle):
             raise MisuseError(
                 f"priority {priority!r}: this group has the integers 0 (most urgent) to {lowest}; nothing was sent"
             )
-        if not (is_text(topic) and type(request) is bytes and type(resync) is bool):
+        if not (is_text(topic) and type(request) is bytes):
             raise MisuseError(
-                f"a topic is a text, a request id bytes, and resync True or False, not {topic!r}, {request!r} and "
-                f"{resync!r}; nothing was sent"
+                f"a topic is a text and a request id bytes, not {topic!r} and {request!r}; nothing was sent"
             )
+        if type(resync) is not bool:
+            raise MisuseError(f"resync is True or False, not {resync!r}; nothing was sent")
         if len(topic) > NAME_MAX or len(request) > REQUEST_MAX:
             raise MisuseError(
                 f"a topic has at most {NAME_MAX} letters, a request id {REQUEST_MAX} bytes; nothing was sent"
