@@ -59,5 +59,9 @@ class ChannelEnded(HoldfastError):
     """The channel ended: the peer restarted or every path to it is dead. Says what may not have arrived."""
 
 
+class SourceEnded(HoldfastError):
+    """This node's source of a group failed. Says what may be lost, and whether the node gives a new one."""
+
+
 class NodeStopped(HoldfastError):
     """The node has stopped; carries the reason. Nothing was sent."""

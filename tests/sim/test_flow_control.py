@@ -72,7 +72,7 @@ class Pourer:
         self.handle = loop.handle = Group(
             loop, GroupConfig("book", ("n1",), window_bytes=2 * WINDOW)
         )
-        host.on(SourceRoom, lambda _, effect: self.handle.queued(effect.held))
+        host.on(SourceRoom, lambda _, effect: self.handle.queued(effect.held, effect.taken))
         self.accepted = 0
         self.refused_at: list[Nanos] = []
         self.accepted_at: list[Nanos] = []

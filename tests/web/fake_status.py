@@ -48,10 +48,25 @@ class FakeDomain:
             "incidents": [],
             "links": [self._link(name) for name in self.names[1:]],
             "groups": [self._group(me)],
+            "sources": [self._source()],
             "events": list(self.events),
             "queues": {"intake": 0},
             "telemetry": {"facts": 18_204, "lost": 0},
             **self.extra,
+        }
+
+    def _source(self) -> dict[str, Any]:
+        return {
+            "group": "book",
+            "stream": f"{'00' * 15}01/3/0",
+            "last": 48_000,
+            "freed": 47_990,
+            "held": 1_480,
+            "queued": 0,
+            "window": 16 << 20,
+            "refused": 0,
+            "ignored": 0,
+            "replicas": list(self.names),
         }
 
     def _node(self, me: str) -> dict[str, Any]:

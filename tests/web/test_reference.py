@@ -29,7 +29,7 @@ def test_the_status_that_is_shown_has_the_parts_of_the_one_that_tests_use() -> N
     [shown] = map(json.loads, blocks("json"))
     used = FakeDomain(2).status()
     assert list(shown) == list(used)
-    for part in ("members", "paths", "links", "groups"):
+    for part in ("members", "paths", "links", "groups", "sources"):
         assert shown[part][0].keys() == used[part][0].keys()
     assert shown["node"].keys() == used["node"].keys()
 

@@ -159,6 +159,9 @@ class Multicast(msgspec.Struct, frozen=True, gc=False):
     messages: list[bytes]
     notes: tuple[tuple[int, Note], ...] = ()
     """(place in `messages`, note) of those that have a priority, a topic or a request id, in order."""
+    stream: int = -1
+    """Which stream of this node's they were accepted for; -1: whichever there is. A stream that was begun after a
+    failure takes nothing that was meant for the one before: what is lost is then the end, not a part in the middle."""
 
 
 class AddReplica(msgspec.Struct, frozen=True, gc=False):
@@ -279,6 +282,11 @@ class SourceRoom(msgspec.Struct, frozen=True, gc=False):
 
     unit: str
     held: int
+    taken: int
+    """Bytes of all messages that this source was ever given, each with four more: whoever sends knows by it what it
+    has handed over and the source has not seen yet."""
+    freed: int
+    """Every message up to this number is done with: no replica needs it any more."""
 
 
 # -- inputs from the driver --------------------------------------------------------------------------------------

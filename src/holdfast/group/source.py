@@ -9,7 +9,7 @@ Payload travels on the data channel, or, where the group says so, as datagrams: 
 packet, so that the loss of a packet is the loss of one frame, and what is asked for again goes by the channel.
 
 The buffer is bounded by `window_bytes`. Above that messages wait here without a number, for as much again; whoever
-sends is told by `SourceRoom` and stops long before that. What exceeds even this is refused and recorded.
+sends is told by `SourceRoom` and stops long before that. Who does not is refused, counted and recorded.
 """
 
 from __future__ import annotations
@@ -111,7 +111,10 @@ class SourceMachine(Machine):
         self._created_ns = 0
         self._freed = 0
         self._idle_delay_ns = config.idle_first_ns
-        self._held_said = 0
+        self._taken = 0
+        """Bytes of everything that it was given, also of what it refused."""
+        self._room_said = (-1, 0, 0)
+        """What senders were last told; at first nothing, so that those of an earlier stream hear of this one."""
         self._refused = 0
         self._ignored = 0
         self._inputs: dict[type[Any], Callable[[Nanos, Any, Outbox], None]] = {
@@ -152,20 +155,27 @@ class SourceMachine(Machine):
         messages = item.messages
         if not messages:
             return
+        if item.stream not in (-1, self.stream.stream):
+            self._refuse(now, len(messages), "their source has failed", out)
+            return
         size = sum(map(len, messages)) + 4 * len(messages)
-        too_long = max(map(len, messages)) > self._config.message_bytes
-        if too_long or self._queue_bytes + size > self._config.window_bytes:
-            why = "a message is too long" if too_long else "the buffer is full"
-            self._refused += len(messages)
-            self._held_said = -1  # whoever sent them counts on from what he is told now
-            detail = f"{len(messages)} messages refused: {why}; nothing of them was sent"
-            out.fact(GroupFact(now, self._config.name, "refused", 0, self._last, detail))
+        self._taken += size
+        if max(map(len, messages)) > self._config.message_bytes:
+            self._refuse(now, len(messages), "a message is too long", out)
+            return
+        if self._queue_bytes + size > self._config.window_bytes:
+            self._refuse(now, len(messages), "the buffer is full", out)
             return
         if item.notes:
             base = self._queue_start + len(self._queue)
             self._notes.extend((base + k, note) for k, note in item.notes if 0 <= k < len(messages))
         self._queue.extend(messages)
         self._queue_bytes += size
+
+    def _refuse(self, now: Nanos, count: int, why: str, out: Outbox) -> None:
+        self._refused += count
+        detail = f"{count} messages refused: {why}; nothing of them was sent"
+        out.fact(GroupFact(now, self._config.name, "refused", 0, self._last, detail))
 
     def _peer_up(self, now: Nanos, item: PeerUp, out: Outbox) -> None:
         self._peers.up(item.peer, item.member)
@@ -339,9 +349,10 @@ class SourceMachine(Machine):
 
     def _say_room(self, out: Outbox) -> None:
         # Once a turn, whenever it has changed: who sends counts on from what it was last told.
-        if self.held != self._held_said:
-            self._held_said = self.held
-            out.effect(SourceRoom(self._unit, self.held), immediate=True)
+        room = (self.held, self._taken, self._freed)
+        if room != self._room_said:
+            self._room_said = room
+            out.effect(SourceRoom(self._unit, *room), immediate=True)
 
     def status(self) -> dict[str, object]:
         return {

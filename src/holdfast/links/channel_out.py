@@ -92,6 +92,8 @@ class ChannelOut:
         """Why it uses the flow that it uses."""
         self.home = ""
         self.waiting_bytes = 0
+        self.given_bytes = 0
+        """All that was ever written, as an application's handle counts it: four bytes more for each message."""
         self.told_waiting = -1
         """What the application was last told of the bytes that wait; -1: it is to be told in any case."""
         self.messages = 0
@@ -132,7 +134,9 @@ class ChannelOut:
         self._waiting.extend(messages)
         # Whoever sent these counts them as waiting until it is told otherwise.
         self.told_waiting = -1
-        self.waiting_bytes += sum(map(len, messages))
+        size = sum(map(len, messages))
+        self.waiting_bytes += size
+        self.given_bytes += size + 4 * len(messages)
         self.messages += len(messages)
 
     @property

@@ -241,7 +241,9 @@ class Outlet:
             self._wake_at(now + (self._timing.stall_ns if stream else channel.rto()))
         if channel.channel >= PORT_MIN and channel.waiting_bytes != channel.told_waiting:
             channel.told_waiting = channel.waiting_bytes
-            out.effect(PortRoom(self._peer, channel.channel, channel.waiting_bytes))
+            out.effect(
+                PortRoom(self._peer, channel.channel, channel.waiting_bytes, channel.given_bytes)
+            )
 
     def _narrow(self, flow: FlowState) -> int:
         """What a stream takes whose larger segments do not pass: one small write, then the next when that has

@@ -375,11 +375,14 @@ class SessionEnded(msgspec.Struct, frozen=True, gc=False):
 
 
 class PortRoom(msgspec.Struct, frozen=True, gc=False):
-    """Effect for the driver: bytes that a channel's queue has room for, after it was full or has drained."""
+    """Effect for the driver: bytes that wait in a channel's queue, whenever that has changed."""
 
     peer: NodeId
     port: int
     queued: int
+    taken: int
+    """Bytes of all messages that this channel was ever given, each with four more: whoever sends knows by it what it
+    has handed over and the channel has not seen yet."""
 
 
 class PortRefused(msgspec.Struct, frozen=True, gc=False):

@@ -421,9 +421,9 @@ class NodeCore:
 
     def status(self, now: Nanos) -> dict[str, Any]:
         """Everything that the page and `holdfast status` show of the core."""
-        links = [
-            m for m in map(self.turns.machine, self.turns.units()) if isinstance(m, LinkMachine)
-        ]
+        machines = list(map(self.turns.machine, self.turns.units()))
+        links = [m for m in machines if isinstance(m, LinkMachine)]
+        sources = [m for m in machines if isinstance(m, SourceMachine)]
         groups = []
         for name in self.groups:
             replica = self.turns.machine(f"replica/{name}")
@@ -437,6 +437,7 @@ class NodeCore:
             "incidents": msgspec.to_builtins(incidents(self.keeper, now)),
             "links": [link.status() for link in links],
             "groups": groups,
+            "sources": [source.status() for source in sources],
             "stopped_units": list(self.turns.stopped),
         }
 

@@ -1,12 +1,13 @@
 """What an application holds in its hand to send with. Sends gather here until the next turn takes them all.
 
 A handle is bounded: `try_send` says False, `send` waits. What was accepted is counted until the node reports that it
-has left the queue.
+has left the queue; what is still on its way to the unit that it is for counts as well.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import Any, Final
 
 import msgspec
@@ -45,15 +46,22 @@ class _Handle:
         self._messages: list[bytes] = []
         self._bytes = 0
         """What the messages count for: four bytes more than they have, so that an empty one counts as well."""
+        self._handed = 0
+        """Bytes of everything that was ever handed over."""
         self._queued = 0
+        """Bytes that were handed over and still wait: on their way to the unit, or there."""
         self._room = -1
         """How far `_bytes` may grow without a further look; below zero before the first message of a turn."""
-        self._waiters: list[tuple[asyncio.Future[None], int]] = []
-        """Who waits for room, for how many bytes."""
+        self._waiters: deque[tuple[asyncio.Future[None], int]] = deque()
+        """Who waits for room, for how many bytes: in the order in which they came, and so they are set free."""
+        self._open = False
+        """It is the turn of the one who waited longest: it may send as much as fits, although others wait."""
+        self._full = False
+        """Something did not fit since the unit last spoke; until it speaks again there is no use in trying."""
         self._ended: HoldfastError | None = None
 
     def try_send(self, message: bytes) -> bool:
-        """Queue a message; False when the queue is full, and then nothing was sent."""
+        """Queue a message; False when the queue is full or others wait for it, and then nothing was sent."""
         if type(message) is not bytes:
             message = _as_bytes(message)
         total = self._bytes + len(message) + 4
@@ -71,7 +79,10 @@ class _Handle:
             raise MisuseError(
                 f"a message has at most {self._largest} bytes here, this one {size}; nothing was sent"
             )
+        if self._waiters and not self._open:
+            return False
         if not self._fits(size):
+            self._full = True
             return False
         if not self._bytes:
             self._driver.wake()
@@ -83,43 +94,69 @@ class _Handle:
         return not waiting or waiting + size <= self._bound
 
     async def send(self, message: bytes) -> None:
-        """Queue a message; waits while the queue is full."""
+        """Queue a message; waits while the queue is full, behind those who wait already."""
+        if type(message) is not bytes:
+            message = _as_bytes(message)  # once, and its length in bytes from here on
         while not self.try_send(message):
             await self.writable(len(message))
 
     async def writable(self, size: int = 0) -> None:
-        """Wait until the queue has room: for a message of `size` bytes, and for some more."""
+        """Wait until the queue has room, for a message of `size` bytes and for some more, and until it is this
+        caller's turn: `try_send` then takes what fits, if it is called before anything else is awaited."""
         if self._ended is not None:
             raise self._ended
-        if self._bytes + self._queued >= self._bound // 2 or not self._fits(size):
+        if self._waiters or self._full or not self._is_roomy(size):
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append((waiter, size))
+            place = (waiter, size)
+            self._waiters.append(place)
+            self._room = -1
             try:
                 await waiter
             finally:
+                if place in self._waiters:
+                    self._waiters.remove(place)
                 if waiter.cancelled():
-                    self._waiters = [one for one in self._waiters if one[0] is not waiter]
+                    self._set_free()
+                else:
+                    self._open = True
 
-    def queued(self, size: int) -> None:
-        """The node says how many bytes it still holds."""
-        self._queued = size
+    def _is_roomy(self, size: int) -> bool:
+        return self._bytes + self._queued < self._bound // 2 and self._fits(size)
+
+    def _set_free(self) -> None:
+        """The first of those who wait, if there is room. It keeps its place until it goes on: nobody overtakes it."""
+        if self._waiters and not self._full:
+            waiter, size = self._waiters[0]
+            if not waiter.done() and self._is_roomy(size):
+                self._open = False
+                waiter.set_result(None)
+                waiter.get_loop().call_soon(self._next)  # right after it has gone on
+
+    def _next(self) -> None:
+        self._open = False
         self._room = -1
-        if self._waiters and self._bytes + size < self._bound // 2:
-            waiters, self._waiters = self._waiters, []
-            for waiter, wanted in waiters:
-                if not self._fits(wanted):
-                    self._waiters.append((waiter, wanted))
-                elif not waiter.done():
-                    waiter.set_result(None)
+        self._set_free()
+
+    def queued(self, held: int, taken: int) -> None:
+        """The unit says how many bytes it holds, out of all that it has taken so far."""
+        self._queued = held + self._handed - taken
+        self._room = -1
+        self._full = False
+        self._set_free()
 
     def end(self, error: HoldfastError) -> None:
-        """The node has stopped: whoever waits is told."""
+        """The node has stopped, or the unit: whoever waits is told."""
         self._ended = error
         self._room = -1
-        waiters, self._waiters = self._waiters, []
+        waiters, self._waiters = self._waiters, deque()
         for waiter, _ in waiters:
             if not waiter.done():
                 waiter.set_exception(error)
+
+    @property
+    def pending(self) -> int:
+        """Bytes that were accepted and have not left the queue."""
+        return self._bytes + self._queued
 
     def hand_over(self) -> None:
         """Before a turn: what was sent since the last one becomes one input."""
@@ -127,6 +164,7 @@ class _Handle:
             messages, self._messages = self._messages, []
             size, self._bytes = self._bytes, 0
             self._room = -1
+            self._handed += size
             self._queued += size
             self._driver.intake.force(DATA, self._unit, self._request(messages), size)
 
@@ -204,7 +242,7 @@ class Datagrams(_PeerHandle):
 
     def hand_over(self) -> None:
         super().hand_over()
-        self.queued(0)
+        self.queued(0, self._handed)
 
     def _request(self, messages: list[bytes]) -> object:
         return SendRaw(self.port, messages)
@@ -214,10 +252,17 @@ class Group(_Handle):
     """Messages to all replicas of a group, in one order for all. The bound is half of the group's window: what waits to
     be numbered may fill the other half before the source refuses anything."""
 
-    def __init__(self, driver: Driver, config: GroupConfig) -> None:
+    def __init__(self, driver: Driver, config: GroupConfig, stream: int = -1) -> None:
+        """`stream` is the one that the source has begun; a handle does not outlive it."""
         bound = config.window_bytes // 2
         super().__init__(driver, source_unit(config.name), bound, config.message_bytes)
         self.name = config.name
+        self._stream = stream
+        self._count = 0
+        """Messages that were handed over; their numbers in the stream are 1 to this one."""
+        self._freed = 0
+        self._flushes: list[tuple[asyncio.Future[None], int]] = []
+        """Who waits until everything up to a number is free."""
         self._priorities = config.priorities
         self._notes: list[tuple[int, Note]] = []
 
@@ -230,7 +275,7 @@ class Group(_Handle):
         request: bytes = b"",
         resync: bool = False,
     ) -> bool:
-        """Queue a message; False when the queue is full, and then nothing was sent.
+        """Queue a message; False when the queue is full or others wait for it, and then nothing was sent.
 
         `priority` is 0 for the most urgent. A message with a `request` id that the group has seen is not delivered
         again, whoever sends it. `resync` ends what the group ignores of this source until it is in step again.
@@ -252,11 +297,51 @@ class Group(_Handle):
         request: bytes = b"",
         resync: bool = False,
     ) -> None:
-        """Queue a message, as `try_send`; waits while the queue is full."""
+        """Queue a message, as `try_send`; waits while the queue is full, behind those who wait already."""
+        if type(message) is not bytes:
+            message = _as_bytes(message)  # once, and its length in bytes from here on
         while not self.try_send(
             message, priority=priority, topic=topic, request=request, resync=resync
         ):
             await self.writable(len(message))
+
+    async def flush(self) -> None:
+        """Wait until the group has for good what was accepted here before: it is free at the source, because every
+        replica that the group waits for has applied it, or a decision has dropped it. That is later than the moment
+        when a majority has decided the order, which a source is not told of.
+
+        Raises as `send` does when the node stops or the source fails, and says how many messages may be lost."""
+        last = self._count + len(self._messages)
+        if last <= self._freed:
+            return
+        if self._ended is not None:
+            raise self._unflushed(self._ended, last)
+        place = (asyncio.get_running_loop().create_future(), last)
+        self._flushes.append(place)
+        try:
+            await place[0]
+        finally:
+            if place in self._flushes:
+                self._flushes.remove(place)
+
+    def freed(self, upto: int) -> None:
+        """The source says that every message up to this number is free."""
+        if upto == self._freed:
+            return
+        self._freed = upto
+        for waiter, last in self._flushes:
+            if last <= upto and not waiter.done():
+                waiter.set_result(None)
+
+    def end(self, error: HoldfastError) -> None:
+        super().end(error)
+        for waiter, last in self._flushes:
+            if not waiter.done():
+                waiter.set_exception(self._unflushed(error, last))
+
+    def _unflushed(self, error: HoldfastError, last: int) -> HoldfastError:
+        lost = last - self._freed
+        return type(error)(f"up to {lost} messages that were accepted before may be lost: {error}")
 
     @property
     def ignoring(self) -> list[dict[str, Any]]:
@@ -272,14 +357,16 @@ class Group(_Handle):
 
     def _note(self, priority: int | None, topic: str, request: bytes, resync: bool) -> Note:
         lowest = self._priorities - 1
-        if priority is not None and not 0 <= priority <= lowest:
+        if priority is not None and not (type(priority) is int and 0 <= priority <= lowest):
             raise MisuseError(
-                f"priority {priority}: this group has 0 (most urgent) to {lowest}; nothing was sent"
+                f"priority {priority!r}: this group has the integers 0 (most urgent) to {lowest}; nothing was sent"
             )
         if not (is_text(topic) and type(request) is bytes):
             raise MisuseError(
                 f"a topic is a text and a request id bytes, not {topic!r} and {request!r}; nothing was sent"
             )
+        if type(resync) is not bool:
+            raise MisuseError(f"resync is True or False, not {resync!r}; nothing was sent")
         if len(topic) > NAME_MAX or len(request) > REQUEST_MAX:
             raise MisuseError(
                 f"a topic has at most {NAME_MAX} letters, a request id {REQUEST_MAX} bytes; nothing was sent"
@@ -288,4 +375,5 @@ class Group(_Handle):
 
     def _request(self, messages: list[bytes]) -> object:
         notes, self._notes = tuple(self._notes), []
-        return Multicast(messages, notes)
+        self._count += len(messages)
+        return Multicast(messages, notes, self._stream)

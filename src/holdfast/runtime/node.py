@@ -22,9 +22,11 @@ from holdfast.errors import (
     NodeStopped,
     NotAccepted,
     PeerUnknown,
+    SourceEnded,
 )
 from holdfast.group.config import source_unit
 from holdfast.group.ports import Output, Replica, SourceRoom
+from holdfast.group.source import SourceMachine
 from holdfast.health.needs import Needs
 from holdfast.links.directory import DIRECTORY
 from holdfast.links.inlet import CHANNELS_MAX
@@ -348,6 +350,7 @@ class Node:
             " and is stopped" if failure.stopped else "",
             failure.error,
         )
+        self._source_failed(failure)
         if self.config.data:
             directory = Path(self.config.data) / "failures"
             dump = asyncio.ensure_future(asyncio.to_thread(write_down, directory, failure))
@@ -373,11 +376,12 @@ class Node:
         elif isinstance(room, PortRoom):
             channel = self._channels.get((room.peer, room.port))
             if channel is not None:
-                channel.queued(room.queued)
+                channel.queued(room.queued, room.taken)
         else:
             group = self._groups.get(room.unit)
             if group is not None:
-                group.queued(room.held)
+                group.queued(room.held, room.taken)
+                group.freed(room.freed)
 
     def _session_ended(self, ended: SessionEnded) -> None:
         """Every channel to that peer is over; whoever holds one learns it at the next send."""
@@ -393,6 +397,23 @@ class Node:
                         "when the peer is back"
                     )
                 )
+
+    def _source_failed(self, failure: Failure) -> None:
+        """What a source held is gone with it: whoever sends with it learns that."""
+        group = self._groups.pop(failure.unit, None)
+        if group is not None:
+            self._handles.remove(group)
+            what = (
+                "restart the node"
+                if failure.stopped
+                else "ask the node for the group again, and send what must not be lost once more"
+            )
+            group.end(
+                SourceEnded(
+                    f"the source of group {group.name} failed: {failure.error!r}; up to {group.pending} bytes of "
+                    f"messages that it had accepted may be lost; {what}"
+                )
+            )
 
     def _answer_outputs(self, unit: str, answer: Answer) -> None:
         if self._driver is not None:
@@ -514,7 +535,16 @@ class Node:
             raise MisuseError(f"this node's configuration has no group {name!r}")
         unit = source_unit(name)
         if unit not in self._groups:
-            group = self._groups[unit] = Group(self._drive(), self._running().groups[name])
+            core = self._running()
+            if (failure := core.turns.stopped.get(unit)) is not None:
+                raise SourceEnded(
+                    f"the source of group {name} failed twice and is stopped: {failure.error!r}; nothing was sent; "
+                    "restart the node"
+                )
+            source = core.turns.machine(unit)
+            assert isinstance(source, SourceMachine)
+            group = Group(self._drive(), core.groups[name], source.stream.stream)
+            self._groups[unit] = group
             self._handles.append(group)
         return self._groups[unit]
 

@@ -35,6 +35,7 @@ class Bench:
         for node, name in ((ONE, "n1"), (TWO, "n2")):
             self.give(PeerUp(node, MemberInfo(node, name, 1, ())))
         self.frames(ONE)
+        self.rooms()
 
     def give(self, *inputs: Any) -> None:
         self.source.up(self.now, list(inputs), self.out)
@@ -212,6 +213,32 @@ def test_a_message_that_can_never_fit_is_refused() -> None:
     assert told == [0], "who sends counts on from there"
     assert bench.frames(ONE) == []
     assert bench.source.status()["refused"] == 1
+
+
+def test_senders_are_told_what_was_taken_also_of_what_was_refused() -> None:
+    bench = Bench(payload_bytes=1000, window_bytes=10_000)
+    bench.send(2, 100)
+    bench.give(Multicast([b"x" * 2501]))
+    rooms = [effect for effect, _ in bench.out.effects if isinstance(effect, SourceRoom)]
+    assert [room.taken for room in rooms] == [208, 208 + 2505]
+
+
+def test_a_stream_begun_after_a_failure_speaks_of_its_room_and_takes_nothing_of_the_one_before() -> (
+    None
+):
+    config = GroupConfig("g", ("n1",), "n1")
+    source = SourceMachine(config=config, node=ME, name="s", incarnation=7, rng=Random(1), stream=1)
+    out = Outbox()
+    source.up(0, [PeerUp(ONE, MemberInfo(ONE, "n1", 1, ()))], out)
+    assert [effect for effect, _ in out.effects] == [SourceRoom("source/g", 0, 0, 0)]
+    source.up(0, [Multicast([b"old"], stream=0), Multicast([b"new"], stream=1)], out)
+    source.up(0, [Multicast([b"any"])], out)
+    status = source.status()
+    assert (status["last"], status["refused"]) == (2, 1)
+    (fact,) = [fact for fact in out.facts if isinstance(fact, GroupFact)]
+    assert fact.detail == "1 messages refused: their source has failed; nothing of them was sent"
+    room, _ = out.effects[-1]
+    assert room.taken == 14, "whoever has a handle of this stream handed over just these"
 
 
 def test_the_last_number_is_repeated_quickly_then_slowly() -> None:

@@ -261,17 +261,17 @@ def test_a_large_message_waits_for_its_room_and_nobody_stands_still() -> None:
             got: list[int] = []
             ben.listen(PORT, lambda _, messages: got.extend(map(len, messages)))
             channel = ann.channel("ben", PORT)
-            channel.queued(3 << 20)
+            channel.queued(3 << 20, 0)
             assert not channel.try_send(bytes(6 << 20))
             waits = asyncio.create_task(channel.writable(6 << 20))
             await asyncio.sleep(0)
             assert not waits.done()
             waits.cancel()
             await asyncio.gather(waits, return_exceptions=True)
-            assert channel._waiters == [], "who went away is forgotten"
+            assert not channel._waiters, "who went away is forgotten"
             sends = asyncio.create_task(channel.send(bytes(6 << 20)))
             await asyncio.sleep(0)
-            channel.queued(2 << 20)
+            channel.queued(2 << 20, 0)
             await sends
             await eventually(lambda: got == [6 << 20])
 
