@@ -609,6 +609,7 @@ def test_a_suspended_replica_comes_back_under_steady_load() -> None:
     while suspended(world) != ["n3"]:
         assert world.now < 5 * SECOND, world.describe()
         pour(world, "n1", rounds=50, watch=[])
+    pour(world, "n1", rounds=400, watch=[])
     world.restore_ns = 500 * MILLISECOND
     world.start("n3")
     while suspended(world):
