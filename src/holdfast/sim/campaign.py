@@ -164,17 +164,24 @@ def draw(seed: int, seconds: int = SECONDS) -> GroupRun:
         batch_max=random.choice((1, 8, 30)),
         size_max=random.choice((20, 300, 1_500)),
     )
+    priorities = random.choice((1, 4))
     return GroupRun(
         seed, mood, nodes, voters, learners, durability, transport, answers,
-        msgspec.structs.replace(load, priorities=random.choice((1, 4))), seconds * SECOND,
+        msgspec.structs.replace(load, priorities=priorities), seconds * SECOND,
         random.choice(("safe", "safe", "safe", "fast")),
         random.choice(("majority", "majority", "majority", "availability")),
         outputs=bool(random.getrandbits(1)),
         message_log=bool(random.getrandbits(1)) or mood == "losses",
-        rules=random.choice(TABLES),
+        rules=tuple(_known(rule, priorities) for rule in random.choice(TABLES)),
         gone_s=random.choice((30.0, 30.0, 0.5)),
         never_lead=(node_name(voters),) if voters > 1 and random.randrange(6) == 0 else (),
     )  # fmt: skip
+
+
+def _known(rule: Rule, priorities: int) -> Rule:
+    """The rule in a group that has so many priorities."""
+    is_known = rule.priority is None or rule.priority < priorities
+    return rule if is_known else msgspec.structs.replace(rule, priority=None)
 
 
 # -- what a campaign must have exercised -------------------------------------------------------------------------
