@@ -25,6 +25,7 @@ from holdfast.wire.frames import (
     Outputs,
     OutputsHere,
     Payload,
+    Placed,
     Seek,
     Standing,
     StateChunk,
@@ -233,7 +234,7 @@ SINK: Final = "outputs"
 GROUP_FRAMES: Final = frozenset(
     {
         Payload, Idle, Nack, Append, Appended, StateRequest, StateChunk, Freed, Ballot, Vote, Seek, Standing,
-        Lost, Found, Outputs, OutputsHere,
+        Lost, Found, Outputs, OutputsHere, Placed,
     }
 )  # fmt: skip
 """The frames that `units_for` knows."""
@@ -243,9 +244,11 @@ def units_for(frame: AnyFrame) -> tuple[str, ...]:
     """The units that a frame of a group is for; units that a node does not have are left out by the turn.
 
     A source and a replica on the same node both hold messages and both free them, so `Nack` and `Freed` go to
-    both; each ignores what is not its own.
+    both; each ignores what is not its own. Of `Placed` one takes the question and the other the answer.
     """
     kind = type(frame)
+    if kind is Placed:
+        return ((source_unit if frame.yes else replica_unit)(frame.group),)  # type: ignore[union-attr]
     if kind is Nack and frame.from_log:  # type: ignore[union-attr]  # it is one
         return (log_unit(frame.group),)  # type: ignore[union-attr]
     return _units(kind, frame.group) if kind in GROUP_FRAMES else ()  # type: ignore[union-attr]  # all have one

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.group.config import source_unit
 from holdfast.group.core import Core
 from holdfast.group.election import Election
 from holdfast.group.following import Following
@@ -33,10 +34,12 @@ from holdfast.wire.frames import (
     Nack,
     OutputsHere,
     Payload,
+    Placed,
     Seek,
     Standing,
     StateChunk,
     StateRequest,
+    StreamId,
     Vote,
 )
 
@@ -77,6 +80,7 @@ class Hearing:
             Lost: self._lost,
             Found: self._found,
             OutputsHere: self._outputs_here,
+            Placed: self._placed,
         }
 
     def received(self, now: Nanos, item: Received, out: Outbox) -> None:
@@ -100,6 +104,29 @@ class Hearing:
             core.ignore("too many streams")
         elif taken and core.journal is not None:
             core.journal.taken(frame)
+
+    def _placed(self, now: Nanos, peer: NodeId, frame: Placed, out: Outbox) -> None:
+        """A source asks whether its stream is decided up to a number."""
+        core = self._core
+        if peer != frame.stream.source or frame.yes:
+            core.ignore("placed")
+        elif self._decided_upto(frame.stream) >= frame.number:
+            answer = msgspec.structs.replace(frame, yes=True)
+            if peer == core.node:
+                out.up(source_unit(core.config.name), Received(peer, [answer], now))
+            else:
+                post(out, [peer], answer)
+
+    def _decided_upto(self, stream: StreamId) -> int:
+        """The last number of a stream of which it is decided what becomes of it."""
+        log, at = self._core.log, self._core.delivery.at
+        if at.index > log.commit:
+            at = log.cursor_at(log.commit)  # `fast`: more is handed out than is decided
+        upto = NUMBER_MAX if at.is_over(stream) else at.next.get(stream, 1) - 1
+        for entry in log.entries(at.index + 1, log.commit - at.index):
+            if entry.stream == stream:
+                upto = max(upto, entry.last)
+        return upto
 
     def _idle(self, _now: Nanos, peer: NodeId, frame: Idle, _out: Outbox) -> None:
         core = self._core

@@ -164,6 +164,12 @@ class Multicast(msgspec.Struct, frozen=True, gc=False):
     failure takes nothing that was meant for the one before: what is lost is then the end, not a part in the middle."""
 
 
+class Flush(msgspec.Struct, frozen=True, gc=False):
+    """Find out when it is decided what becomes of this node's messages up to a number: `SourceRoom.settled` says it."""
+
+    number: int
+
+
 class AddReplica(msgspec.Struct, frozen=True, gc=False):
     """Let a replica into the group, or change whether it votes. Given to any replica; the leader does it."""
 
@@ -285,8 +291,9 @@ class SourceRoom(msgspec.Struct, frozen=True, gc=False):
     taken: int
     """Bytes of all messages that this source was ever given, each with four more: whoever sends knows by it what it
     has handed over and the source has not seen yet."""
-    freed: int
-    """Every message up to this number is done with: no replica needs it any more."""
+    settled: int
+    """It is decided what becomes of every message up to this number. Not said of more than a `Flush` asked for, or is
+    free."""
 
 
 # -- inputs from the driver --------------------------------------------------------------------------------------

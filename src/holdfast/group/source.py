@@ -25,20 +25,23 @@ import msgspec
 from holdfast.group.config import GroupConfig, log_unit, replica_unit, source_unit
 from holdfast.group.metadata import Annotator, Note
 from holdfast.group.peers import Peers, post, post_bytes
-from holdfast.group.ports import Multicast, SourceRoom
+from holdfast.group.ports import Flush, Multicast, SourceRoom
 from holdfast.group.streams import PIECE_OVERHEAD
 from holdfast.links.ports import PeerDown, PeerUp, Received, SendDatagrams, link_unit
 from holdfast.machine import Machine, Outbox
 from holdfast.telemetry.facts import GroupFact
-from holdfast.types import DATA, Nanos, NodeId
+from holdfast.types import DATA, MILLISECOND, NEVER, Nanos, NodeId
 from holdfast.wire.blocks import HEAD, pack_block
 from holdfast.wire.codec import encode
-from holdfast.wire.frames import About, AnyFrame, Freed, Idle, Nack, Payload, StreamId
+from holdfast.wire.frames import About, AnyFrame, Freed, Idle, Nack, Payload, Placed, StreamId
 
 PACKED_AT_ONCE: Final = 8192
 """So many waiting messages are looked at in one go: a full buffer must not cost more than what leaves it."""
 QUIET: Final = 32
 """So much less often a source speaks of whose messages all are free: there may be thousands of them."""
+ASK_FIRST_NS: Final = 5 * MILLISECOND
+ASK_MAX_NS: Final = 320 * MILLISECOND
+"""How long a source waits before it asks whether its messages are decided, and at most before it asks again."""
 RESEND_BYTES: Final = 1 << 20
 """One request to send again is answered with about this much; the rest is asked for again."""
 
@@ -113,12 +116,18 @@ class SourceMachine(Machine):
         self._idle_delay_ns = config.idle_first_ns
         self._taken = 0
         """Bytes of everything that it was given, also of what it refused."""
+        self._wanted = self._settled = 0
+        """Up to which number senders want to know, and know, what is decided."""
+        self._ask_ns: Nanos = NEVER
+        self._ask_delay_ns = 0
+        self._idle_ns: Nanos = NEVER
         self._room_said = (-1, 0, 0)
         """What senders were last told; at first nothing, so that those of an earlier stream hear of this one."""
         self._refused = 0
         self._ignored = 0
         self._inputs: dict[type[Any], Callable[[Nanos, Any, Outbox], None]] = {
             Multicast: self._multicast,
+            Flush: self._flush,
             Received: self._received,
             PeerUp: self._peer_up,
             PeerDown: self._peer_down,
@@ -139,8 +148,16 @@ class SourceMachine(Machine):
         if self._queue:
             self._send(now, out)
         self._say_room(out)
+        self.deadline = min(self._idle_ns, self._ask_ns)
 
     def wake(self, now: Nanos, out: Outbox) -> None:
+        if now >= self._ask_ns:
+            self._ask(now, out)
+        if now >= self._idle_ns:
+            self._idle(now, out)
+        self.deadline = min(self._idle_ns, self._ask_ns)
+
+    def _idle(self, now: Nanos, out: Outbox) -> None:
         """Nothing was sent for a while: say what the last number was."""
         nodes = [peer.node for peer in self._peers.replicas]
         self._say_idle(now, [*nodes, self._node] if self._replica else nodes, out)
@@ -149,7 +166,7 @@ class SourceMachine(Machine):
         delay_ns = min(2 * self._idle_delay_ns, self._config.idle_max_ns * calm)
         self._idle_delay_ns = delay_ns
         # A little apart, or all sources of a quiet group would speak at the same moment for ever.
-        self.deadline = now + delay_ns + self._rng.randrange(delay_ns // 8 + 1)
+        self._idle_ns = now + delay_ns + self._rng.randrange(delay_ns // 8 + 1)
 
     def _multicast(self, now: Nanos, item: Multicast, out: Outbox) -> None:
         messages = item.messages
@@ -206,8 +223,11 @@ class SourceMachine(Machine):
         return peer is not None and peer.name in frame.replicas
 
     def _frame(self, now: Nanos, peer: NodeId, frame: AnyFrame, out: Outbox) -> None:
-        if not isinstance(frame, Nack | Freed) or frame.group != self._config.name:
+        if not isinstance(frame, Nack | Freed | Placed) or frame.group != self._config.name:
             self._ignored += 1
+        elif isinstance(frame, Placed):
+            if frame.stream == self.stream and frame.number <= self._last:
+                self._settled = max(self._settled, frame.number)
         elif isinstance(frame, Nack):
             if frame.stream == self.stream:
                 self._resend(now, peer, frame.ranges, out)
@@ -254,7 +274,7 @@ class SourceMachine(Machine):
             if self._config.message_log_bytes:
                 out.up(log_unit(self._config.name), Received(self._node, frames, now))
         self._idle_delay_ns = self._config.idle_first_ns
-        self.deadline = now + self._idle_delay_ns
+        self._idle_ns = now + self._idle_delay_ns
 
     @property
     def _room(self) -> int:
@@ -337,6 +357,26 @@ class SourceMachine(Machine):
         if self._node in nodes:
             out.up(self._replica, Received(self._node, [idle], now))
 
+    # -- what is decided -----------------------------------------------------------------------------------------
+
+    def _flush(self, now: Nanos, item: Flush, _out: Outbox) -> None:
+        """Somebody wants to know. That takes a round trip or two at least, so it is asked a little later."""
+        self._wanted = max(self._wanted, item.number)
+        self._ask_delay_ns = ASK_FIRST_NS
+        self._ask_ns = min(self._ask_ns, now + ASK_FIRST_NS)
+
+    def _ask(self, now: Nanos, out: Outbox) -> None:
+        """Any replica that knows answers; until one does all are asked, ever less often."""
+        if self._wanted <= max(self._settled, self._freed):
+            self._ask_ns = NEVER
+            return
+        question = Placed(self._config.name, self.stream, min(self._wanted, self._last))
+        post(out, [peer.node for peer in self._peers.replicas], question)
+        if self._replica:
+            out.up(self._replica, Received(self._node, [question], now))
+        self._ask_ns = now + self._ask_delay_ns
+        self._ask_delay_ns = min(2 * self._ask_delay_ns, ASK_MAX_NS)
+
     # -- freeing -------------------------------------------------------------------------------------------------
 
     def _free(self, upto: int) -> None:
@@ -349,7 +389,7 @@ class SourceMachine(Machine):
 
     def _say_room(self, out: Outbox) -> None:
         # Once a turn, whenever it has changed: who sends counts on from what it was last told.
-        room = (self.held, self._taken, self._freed)
+        room = (self.held, self._taken, max(self._settled, self._freed))
         if room != self._room_said:
             self._room_said = room
             out.effect(SourceRoom(self._unit, *room), immediate=True)

@@ -15,7 +15,7 @@ import msgspec
 from holdfast.errors import HoldfastError, MisuseError
 from holdfast.group.config import GroupConfig, source_unit
 from holdfast.group.metadata import NAME_MAX, REQUEST_MAX, Note
-from holdfast.group.ports import Multicast, is_text
+from holdfast.group.ports import Flush, Multicast, is_text
 from holdfast.health.monitor import HEALTH
 from holdfast.health.needs import Needs, SetNeeds
 from holdfast.links.channel_in import MESSAGE_MAX
@@ -260,9 +260,9 @@ class Group(_Handle):
         self._stream = stream
         self._count = 0
         """Messages that were handed over; their numbers in the stream are 1 to this one."""
-        self._freed = 0
+        self._settled = 0
         self._flushes: list[tuple[asyncio.Future[None], int]] = []
-        """Who waits until everything up to a number is free."""
+        """Who waits until everything up to a number is decided."""
         self._priorities = config.priorities
         self._notes: list[tuple[int, Note]] = []
 
@@ -306,29 +306,31 @@ class Group(_Handle):
             await self.writable(len(message))
 
     async def flush(self) -> None:
-        """Wait until the group has for good what was accepted here before: it is free at the source, because every
-        replica that the group waits for has applied it, or a decision has dropped it. That is later than the moment
-        when a majority has decided the order, which a source is not told of.
+        """Wait until it is decided what becomes of everything that was accepted here before: it has its place in the
+        order, which a majority has (in `durable` groups on disk), or a decision has dropped it. Applications may
+        not have come to it yet.
 
-        Raises as `send` does when the node stops or the source fails, and says how many messages may be lost."""
+        There is no time limit: while nobody leads it waits. Raises as `send` does when the node stops or the source
+        fails, and says how many messages may be lost."""
         last = self._count + len(self._messages)
-        if last <= self._freed:
+        if last <= self._settled:
             return
         if self._ended is not None:
             raise self._unflushed(self._ended, last)
         place = (asyncio.get_running_loop().create_future(), last)
         self._flushes.append(place)
+        self._driver.answer(self._unit, Flush(last))
         try:
             await place[0]
         finally:
             if place in self._flushes:
                 self._flushes.remove(place)
 
-    def freed(self, upto: int) -> None:
-        """The source says that every message up to this number is free."""
-        if upto == self._freed:
+    def settled(self, upto: int) -> None:
+        """The source says that it is decided what becomes of every message up to this number."""
+        if upto == self._settled:
             return
-        self._freed = upto
+        self._settled = upto
         for waiter, last in self._flushes:
             if last <= upto and not waiter.done():
                 waiter.set_result(None)
@@ -340,7 +342,7 @@ class Group(_Handle):
                 waiter.set_exception(self._unflushed(error, last))
 
     def _unflushed(self, error: HoldfastError, last: int) -> HoldfastError:
-        lost = last - self._freed
+        lost = last - self._settled
         return type(error)(f"up to {lost} messages that were accepted before may be lost: {error}")
 
     @property

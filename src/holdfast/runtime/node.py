@@ -217,7 +217,8 @@ class Node:
 
     async def stop(self) -> None:
         """Stop listening, close everything. Nothing that was reported durable is lost; what was sent a moment ago may
-        not have left yet, and then it does not. Whoever is cancelled here only stops waiting for it."""
+        not have left yet, and then it does not: `flush` a group's handle first, if it matters. Whoever is cancelled
+        here only stops waiting for it."""
         if self._alive and self._stopping is None:
             self._stopping = asyncio.get_running_loop().create_task(self._tear_down())
         if self._stopping is not None:
@@ -381,7 +382,7 @@ class Node:
             group = self._groups.get(room.unit)
             if group is not None:
                 group.queued(room.held, room.taken)
-                group.freed(room.freed)
+                group.settled(room.settled)
 
     def _session_ended(self, ended: SessionEnded) -> None:
         """Every channel to that peer is over; whoever holds one learns it at the next send."""

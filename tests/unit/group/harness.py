@@ -180,6 +180,8 @@ class Host:
         self.unwritten: list[tuple[int, list[Any]]] = []
         """Turns whose writes are not on disk yet."""
         self.room: list[int] = []
+        self.settled = 0
+        """Of the messages that were sent here, up to which it is known to be decided what becomes of them."""
         self.turns = Turns(lambda _unit: None)
         config = world.config
         if name in world.joiners:
@@ -495,6 +497,7 @@ class World:
             self._transmit(host, effect)
         elif isinstance(effect, SourceRoom):
             host.room.append(effect.held)
+            host.settled = effect.settled
         elif isinstance(effect, ReadLog):
             rows = MemoryStore(self.disks[host.name]).load(effect.table)
             self._later(host, effect.unit, LogRead(effect.table, rows))

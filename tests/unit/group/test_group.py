@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.unit.group.harness import FAST, World, leader, leading, node_id, ready, settle
+from tests.unit.group.harness import FAST, GROUP, World, leader, leading, node_id, ready, settle
 
+from holdfast.group.config import source_unit
 from holdfast.group.log import Kind
-from holdfast.group.ports import AddReplica, Refound, RemoveReplica
+from holdfast.group.ports import AddReplica, Flush, Refound, RemoveReplica
 from holdfast.links.ports import Received
 from holdfast.types import MILLISECOND, SECOND, NodeId
 from holdfast.wire.blocks import pack_block
@@ -616,6 +617,47 @@ def test_a_replica_left_over_from_an_earlier_life_of_the_group_suspends_itself()
     assert "another history" in world.hosts["l1"].status["why"]
     world.restart("l1")
     world.run_until(lambda: world.hosts["l1"].messages == [b"new history"], 5 * SECOND)
+
+
+# -- what is decided ---------------------------------------------------------------------------------------------
+
+
+def flushed(world: World, name: str, number: int) -> bool:
+    """Whether the source on a node knows what becomes of its messages up to a number."""
+    return world.hosts[name].settled >= number
+
+
+def flush(world: World, name: str, number: int) -> None:
+    world._feed(world.hosts[name], source_unit(GROUP), Flush(number))
+
+
+@pytest.mark.parametrize("settings", [{}, {"durability": "durable"}, {"delivery": "fast"}])
+@pytest.mark.parametrize("name", ["n1", "n2", "s1"])
+def test_a_source_learns_that_its_messages_are_decided(name: str, settings: dict[str, Any]) -> None:
+    """Although nothing can be let go of, because one of the replicas is gone."""
+    world = started(1, sources=1, **settings)
+    world.kill("n3")
+    for k in range(5):
+        world.send(name, [b"%d" % k])
+    flush(world, name, 5)
+    world.run_until(lambda: flushed(world, name, 5), SECOND)
+    assert {len(world.hosts[other].messages) for other in ("n1", "n2")} == {5}
+    assert world.hosts[name].source.held > 0
+
+
+@pytest.mark.parametrize("settings", [{}, {"delivery": "fast"}])
+def test_a_source_is_not_told_that_what_is_not_decided_is(settings: dict[str, Any]) -> None:
+    """n1 has its message, and in `fast` groups has applied it; nobody else has. When the others are back it is."""
+    world = started(1, **settings)
+    settle(world, talk(world, ("n1",), rounds=2))
+    world.isolate("n1")
+    number = world.hosts["n1"].source._last + 1
+    world.send("n1", [b"not decided"])
+    flush(world, "n1", number)
+    world.run(2 * SECOND)
+    assert not flushed(world, "n1", number)
+    world.heal_all()
+    world.run_until(lambda: flushed(world, "n1", number), 5 * SECOND)
 
 
 # -- the application ---------------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ import pytest
 
 from holdfast.group import GroupConfig, SourceMachine
 from holdfast.group.metadata import Note
-from holdfast.group.ports import Multicast, SourceRoom
+from holdfast.group.ports import Flush, Multicast, SourceRoom
+from holdfast.group.source import ASK_FIRST_NS
 from holdfast.group.streams import PIECE_OVERHEAD, Streams
 from holdfast.links.ports import PeerUp, Received, SendChannel, SendDatagrams, link_unit
 from holdfast.machine import Outbox
@@ -18,7 +19,7 @@ from holdfast.telemetry.facts import GroupFact
 from holdfast.types import DATA, MILLISECOND, SECOND, SYNC, NodeId
 from holdfast.wire.blocks import unpack_block
 from holdfast.wire.codec import Rejected, decode_frame
-from holdfast.wire.frames import Freed, Idle, MemberInfo, Nack, Payload, StreamId
+from holdfast.wire.frames import Freed, Idle, MemberInfo, Nack, Payload, Placed, StreamId
 
 DATAGRAM = -1
 ME, ONE, TWO = (NodeId(letter * 16) for letter in (b"m", b"1", b"2"))
@@ -67,6 +68,12 @@ class Bench:
         held = [effect.held for effect, _ in self.out.effects if isinstance(effect, SourceRoom)]
         self.out.effects = []
         return held
+
+
+def settled(bench: Bench) -> int:
+    """Up to which number senders were last told that it is decided what becomes of them."""
+    said = [effect.settled for effect, _ in bench.out.effects if isinstance(effect, SourceRoom)]
+    return int(said[-1]) if said else 0
 
 
 def numbers(frames: list[Any]) -> list[tuple[int, int]]:
@@ -344,3 +351,31 @@ def test_a_source_of_which_all_is_free_says_little(freed: int, least: int, most:
         bench.source.wake(bench.now, bench.out)
         said += len(bench.frames(ONE, SYNC))
     assert least <= said <= most
+
+
+def test_replicas_are_asked_what_is_decided_until_one_says_it() -> None:
+    bench = Bench()
+    bench.send(10)
+    bench.give(Flush(10))
+    asked: list[int] = []
+    while len(asked) < 4:
+        bench.now = bench.source.deadline
+        bench.source.wake(bench.now, bench.out)
+        if any(isinstance(frame, Placed) for frame in bench.frames(TWO)):
+            asked.append(bench.now)
+    assert asked[0] == ASK_FIRST_NS
+    assert [b - a for a, b in pairwise(asked)] == [ASK_FIRST_NS << k for k in range(3)]
+    stream = bench.source.stream
+    for wrong in (
+        Placed("g", stream, 11, True),  # has never been sent
+        Placed("g", StreamId(ME, 6, 0), 10, True),
+        Placed("other", stream, 10, True),
+    ):
+        bench.give(Received(ONE, [wrong], bench.now))
+        assert settled(bench) == 0
+    bench.give(Received(ONE, [Placed("g", stream, 10, True)], bench.now))
+    assert settled(bench) == 10
+    while bench.source.deadline < 2 * SECOND:
+        bench.now = bench.source.deadline
+        bench.source.wake(bench.now, bench.out)
+        assert not any(isinstance(frame, Placed) for frame in bench.frames(TWO))

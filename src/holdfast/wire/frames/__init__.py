@@ -24,6 +24,7 @@ from holdfast.wire.frames.groups import (
     Outputs,
     OutputsHere,
     Payload,
+    Placed,
     Seek,
     Standing,
     StateChunk,
@@ -101,6 +102,7 @@ __all__ = [
     "PathRow",
     "PathRows",
     "Payload",
+    "Placed",
     "Probe",
     "RawBatch",
     "Refuse",
@@ -146,6 +148,7 @@ AnyFrame = (
     | StressCounts
     | StressReport
     | Payload
+    | Placed
     | Idle
     | Nack
     | Append

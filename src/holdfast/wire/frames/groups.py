@@ -252,3 +252,13 @@ class OutputsHere(Frame, frozen=True, gc=False, array_like=True, tag=55):
     history: int
     position: int
     k: int
+
+
+class Placed(Frame, frozen=True, gc=False, array_like=True, tag=56):
+    """A source asks whether it is decided what becomes of its messages up to `number`; a replica says so (`yes`). One
+    that does not know does not answer."""
+
+    group: str
+    stream: StreamId
+    number: int
+    yes: bool = False
