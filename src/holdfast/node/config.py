@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.errors import ConfigError
+from holdfast.group.actions import SECONDS_MAX
 from holdfast.group.config import GroupConfig
 from holdfast.group.policy import Rule
 from holdfast.health.config import LAN as HEALTH_LAN
@@ -411,10 +412,12 @@ def _check_tls(config: NodeConfig, source: str) -> None:
 def _check_group(config: NodeConfig, group: GroupSection, source: str) -> None:
     if group.message_log_mb < 0:
         raise ConfigError(f"{source}: group {group.name!r}: message_log_mb is at least 0")
-    if min(group.recover_s, group.gone_s, group.patience_s) <= 0:
-        raise ConfigError(
-            f"{source}: group {group.name!r}: recover_s, gone_s and patience_s are more than 0"
-        )
+    for seconds in (group.recover_s, group.gone_s, group.patience_s):
+        if not 0 < seconds <= SECONDS_MAX:  # Nor does it hold of what is no number.
+            raise ConfigError(
+                f"{source}: group {group.name!r}: recover_s, gone_s and patience_s are more than 0, and at most "
+                f"{SECONDS_MAX}"
+            )
     if group.window_mb < 1:
         raise ConfigError(f"{source}: group {group.name!r}: window_mb is at least 1")
     if group.durability == "durable" and not config.data:

@@ -119,6 +119,12 @@ def test_groups_come_with_their_window_in_bytes() -> None:
     assert group.window_bytes == 3 << 20
 
 
+@pytest.mark.parametrize("key", ["recover_s", "gone_s", "patience_s"])
+@pytest.mark.parametrize("seconds", ["0.0", "-1.0", "nan", "inf", "1e300"])
+def test_times_of_a_group_are_times(key: str, seconds: str) -> None:
+    assert "more than 0" in refused(rest=GROUP + f"{key} = {seconds}")
+
+
 @pytest.mark.parametrize(
     ("address", "host", "port"),
     [
