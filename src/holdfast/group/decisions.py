@@ -171,7 +171,7 @@ class Decisions:
         due_ns = min((case.due_ns for case in self._cases.values()), default=NEVER)
         ends = [c.until_ns for c, _ in self._core.log.tail.rulings.criteria.values() if c.until_ns]
         if ends:
-            ahead_ns = self._order.log_ns(0)
+            ahead_ns = self._order.ahead_ns
             due_ns = min(due_ns, min(ends) - ahead_ns)
         if self._superseded:
             due_ns = min(due_ns, self._look_ns)

@@ -27,7 +27,7 @@ KIND_NAMES: Final = {kind.value: kind.name.lower() for kind in Kind}
 class Order:
     """Makes entries. Nothing here knows who leads or for how long: `begin` is called when a term begins."""
 
-    __slots__ = ("_ahead_ns", "_config", "_log", "_pace", "_ready", "_streams", "_term", "verdicts")
+    __slots__ = ("_config", "_log", "_pace", "_ready", "_streams", "_term", "ahead_ns", "verdicts")
 
     def __init__(self, config: GroupConfig, log: Log, streams: Streams, pace: Pace) -> None:
         self._config = config
@@ -35,7 +35,7 @@ class Order:
         self._streams = streams
         self._pace = pace
         self._term = 0
-        self._ahead_ns = 0
+        self.ahead_ns = 0
         """What is added to this node's clock, or taken from it, so that log time goes on from the last stamp of the
         leader before: its machine has been up for longer, or shorter."""
         self._ready: dict[StreamId, None] = {}
@@ -45,14 +45,16 @@ class Order:
     def begin(self, term: int, now: Nanos, out: Outbox) -> None:
         """A term begins. Its first entry is what commits everything that earlier terms left behind."""
         self._term = term
-        self._ahead_ns = self._log.tail.log_ns - now
+        self.ahead_ns = self._log.tail.log_ns - now
         self._ready = dict.fromkeys(self._streams.streams)
         self.verdicts.clear()
         self._append(Kind.TERM, None, 0, 0, "", now, out)
 
     def log_ns(self, now: Nanos) -> Nanos:
-        """Log time, as the next entry will be stamped."""
-        return now + self._ahead_ns
+        """Log time, as the next entry will be stamped. The log may go on from a state that is ahead of it: one that
+        leads without a state takes that of another."""
+        self.ahead_ns = max(self.ahead_ns, self._log.tail.log_ns - now)
+        return now + self.ahead_ns
 
     def append(
         self,
@@ -192,7 +194,7 @@ class Order:
         data: bytes = b"",
     ) -> None:
         tail = self._log.tail
-        log_ns = now + self._ahead_ns
+        log_ns = self.log_ns(now)
         entry = Entry(
             self._term, tail.index + 1, tail.position, log_ns, kind.value, stream, first, last, data
         )

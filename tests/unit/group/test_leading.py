@@ -121,6 +121,20 @@ def test_log_time_goes_on_where_a_leader_with_another_clock_was(now: int) -> Non
     assert core.log.tail.log_ns == 10_150
 
 
+def test_log_time_does_not_go_back_when_a_leader_without_a_state_takes_one() -> None:
+    """The log goes on from there, and the state may be ahead of what this leader has stamped."""
+    core = Core(GroupConfig("g", ("n1",), "n1"), node_id("n1"), "n1", 1)
+    core.log.append(Entry(1, 1, 1, 10_000, Kind.VIEW, data=encode_data(members("n1"))))
+    leads(core, 2)
+    leading = Leading(core)
+    leading.begin(500, Outbox())
+    ahead = core.log.tail.copy()
+    ahead.index, ahead.log_ns = 7, 20_000
+    core.log.restart(ahead)
+    leading.order.append(Kind.TERM, None, 0, 0, b"", 650, Outbox())
+    assert (core.log.tail.index, core.log.tail.log_ns) == (8, 20_000)
+
+
 def payload() -> Payload:
     return Payload("g", StreamId(b"s" * 16, 1, 0), 1, 1, 0, memoryview(pack_block([b"x"])))
 
