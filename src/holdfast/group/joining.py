@@ -160,8 +160,9 @@ class Joining:
             return
         suspended = bool(core.delivery.suspended)
         beyond = image.begin.index > core.log.last
-        # Our log ends before it, and is of a later term: it is of a side that has lost.
-        lost = beyond and image.begin.term < core.log.tail.term
+        # Our log ends before it, and is of a later term: it is of a side that has lost. But whoever leads has won.
+        leads = peer.name == core.leadership.leader
+        lost = beyond and image.begin.term < core.log.tail.term and not leads
         takes = (suspended or beyond) and not lost
         if image.history != core.history or image.index < self._least() or not takes:
             # What was delivered after it would be delivered again, or is there anyway.

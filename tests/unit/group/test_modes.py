@@ -631,7 +631,7 @@ def test_a_log_that_begins_anew_further_back_needs_messages_again() -> None:
 
 def test_a_state_of_a_side_that_has_lost_is_not_taken_over_a_log_of_a_later_term() -> None:
     """It may be after more entries. Were it taken, what is left of the side that has won might be with one that cannot
-    lead."""
+    lead. But whoever leads has won: its log may go on from a state that was decided earlier."""
     world = started(1, voters=2, mode="availability")
     settle(world, talk(world, ("n1",)))
     replica = world.hosts["n2"].replica
@@ -639,11 +639,14 @@ def test_a_state_of_a_side_that_has_lost_is_not_taken_over_a_log_of_a_later_term
     core, joining = replica._core, replica._joining
     peer, last = core.peers.named("n1"), core.log.last
     assert peer is not None
-    for term, last_then in ((core.log.tail.term - 1, last), (core.log.tail.term, last + 50)):
-        image = Image(VERSION, core.history, Place.of(Cursor(index=last + 50, term=term)), 0, b"")
+    term = core.log.tail.term
+    for leader_then, term_then, last_then in (
+        ("", term - 1, last), ("", term, last + 50), ("n1", term - 1, last + 100),
+    ):  # fmt: skip
+        core.leadership.leader = leader_then
+        index = max(last_then, last + 50)
+        image = Image(VERSION, core.history, Place.of(Cursor(index=index, term=term_then)), 0, b"")
         joining._state_in.chunk = lambda *_, image=image: image  # type: ignore[method-assign,misc]
-        joining.chunk(
-            peer, StateChunk(GROUP, 1, last + 50, 0, 1, memoryview(b"")), world.now, Outbox()
-        )
-        joining.restored(Restored(last + 50), world.now, Outbox())
+        joining.chunk(peer, StateChunk(GROUP, 1, index, 0, 1, memoryview(b"")), world.now, Outbox())
+        joining.restored(Restored(index), world.now, Outbox())
         assert core.log.last == last_then
