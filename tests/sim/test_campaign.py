@@ -60,7 +60,7 @@ def test_every_mode_and_everything_that_groups_can_do_is_drawn() -> None:
         product(("memory", "durable"), ("safe", "fast"), ("majority", "availability"))
     )
     assert {run.transport for run in runs} == {"channel", "datagram"}
-    assert {run.rules for run in runs} == set(TABLES)
+    assert {run.rules for run in runs} >= set(TABLES)
     for what in ("outputs", "message_log", "answers", "learners", "never_lead"):
         assert {bool(getattr(run, what)) for run in runs} == {True, False}, what
     assert {run.load.priorities for run in runs} == {1, 4}
