@@ -125,9 +125,9 @@ class Core:
         before.
         """
         config, log = self.config, self.log
-        before, view = log.view_before, log.tail.view
-        if config.is_durable or config.mode == "availability" or log.view_index <= log.commit:
+        if log.view_index <= log.commit or config.is_durable or config.mode == "availability":
             return None
+        before, view = log.view_before, log.tail.view
         if before is None or view is None or before.founding != view.founding:
             return None
         lives = [{(voter.node, voter.life) for voter in one.voters} for one in (before, view)]
@@ -140,11 +140,15 @@ class Core:
         leader that removes itself is one until another leads: it decides that, and hands over.
         """
         log = self.log
-        key = (log.tail.view, self.leadership.leader, log.view_index <= log.commit)
-        if key[0] is self._peers_of[0] and key == self._peers_of:
+        view, leader, is_decided = (
+            log.tail.view,
+            self.leadership.leader,
+            log.view_index <= log.commit,
+        )
+        known, led, was_decided = self._peers_of
+        if view is known and leader == led and is_decided == was_decided:
             return False
-        self._peers_of = key
-        view, leader, is_decided = key
+        self._peers_of = (view, leader, is_decided)
         names = [] if view is None else [member.name for member in view.members]
         removed = () if view is None else view.removed
         names += [name for name in self.config.replicas if name not in removed]

@@ -168,8 +168,9 @@ class Decisions:
             self._advance(case, now, out)
 
     def deadline(self) -> Nanos:
-        due_ns = min((case.due_ns for case in self._cases.values()), default=NEVER)
-        ends = [c.until_ns for c, _ in self._core.log.tail.rulings.criteria.values() if c.until_ns]
+        due_ns = min([case.due_ns for case in self._cases.values()], default=NEVER)
+        criteria = self._core.log.tail.rulings.criteria
+        ends = [c.until_ns for c, _ in criteria.values() if c.until_ns] if criteria else []
         if ends:
             ahead_ns = self._order.ahead_ns
             due_ns = min(due_ns, min(ends) - ahead_ns)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import Final
 
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64, xxh3_64_intdigest
 
 from holdfast.group.config import GroupConfig, replica_unit
 from holdfast.group.entries import Decided, Ignoring, Resumed, decode_data
 from holdfast.group.keeping import Kept, Pace
 from holdfast.group.log import Cursor, Kind, Log
 from holdfast.group.ports import APPLY_MAX, Apply, Batch, Decision, Output, Tell
-from holdfast.group.streams import Streams, label_of
+from holdfast.group.streams import Run, Streams, label_of
 from holdfast.machine import Outbox
 from holdfast.telemetry.facts import DeliveryFact
 from holdfast.types import Nanos
@@ -67,22 +67,25 @@ class Delivery:
     def hand_out(self, now: Nanos, out: Outbox) -> None:
         """Hand over what is committed (in `fast` groups what is in the log), as much as may be outstanding: bounded
         by its size, and by the room for what the application may say about it."""
-        log = self._log
+        log, at = self._log, self.at
         limit = log.last if self._fast and self._may_run_ahead() else log.commit
+        if at.index >= limit:
+            return
         if self.kept.full:
             self._look_ahead()
         allowed = self.pace.allowed(self.kept.room)
-        while self.at.index < limit and self.outstanding < APPLY_MAX:
+        while at.index < limit and self.outstanding < APPLY_MAX:
             if self.paused or self.kept.full or self._messages >= allowed:
                 break
-            entry = log.entry(self.at.index + 1)
+            entry = log.entry(at.index + 1)
             if entry.kind != Kind.ORDER:
                 self._tell(entry, out)
             elif entry.stream is not None:
                 stream = self._streams.streams[entry.stream]
-                messages, size = stream.read(entry.first, entry.last)
-                self.digest = _added(self.digest, messages, entry.position)
+                messages, runs = stream.read(entry.first, entry.last)
+                self.digest = digest_after(self.digest, runs, entry.position)
                 if not self.suspended:
+                    size = sum([len(content) for _, content in runs])
                     batch = Batch(entry.position, stream.id, entry.first, messages)
                     effect = Apply(self._unit, entry.index, entry.log_ns, batch, size)
                     # Its own write may not be done: after a crash it begins again from a state.
@@ -96,7 +99,7 @@ class Delivery:
                             entry.first, entry.last, self.digest,
                         )
                     )  # fmt: skip
-            self.at.advance(entry)
+            at.advance(entry)
         self._settle()
 
     def _look_ahead(self) -> None:
@@ -139,7 +142,8 @@ class Delivery:
         """The application has processed everything up to `index`, and has said `outputs` on the way."""
         if index > self.at.index:
             return
-        self.kept.take(outputs, self.at.rulings)
+        if outputs:
+            self.kept.take(outputs, self.at.rulings)
         before = self._messages
         while self._out and self._out[0][0] <= index:
             _, size, messages = self._out.popleft()
@@ -220,8 +224,17 @@ def _decision(entry: Entry) -> Decision:
     return Decision(entry.index, Kind(entry.kind).name.lower(), stream, first, last, text)
 
 
-def _added(digest: int, messages: list[memoryview], position: int) -> int:
-    """The digest after some more messages: the sum of all their hashes, each seeded by its position. So it does not
-    matter in what batches they came, and it matters which message is where."""
-    places = range(position, position + len(messages))
-    return digest + sum(map(xxh3_64_intdigest, messages, places)) & DIGEST_MAX
+def digest_after(digest: int, runs: list[Run], position: int) -> int:
+    """The digest after the messages of one more entry: a hash of their lengths and one of their bytes, both seeded by
+    their position, are added. Entries are the same everywhere, so it does not matter in what blocks messages came, and
+    it matters which message is where."""
+    if len(runs) == 1:
+        lengths, content = runs[0]
+        more = xxh3_64_intdigest(lengths, position) + xxh3_64_intdigest(content, position)
+    else:
+        hashes = xxh3_64(seed=position), xxh3_64(seed=position)
+        for lengths, content in runs:
+            hashes[0].update(lengths)
+            hashes[1].update(content)
+        more = hashes[0].intdigest() + hashes[1].intdigest()
+    return digest + more & DIGEST_MAX

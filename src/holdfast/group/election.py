@@ -43,7 +43,8 @@ class Election:
         self._rng = rng
         self._votes: dict[str, None] = {}
         self._mine = crc32(core.node + core.life.to_bytes(8, "big"))
-        self._due_ns: Nanos = NEVER
+        self.due_ns: Nanos = NEVER
+        """When it loses patience, unless it leads or is blank."""
         self._patience_ns = self._draw()
         self._excuses = 0
         self._held_back = 0
@@ -59,19 +60,19 @@ class Election:
     def wait(self, now: Nanos) -> None:
         """Nothing to complain about: wait for a whole time-out from now."""
         self._patience_ns = self._draw()
-        self._due_ns = max(now, self._shy_until_ns) + self._patience_ns
+        self.due_ns = max(now, self._shy_until_ns) + self._patience_ns
 
     def heard(self, now: Nanos) -> None:
         """The leader was heard, and a majority hears it."""
         self._core.leadership.heard_ns = now
         self._held_back = 0
         # As long as all is well it does not matter how patient each one is, if only not all are equally so.
-        self._due_ns = max(now, self._shy_until_ns) + self._patience_ns
+        self.due_ns = max(now, self._shy_until_ns) + self._patience_ns
 
     def leader_gone(self, now: Nanos) -> None:
         """The session with the leader ended: less patience is needed, but not everybody at once."""
         soon_ns = now + self._rng.randrange(self._core.config.election_ns)
-        self._due_ns = min(self._due_ns, max(soon_ns, self._shy_until_ns))
+        self.due_ns = min(self.due_ns, max(soon_ns, self._shy_until_ns))
 
     def be_shy(self, now: Nanos) -> None:
         self._shy_until_ns = now + 4 * self._core.config.election_ns
@@ -80,9 +81,9 @@ class Election:
     def wake(self, now: Nanos, out: Outbox) -> bool:
         """True when the time-out has made this replica the leader: it is the only voter."""
         core = self._core
-        if core.is_blank or core.leadership.leading or now < self._due_ns:
+        if core.is_blank or core.leadership.leading or now < self.due_ns:
             return False
-        late = now - self._due_ns > core.config.election_ns // 2
+        late = now - self.due_ns > core.config.election_ns // 2
         self.wait(now)
         self._excuses = self._excuses + 1 if late else 0
         if (late and self._excuses <= EXCUSES_MAX) or not self.may_lead:
@@ -115,9 +116,6 @@ class Election:
         if log.view_index <= log.commit:
             return None
         return self._core.member_in(log.view_before)
-
-    def deadline(self) -> Nanos:
-        return NEVER if self._core.is_blank or self._core.leadership.leading else self._due_ns
 
     # -- asking --------------------------------------------------------------------------------------------------
 

@@ -31,7 +31,8 @@ class Following:
         """How many streams it was told of, where they are too many for one answer."""
         self._told = (0, 0)
         """What the leader was last told: (match, applied)."""
-        self._due_ns = NEVER
+        self.due_ns: Nanos = NEVER
+        """When an answer that could wait has waited long enough."""
         self._stands = (0, 0)
         """Where the log stood still while entries waited for their messages, and since when."""
 
@@ -80,13 +81,16 @@ class Following:
             return
         if self._answer is None:
             self._answer = True
+        streams = core.streams.streams
         for entry in frame.entries:
             if entry.kind == Kind.ORDER and entry.stream is not None:
-                core.know(entry.stream, entry.last)
+                held = streams.get(entry.stream)
+                if held is None or entry.last > held.exists:
+                    core.know(entry.stream, entry.last)
 
     def lacks(self, now: Nanos) -> str:
         """What of the order could not be got for long; empty while all comes in time."""
-        waiting, last = self._core.waiting.entries, self._core.log.last
+        waiting, last = self._core.waiting.entries, self._core.log.tail.index
         if not waiting or self._stands[0] != last:
             self._stands = (last, now)
             return ""
@@ -103,7 +107,9 @@ class Following:
 
     def settle(self, now: Nanos, out: Outbox) -> None:
         core = self._core
-        core.waiting.settle()
+        waiting, log = core.waiting, core.log
+        if waiting.entries or waiting.leader_commit > log.commit:
+            waiting.settle()
         core.follow_view()
         core.delivery.hand_out(now, out)
         self._acknowledge(now, out)
@@ -118,12 +124,12 @@ class Following:
         if leader is None:
             self._changed.clear()  # who leads next is told of all
         if leader is None or (self._answer is None and told == self._told):
-            self._due_ns = NEVER
+            self.due_ns = NEVER
             return
         urgent = self._answer is False or self._all_marks or told[0] != self._told[0]
         if not urgent:
-            self._due_ns = min(self._due_ns, now + core.config.free_period_ns)
-            if now < self._due_ns:
+            self.due_ns = min(self.due_ns, now + core.config.free_period_ns)
+            if now < self.due_ns:
                 return
         ok = self._answer is not False
         hint = 0 if ok else self._hint
@@ -136,12 +142,14 @@ class Following:
         post(out, [leader.node], ack)
         self._answer = None
         self._told = told
-        self._due_ns = NEVER
+        self.due_ns = NEVER
 
     def _marks(self, every: bool) -> tuple[tuple[tuple[StreamId, int], ...], bool]:
         """The highest numbers held: of the streams that have changed since the last answer, and of all of them with
         each sign of life, or by and by where they are too many. And whether that was all."""
         streams = self._core.streams.streams
+        if not every and not self._changed:
+            return (), False
         names = [
             n for n in (streams if every else self._changed) if n in streams and streams[n].top
         ]
@@ -154,7 +162,4 @@ class Following:
             names = names[begin : self._turn]
             for name in names:
                 self._changed.pop(name, None)
-        return tuple((name, streams[name].top) for name in names), every
-
-    def deadline(self) -> Nanos:
-        return self._due_ns
+        return tuple([(name, streams[name].top) for name in names]), every

@@ -95,12 +95,13 @@ class Hearing:
     # -- messages ----------------------------------------------------------------------------------------------------
 
     def _payload(self, now: Nanos, peer: NodeId, frame: Payload, _out: Outbox) -> None:
-        core, stream = self._core, frame.stream
-        if peer not in (core.node, stream.source) and core.peers.replica_at(peer) is None:
+        core, stream, tail = self._core, frame.stream, self._core.log.tail
+        own = peer == stream.source or peer == core.node
+        if not own and core.peers.replica_at(peer) is None:
             core.ignore("stranger")
-        elif core.log.tail.is_over(stream) or not is_sound_payload(frame):
+        elif (tail.over and tail.is_over(stream)) or not is_sound_payload(frame):
             core.ignore("payload")
-        elif (taken := core.streams.take(frame, core.log.tail.next.get(stream, 1), now)) is None:
+        elif (taken := core.streams.take(frame, tail.next.get(stream, 1), now)) is None:
             core.ignore("too many streams")
         elif taken and core.journal is not None:
             core.journal.taken(frame)
@@ -257,10 +258,11 @@ class Hearing:
         """One that is blank belongs to whoever lets it in. One that remembers another history must not follow: it
         would deliver other messages at the same positions."""
         core = self._core
+        if frame.history == core.history:
+            return True
         if core.is_blank:
             core.history = frame.history
             self._election.wait(now)
-        if frame.history == core.history:
             return True
         core.ignore("another history")
         if core.peers.replica_at(peer.node) is None:
@@ -276,7 +278,7 @@ class Hearing:
         core = self._core
         peer = core.peers.replica_at(node)
         numbers = (frame.term, frame.match, frame.hint, frame.applied, frame.failed)
-        sound = all(0 <= number < NUMBER_MAX for number in numbers)
+        sound = min(numbers) >= 0 and max(numbers) < NUMBER_MAX
         if peer is None or not sound or frame.history != core.history:
             core.ignore("appended")
             return

@@ -108,7 +108,11 @@ class Pace:
 
     def note(self, messages: int, outputs: Sequence[Output]) -> None:
         """It has gone through so many messages, and has said this."""
-        said = sum(len(output.payload) for output in outputs) + OVERHEAD * len(outputs)
+        said = 0
+        if outputs:
+            said = sum(len(output.payload) for output in outputs) + OVERHEAD * len(outputs)
+        elif not self._each:
+            return
         self._since += messages
         if messages and said >= self._each * messages:
             self._each = said // messages

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from holdfast.group.core import Core
 from holdfast.group.decisions import Decisions
 from holdfast.group.entries import View, encode_data
@@ -14,12 +16,14 @@ from holdfast.group.progress import Appends
 from holdfast.group.tenure import Tenure
 from holdfast.group.views import Membership
 from holdfast.machine import Outbox
-from holdfast.types import Nanos
+from holdfast.types import MILLISECOND, Nanos
 from holdfast.wire.frames import Appended
 
-MARKS_MAX = 1024
+MARKS_MAX: Final = 1024
 """Streams that a replica says its highest number of in one answer."""
-"""Streams that one acknowledgement speaks of."""
+LOOK_NS: Final = MILLISECOND
+"""So often at most it is looked at what is free and whether this replica may go on leading: that may wait a little, and
+under load there are many turns in a millisecond."""
 
 
 class Leading:
@@ -36,12 +40,20 @@ class Leading:
         self.membership = Membership(core, self.appends)
         self.halted = ""
         """Why nothing more is ordered: a message that the applications of a majority cannot take."""
+        self._looked_ns: Nanos = 0
+        self._watch_ns: Nanos = 0
+        """When it was last looked at, and when it has to be at the latest."""
+        self._is_decided = True
+        """Whether the view was decided when it was last looked at."""
+        self._skipped = False
+        """It was not looked at in this turn."""
 
     def begin(self, now: Nanos, out: Outbox) -> None:
         """A term begins, with an entry of its own: it is what commits everything that earlier terms left behind."""
         core = self._core
         core.follow_view()
         self.halted = ""
+        self._watch_ns = 0
         self.appends.begin(now)
         self.tenure.begin(now)
         self.order.begin(core.leadership.term, now, out)
@@ -72,19 +84,32 @@ class Leading:
         if core.delivery.failed:
             self._look_for_poison(now, out)
         if not self.tenure.handing_over and not self.halted:
-            self.membership.settle(lambda view: self._change(view, now, out), now, out)
+            self.membership.settle(self._change, now, out)
             self.decisions.settle(self.appends.is_informed(), now, out)
             self.order.turn(now, out)
             self.emitter.settle(now, out)
         self._commit()
         core.delivery.hand_out(now, out)
-        behind = self._tally.settle(self.appends.progress, now, out)
-        if behind and not self.tenure.handing_over:
-            self.membership.suspend(behind, lambda view: self._change(view, now, out), now, out)
-        if not self.tenure.settle(now, out):
+        if not self._look_around(now, out):
             return False
         self.appends.send(now, out)
         return True
+
+    def _look_around(self, now: Nanos, out: Outbox) -> bool:
+        """What is free, who holds the others back, and whether this replica may go on; False when it may not."""
+        core, log = self._core, self._core.log
+        is_decided = log.view_index <= log.commit
+        urgent = (
+            is_decided != self._is_decided or self.tenure.handing_over or core.delivery.suspended
+        )
+        self._skipped = not urgent and now < min(self._looked_ns + LOOK_NS, self._watch_ns)
+        if self._skipped:
+            return True
+        self._looked_ns, self._is_decided = now, is_decided
+        behind = self._tally.settle(self.appends.progress, now, out)
+        if behind and not self.tenure.handing_over:
+            self.membership.suspend(behind, self._change, now, out)
+        return self.tenure.settle(now, out)
 
     def _change(self, view: View, now: Nanos, out: Outbox) -> None:
         """A view takes effect, for majorities, as soon as it is in the log."""
@@ -118,7 +143,11 @@ class Leading:
                 core.fact("halted", self.halted, now, out)
 
     def deadline(self, now: Nanos) -> Nanos:
-        due_ns = min(self.appends.deadline(), self._tally.deadline(), self.tenure.deadline(now))
+        if self._skipped:
+            watch_ns = min(self._watch_ns, self._looked_ns + self._core.config.free_period_ns)
+        else:
+            watch_ns = self._watch_ns = min(self._tally.deadline(), self.tenure.deadline(now))
+        due_ns = min(self.appends.deadline(), watch_ns)
         if self.tenure.handing_over or self.halted:
             return due_ns  # What it would decide or send waits, and must not wake it.
         return min(

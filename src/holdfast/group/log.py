@@ -142,7 +142,8 @@ class Cursor:
         stream = entry.stream
         if stream is None:
             return entry.kind != Kind.CLOSE or self._can_close(decode_data(entry))
-        return self.next.get(stream, entry.first) == entry.first and not self.is_over(stream)
+        first = entry.first
+        return self.next.get(stream, first) == first and not (self.over and self.is_over(stream))
 
     def advance(self, entry: Entry) -> None:
         self.index = entry.index
@@ -247,6 +248,10 @@ class Log:
 
     def append(self, entry: Entry) -> None:
         assert self.tail.fits(entry), f"entry {entry.index} does not follow {self.tail.index}"
+        self.append_fitting(entry)
+
+    def append_fitting(self, entry: Entry) -> None:
+        """Append an entry of which somebody has just asked whether it fits."""
         self._entries.append(entry)
         self.tail.advance(entry)
         if entry.kind == Kind.VIEW and self.tail.view is not None:

@@ -73,8 +73,8 @@ class Annotator:
         return self._describe(now, self.last + 1)
 
     def _describe(self, now: Nanos, first: int) -> About:
-        distances = tuple(first - last if last else -1 for last in self._last_of)
-        ages = tuple(self._age(now, first - back) for back in BACK)
+        distances = tuple([first - last if last else -1 for last in self._last_of])
+        ages = tuple([self._age(now, first - back) for back in BACK])
         return About(b"", distances, ages)
 
     def _age(self, now: Nanos, number: int) -> Nanos:
@@ -145,6 +145,8 @@ def is_sound_about(about: About | None, count: int) -> bool:
         return False
     if about.earlier or len(about.topics) > TOPICS_MAX:
         return False
+    if not (about.topics or about.topic_column or about.requests or about.resyncs):
+        return True
     if about.topic_column and max(about.topic_column) > len(about.topics):
         return False
     return (

@@ -215,7 +215,7 @@ class Appends:
 
     def is_informed(self) -> bool:
         """Whether a majority has said in this term what it holds (DESIGN, Groups, rule 6)."""
-        informed = sum(progress.informed for progress in self._voters)
+        informed = sum([progress.informed for progress in self._voters])
         return informed + self._is_voter >= self._quorum()
 
     def _quorum(self) -> int:

@@ -94,7 +94,7 @@ class Gap(msgspec.Struct, gc=False):
 
     @property
     def due_ns(self) -> Nanos:
-        return min((hole.due_ns for hole in self.holes), default=NEVER)
+        return min([hole.due_ns for hole in self.holes], default=NEVER)
 
 
 class Recovery:
@@ -141,8 +141,8 @@ class Recovery:
 
     def look(self, stream: Stream, now: Nanos, out: Outbox) -> None:
         """Something has changed in the stream: is there a gap, is there still one?"""
-        first = self.next_of(stream)
-        gap = self.gaps.get(stream.id)
+        tail, gap = self._log.tail, self.gaps.get(stream.id)
+        first = tail.next.get(stream.id, stream.origin)
         if gap is not None:
             self._count_brought(stream, gap)
             if gap.timed is not None:
@@ -150,7 +150,8 @@ class Recovery:
                 if number in stream.held or number < stream.floor:
                     gap.timed = None
                     self._trips.took(node, now - asked_ns)
-        if stream.held.first_missing(first) > stream.exists or self._log.tail.is_over(stream.id):
+        is_whole = stream.held.first_missing(first) > stream.exists
+        if is_whole or (tail.over and tail.is_over(stream.id)):
             if gap is not None:
                 self._close(stream, gap, now, out)
             return
@@ -453,4 +454,4 @@ class Recovery:
         out.fact(GroupFact(now, self._config.name, event, tail.term, tail.index, detail))
 
     def deadline(self) -> Nanos:
-        return min((gap.due_ns for gap in self.gaps.values()), default=NEVER)
+        return min([gap.due_ns for gap in self.gaps.values()], default=NEVER)

@@ -126,7 +126,7 @@ class ReplicaMachine(Machine):
 
     def wake(self, now: Nanos, out: Outbox) -> None:
         self._excuse(now)
-        if not self._core.is_blank:
+        if self._core.history:
             self._decide_at_once(now, out)
             self._core.recovery.wake(now, out)
         self._joining.wake(now, out)
@@ -171,19 +171,19 @@ class ReplicaMachine(Machine):
             recovery.leading = leadership.leading
             recovery.forget()
         recovery.leader = leadership.leader
-        if core.is_blank and self._founding.found(now, out):
+        if not core.history and self._founding.found(now, out):
             core.follow_view()
             if self._election.campaign(now, out):
                 self._leading.begin(now, out)
         if leadership.leading:
             if not self._leading.settle(now, out):
                 self._election.be_shy(now)
-        elif not core.is_blank:
+        elif core.history:
             self._following.settle(now, out)
             self._joining.settle(now, out)
         if not leadership.leading:
             self._leading.emitter.end(out)
-        if streams.changed and not core.is_blank:
+        if streams.changed and core.history:
             # While blank they gather: what was heard of before the start is a gap afterwards.
             for stream in streams.changed:
                 recovery.look(streams.streams[stream], now, out)
@@ -197,13 +197,19 @@ class ReplicaMachine(Machine):
             if core.journal.wants_state:
                 self._state_out.for_store(now, out)
             core.journal.settle(out)
-        self.deadline = min(
-            self._leading.deadline(now) if leadership.leading else self._following.deadline(),
-            recovery.deadline() if recovery.gaps else NEVER,
-            self._joining.deadline(),
-            self._founding.deadline(),
-            self._election.deadline(),
-        )
+        self.deadline = self._next_deadline(now)
+
+    def _next_deadline(self, now: Nanos) -> Nanos:
+        core = self._core
+        if core.leadership.leading:
+            due_ns = self._leading.deadline(now)
+        elif core.history:
+            due_ns = min(self._following.due_ns, self._election.due_ns)
+        else:
+            due_ns = self._following.due_ns
+        if core.recovery.gaps:
+            due_ns = min(due_ns, core.recovery.deadline())
+        return min(due_ns, self._joining.deadline(), self._founding.deadline())
 
     def _look_at_cuts(self, now: Nanos, out: Outbox) -> None:
         """Entries were cut off. If they had been delivered (`fast`), or decided by a side of a cut that has lost

@@ -17,8 +17,7 @@ from holdfast.group.log import NUMBER_MAX, Cursor, is_sound_stream
 from holdfast.group.metadata import is_sound_about
 from holdfast.machine import RangeSet
 from holdfast.types import Nanos
-from holdfast.wire.blocks import HEAD, MESSAGES_MAX, unpack_block
-from holdfast.wire.codec import Rejected
+from holdfast.wire.blocks import HEAD, MESSAGES_MAX, whole_block
 from holdfast.wire.frames import About, Idle, Payload, StreamId
 
 PIECE_OVERHEAD: Final = 256
@@ -64,6 +63,10 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
 
     def is_whole(self, first: int, last: int) -> bool:
         return first == self.start and last - first + 1 == self.count
+
+
+Run = tuple[memoryview, memoryview]
+"""The lengths of some messages, and the messages, one after the other."""
 
 
 def label_of(stream: StreamId) -> str:
@@ -112,30 +115,34 @@ class Stream:
         log has, everything below `fixed`, is never let go, because it was acknowledged, and takes no room from what
         comes next: where a log is longer than a window, it could never be decided otherwise.
         """
-        stop = frame.first + frame.count
-        self.exists = max(self.exists, stop - 1)
+        first, held = frame.first, self.held
+        stop = first + frame.count
+        if stop > self.exists:
+            self.exists = stop - 1
         self.packets += 1
         lead_ns = now - frame.created_ns
         if now and (self.lead_ns is None or lead_ns < self.lead_ns):
             self.lead_ns = lead_ns
-        start = max(frame.first, self.floor)
-        new = list(self.held.missing(start, stop))
+        stops = held.stops
+        is_next = first >= self.floor and (not stops or first >= stops[-1])
+        new = [(first, stop)] if is_next else list(held.missing(max(first, self.floor), stop))
         if not new:
             return False
         size = len(frame.block) + PIECE_OVERHEAD
         if self.bytes + size > limit and not self._make_room(limit - size, stop, fixed):
             return False
-        for first, end in new:
+        for begin, end in new:
             piece = Piece(
-                first, end - 1, frame.first, frame.count, frame.created_ns, frame.block, frame.about, now
-            )  # fmt: skip
-            at = bisect_left(self._firsts, first)
-            self._firsts.insert(at, first)
+                begin, end - 1, first, frame.count, frame.created_ns, frame.block, frame.about, now
+            )
+            at = len(self._firsts) if is_next else bisect_left(self._firsts, begin)
+            self._firsts.insert(at, begin)
             self._pieces.insert(at, piece)
-            self.held.add(first, end)
-            self.bytes += piece.size
-            self.messages += end - first
-        if frame.about is not None and (frame.about.requests or frame.about.resyncs):
+            held.add(begin, end)
+            self.bytes += size
+            self.messages += end - begin
+        about = frame.about
+        if about is not None and (about.requests or about.resyncs):
             self.noted = True
         return True
 
@@ -171,20 +178,22 @@ class Stream:
         gone = bisect_left(self._firsts, number)
         if gone and self._pieces[gone - 1].last >= number:
             gone -= 1
-        for piece in self._pieces[:gone]:
-            self.bytes -= piece.size
-        del self._pieces[:gone], self._firsts[:gone]
+        if gone:
+            self.bytes -= sum([len(p.block) for p in self._pieces[:gone]]) + PIECE_OVERHEAD * gone
+            del self._pieces[:gone], self._firsts[:gone]
 
     def pieces(self, first: int, last: int) -> Iterator[Piece]:
         """The pieces that hold any of `first` to `last`, in order."""
-        at = max(0, bisect_right(self._firsts, first) - 1)
-        while at < len(self._pieces) and self._pieces[at].first <= last:
-            if self._pieces[at].last >= first:
-                yield self._pieces[at]
+        at, pieces = max(0, bisect_right(self._firsts, first) - 1), self._pieces
+        while at < len(pieces) and (piece := pieces[at]).first <= last:
+            if piece.last >= first:
+                yield piece
             at += 1
 
     def cut(self, first: int, stop: int, limit: int) -> int:
         """The last number of a range from `first`, below `stop`, of about `limit` bytes: whole pieces, at least one."""
+        if self._pieces[-1].first <= first and stop - first <= MESSAGES_MAX:
+            return stop - 1  # all of it in the last piece
         last, size = first, 0
         for piece in self.pieces(first, stop - 1):
             size += len(piece.block)
@@ -193,25 +202,27 @@ class Stream:
             last = min(piece.last, stop - 1)
         return min(last, first + MESSAGES_MAX - 1)
 
-    def read(self, first: int, last: int) -> tuple[list[memoryview], int]:
-        """Messages `first` to `last`, and their size. All of them must be held."""
+    def read(self, first: int, last: int) -> tuple[list[memoryview], list[Run]]:
+        """Messages `first` to `last`, and the bytes that they are views of. All of them must be held."""
         messages: list[memoryview] = []
-        size = 0
+        runs: list[Run] = []
         for piece in self.pieces(first, last):
-            a, b = max(first, piece.first), min(last, piece.last)
-            unpacked = unpack_block(piece.block)
-            assert not isinstance(unpacked, Rejected), "a block is checked before it is kept"
-            if piece.is_whole(a, b):
-                size += len(piece.block) - HEAD - 4 * piece.count
-            else:
-                unpacked = unpacked[a - piece.start : b - piece.start + 1]
-                size += sum(map(len, unpacked))
-            if messages:
-                messages += unpacked
-            else:
-                messages = unpacked
+            block = piece.block
+            unpacked = whole_block(block)
+            assert unpacked is not None, "a block is checked before it is kept"
+            begin, stop, end = HEAD, HEAD + 4 * piece.count, len(block)
+            content = stop
+            low, high = max(first, piece.first), min(last, piece.last)
+            if not piece.is_whole(low, high):
+                a, b = low - piece.start, high - piece.start + 1
+                content += sum(map(len, unpacked[:a]))
+                unpacked = unpacked[a:b]
+                end = content + sum(map(len, unpacked))
+                begin, stop = HEAD + 4 * a, HEAD + 4 * b
+            runs.append((block[begin:stop], block[content:end]))
+            messages = messages + unpacked if messages else unpacked
         assert len(messages) == last - first + 1, "only what is held is delivered"
-        return messages, size
+        return messages, runs
 
 
 class Streams:
@@ -258,7 +269,9 @@ class Streams:
 
     def take(self, frame: Payload, fixed: int, now: Nanos = 0) -> bool | None:
         """Keep a sound payload; False when it brings nothing new or finds no room, None when the stream finds none."""
-        stream = self.streams.get(frame.stream) or self.open(frame.stream, fixed)
+        stream = self.streams.get(frame.stream)
+        if stream is None:
+            stream = self.open(frame.stream, fixed)
         if stream is None:
             return None
         before = stream.exists
@@ -308,4 +321,4 @@ class Streams:
 
     def most_bytes(self) -> int:
         """The bytes held of the stream that most is held of."""
-        return max((stream.bytes for stream in self.streams.values()), default=0)
+        return max([stream.bytes for stream in self.streams.values()], default=0)

@@ -109,7 +109,9 @@ class Membership:
             log.commit >= self._term_index and log.view_index <= log.commit and self._appends.is_informed()
         )  # fmt: skip
 
-    def settle(self, append: Callable[[View], None], now: Nanos, out: Outbox) -> None:
+    def settle(
+        self, append: Callable[[View, Nanos, Outbox], None], now: Nanos, out: Outbox
+    ) -> None:
         """Make the next change, if there is one and the last one is decided."""
         if now < self._look_ns or not self.may_change:
             return
@@ -121,7 +123,7 @@ class Membership:
             self._core.fact("stays", self._refused, now, out)
             self._refused = ""
         if found is not None and found[0].is_sound():
-            append(found[0])
+            append(found[0], now, out)
             self._core.fact("view", found[1], now, out)
 
     def _next(self, view: View, now: Nanos) -> tuple[View, str] | None:
@@ -235,7 +237,11 @@ class Membership:
         return member is not None and (not member.voter or well >= view.majority)
 
     def suspend(
-        self, names: dict[str, str], append: Callable[[View], None], now: Nanos, out: Outbox
+        self,
+        names: dict[str, str],
+        append: Callable[[View, Nanos, Outbox], None],
+        now: Nanos,
+        out: Outbox,
     ) -> bool:
         """Suspend one of the replicas that hold everybody back; False when that cannot be, for now."""
         view = self._core.log.tail.view
@@ -246,7 +252,7 @@ class Membership:
             member = view.named(name)
             if member is None or member.suspended or not self.may_suspend(view, name):
                 continue
-            append(view.with_member(msgspec.structs.replace(member, suspended=True)))
+            append(view.with_member(msgspec.structs.replace(member, suspended=True)), now, out)
             other, config = self._appends.progress[name], self._core.config
             if self._core.peers.is_here(member) and now - other.heard_ns < config.lack_ns:
                 # Its application stands still. One that only could not be reached is well when it is back.

@@ -46,12 +46,12 @@ class Waiting:
 
     @property
     def end(self) -> int:
-        return self._log.last + len(self.entries)
+        return self._log.tail.index + len(self.entries)
 
     @property
     def match(self) -> int:
         """What can be acknowledged."""
-        return min(self._log.last, self.verified)
+        return min(self._log.tail.index, self.verified)
 
     def new_term(self) -> None:
         """Another term: nothing is verified but what is committed, and what waits may never have been decided."""
@@ -93,8 +93,10 @@ class Waiting:
             if not self._take_one(entry):
                 break
             taken = entry.index
-        self.verified = max(self.verified, taken)
-        self.leader_commit = max(self.leader_commit, frame.commit)
+        if taken > self.verified:
+            self.verified = taken
+        if frame.commit > self.leader_commit:
+            self.leader_commit = frame.commit
         return True
 
     def _is_sound(self, frame: Append) -> bool:
@@ -112,7 +114,7 @@ class Waiting:
         index = entry.index
         if index <= self._log.ground.index:
             return True
-        known = self._term_at(index)
+        known = self._term_at(index) if index <= self._log.tail.index + len(self.entries) else None
         if known == entry.term:
             return True
         if known is not None:
@@ -131,7 +133,7 @@ class Waiting:
             self.diverged = not self._binding
 
     def _term_at(self, index: int) -> int | None:
-        at = index - self._log.last - 1
+        at = index - self._log.tail.index - 1
         if at >= 0:
             return self.entries[at].term if at < len(self.entries) else None
         return self._log.term_at(index)
@@ -166,12 +168,13 @@ class Waiting:
                     self._lacks = entry.index
                     self._streams.look_at(stream)
                 break
-            log.append(entries.popleft())
+            log.append_fitting(entries.popleft())
             if entry.kind == Kind.OPEN:
                 self._opened(entry)
-        decided = min(self.leader_commit, self.match)
-        if decided > log.commit:
-            log.commit_to(decided)
+        if self.leader_commit > log.commit:
+            decided = min(self.leader_commit, self.match)
+            if decided > log.commit:
+                log.commit_to(decided)
 
     def _opened(self, entry: Entry) -> None:
         """The order may begin the stream below what is held of it: that is a gap."""

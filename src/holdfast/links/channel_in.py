@@ -6,7 +6,7 @@ from bisect import insort
 from typing import Final
 
 from holdfast.machine.rangeset import RangeSet
-from holdfast.wire.blocks import block_size, unpack_block
+from holdfast.wire.blocks import block_size, unpack_block, whole_block
 from holdfast.wire.codec import Rejected
 from holdfast.wire.frames import Chunk, ChunkAck
 
@@ -35,10 +35,14 @@ class ChannelIn:
         """Add a piece; messages that are complete now go to `messages`."""
         start, data = frame.offset, frame.data
         stop = start + len(data)
-        if start == self.upto and not self._have and not self._partial:
-            return self._feed(
-                data, messages
-            )  # in order, and nothing else waits: as it nearly always is
+        if start == self.upto and not self._have.starts and not self._partial:
+            # In order, and nothing else waits: as it nearly always is, and mostly it is just one block.
+            block = whole_block(data)
+            if block is None:
+                return self._feed(data, messages)
+            self.upto = stop
+            messages += block
+            return None
         if stop <= self.upto:
             self.duplicates += 1
             return None
@@ -58,7 +62,7 @@ class ChannelIn:
                 problem = self._feed(early[self.upto - begin :], messages)
         if used:
             del self._early[:used]
-        if self._have:
+        if self._have.starts:
             self._have.remove(0, self.upto)
         return problem
 
@@ -100,5 +104,5 @@ class ChannelIn:
         return None
 
     def ack(self) -> ChunkAck:
-        ranges = tuple(self._have)[:RANGES_MAX] if self._have else ()
+        ranges = tuple(self._have)[:RANGES_MAX] if self._have.starts else ()
         return ChunkAck(self.channel, self.upto, self.upto + WINDOW, ranges)

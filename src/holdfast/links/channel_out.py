@@ -50,26 +50,26 @@ class _Block:
     """Messages that travel together. They are put into one buffer when they are sent: most are sent once, as a
     whole, and a buffer that is free again after each write stays in the processor's cache."""
 
-    __slots__ = ("_bytes", "_lengths", "_messages", "size")
+    __slots__ = ("_bytes", "_messages", "size")
 
-    def __init__(self, messages: list[bytes], lengths: list[int], size: int) -> None:
+    def __init__(self, messages: list[bytes], size: int) -> None:
         self.size = size
         self._messages = messages
-        self._lengths = lengths
         self._bytes: memoryview | None = None
 
-    def after(self, head: bytes) -> bytes:
-        """All of it, after something else."""
-        return block_after(head, self._messages, self._lengths, self.size)
-
-    def roomy(self) -> bytearray:
-        """A buffer of its own, with room for what stands before it in a packet."""
-        return roomy_block(self._messages, self._lengths, ROOM)
+    def whole(self, channel: int, start: int) -> Part:
+        """All of it as a frame: a large one in a buffer with room for what stands before it in a packet."""
+        messages = self._messages
+        lengths = list(map(len, messages))
+        if self.size < ROOMY_MIN:
+            return block_after(chunk_head(channel, start, self.size), messages, lengths, self.size)
+        return roomy_chunk(channel, start, roomy_block(messages, lengths, ROOM))
 
     def piece(self, start: int, stop: int) -> memoryview:
         """Some of it; whoever wants a piece wants the others, too."""
         if self._bytes is None:
-            self._bytes = memoryview(roomy_block(self._messages, self._lengths, 0))
+            lengths = list(map(len, self._messages))
+            self._bytes = memoryview(roomy_block(self._messages, lengths, 0))
             self._messages = []
         return self._bytes[start:stop]
 
@@ -78,7 +78,7 @@ class _Block:
         return self._bytes is not None
 
 
-_FREED: Final = _Block([], [], 0)
+_FREED: Final = _Block([], 0)
 
 
 class ChannelOut:
@@ -102,7 +102,8 @@ class ChannelOut:
         self.limit = WINDOW
         self.rtt_ns = 0
         self.backoff = 0
-        self._waiting: list[bytes] = []
+        self.waiting: list[bytes] = []
+        """Messages that no block was made of yet, and some that have just gone."""
         self._taken = 0
         self._blocks: list[_Block] = []
         self._starts: list[int] = []
@@ -131,13 +132,14 @@ class ChannelOut:
     # -- what is waiting -----------------------------------------------------------------------------------------
 
     def write(self, messages: list[bytes]) -> None:
-        self._waiting.extend(messages)
+        self.waiting += messages
         # Whoever sent these counts them as waiting until it is told otherwise.
         self.told_waiting = -1
-        size = sum(map(len, messages))
+        count = len(messages)
+        size = len(messages[0]) if count == 1 else sum(map(len, messages))
         self.waiting_bytes += size
-        self.given_bytes += size + 4 * len(messages)
-        self.messages += len(messages)
+        self.given_bytes += size + 4 * count
+        self.messages += count
 
     @property
     def unacked(self) -> int:
@@ -147,13 +149,13 @@ class ChannelOut:
     def is_busy(self) -> bool:
         """Whether anything waits or is on its way, or did when the application was last told."""
         on_its_way = self._packed > self.acked
-        return on_its_way or self._taken < len(self._waiting) or self.told_waiting > 0
+        return on_its_way or self._taken < len(self.waiting) or self.told_waiting > 0
 
     def wants(self) -> bool:
         """Whether there is anything that could be sent now."""
-        if self._lost:
+        if self._lost.starts:
             return True
-        new = self._sent < self._packed or self._taken < len(self._waiting)
+        new = self._sent < self._packed or self._taken < len(self.waiting)
         return new and self._sent < self.limit
 
     def stalled_since(self) -> Nanos | None:
@@ -167,6 +169,30 @@ class ChannelOut:
 
     # -- sending -------------------------------------------------------------------------------------------------
 
+    def send_all(self, now: Nanos, flow: FlowId, piece_max: int) -> Part | None:
+        """All that waits, as one piece on a stream, which is how it nearly always is: what `pump` does, in one step.
+        None where there is more to it."""
+        messages, start = self.waiting, self._packed
+        size = self.waiting_bytes + 4 * len(messages) + HEAD
+        stop = start + size
+        if (
+            not messages
+            or self._taken
+            or self._sent != start
+            or size > piece_max
+            or size > BLOCK_MAX
+            or stop > self.limit
+            or self._lost.starts
+        ):
+            return None
+        self.waiting, self.waiting_bytes = [], 0
+        block = _Block(messages, size)
+        self._blocks.append(block)
+        self._starts.append(start)
+        self._packed = self._sent = stop
+        self._count_sent(start, stop, now, flow, False)
+        return block.whole(self.channel, start)
+
     def pump(
         self, now: Nanos, flow: FlowId, budget: int, piece_max: int, datagrams: bool
     ) -> list[Part]:
@@ -174,7 +200,7 @@ class ChannelOut:
         if datagrams:
             budget = min(budget, self._congestion - self._flight_bytes)
         frames: list[Part] = []
-        for start, stop in self._lost if budget > 0 and self._lost else ():
+        for start, stop in self._lost if budget > 0 and self._lost.starts else ():
             while start < stop and budget > 0:
                 self._again_flight += 1
                 size = self._emit(start, stop, piece_max, now, flow, frames, again=True)
@@ -183,7 +209,7 @@ class ChannelOut:
                 budget -= size
         while budget > 0 and self._sent < self.limit:
             if self._sent == self._packed:
-                if self._taken == len(self._waiting):
+                if self._taken == len(self.waiting):
                     break
                 self._pack(min(piece_max, BLOCK_MAX))
             stop = min(self._packed, self.limit)
@@ -197,7 +223,7 @@ class ChannelOut:
 
     def _pack(self, block_max: int) -> None:
         """Make the next block out of messages that wait."""
-        waiting, first = self._waiting, self._taken
+        waiting, first = self.waiting, self._taken
         count = len(waiting) - first
         if self.waiting_bytes + 4 * count + HEAD > block_max:
             # As many as fit if all are as large as the average; it does not matter if one more would have fitted.
@@ -213,10 +239,10 @@ class ChannelOut:
             )
             count = max(count, 1)
             size = ends[count - 1]
-            del taken[count:], lengths[count:]
+            del taken[count:]
         self._take(len(taken), size)
         size += 4 * len(taken) + HEAD
-        self._blocks.append(_Block(taken, lengths, size))
+        self._blocks.append(_Block(taken, size))
         self._starts.append(self._packed)
         self._packed += size
 
@@ -224,10 +250,10 @@ class ChannelOut:
         """So many messages have gone from the waiting ones."""
         self.waiting_bytes -= size
         self._taken += count
-        if self._taken == len(self._waiting):
-            self._waiting, self._taken = [], 0
+        if self._taken == len(self.waiting):
+            self.waiting, self._taken = [], 0
         elif self._taken > 8192:
-            del self._waiting[: self._taken]
+            del self.waiting[: self._taken]
             self._taken = 0
 
     def _emit(
@@ -255,10 +281,7 @@ class ChannelOut:
         whole = start == self._sent and stop == self._packed and not block.in_pieces
         if not whole or block.size > piece_max:
             return False
-        if block.size < ROOMY_MIN:
-            frames.append(block.after(chunk_head(self.channel, start, block.size)))
-        else:
-            frames.append(roomy_chunk(self.channel, start, block.roomy()))
+        frames.append(block.whole(self.channel, start))
         self._count_sent(start, stop, now, flow, again=False)
         return True
 
@@ -290,7 +313,7 @@ class ChannelOut:
         if frame.upto > self.acked:
             self.acked = frame.upto
             self.backoff = 0
-            if self._lost:
+            if self._lost.starts:
                 self._lost.remove(0, frame.upto)
             self._free(frame.upto)
         if frame.ranges:
@@ -298,7 +321,7 @@ class ChannelOut:
                 if self.acked < start < stop <= self._sent:
                     self._sacked.add(start, stop)
                     self._lost.remove(start, stop)
-        if self._sacked:
+        if self._sacked.starts:
             self._sacked.remove(0, self.acked)
         self._settle(now, datagram_flows)
         return True
@@ -317,7 +340,7 @@ class ChannelOut:
     def _settle(self, now: Nanos, datagram_flows: Callable[[], dict[FlowId, bool]]) -> None:
         """Take what arrived out of the flight, and find what must have been lost on the way."""
         flight, acked, sacked = self._flight, self.acked, self._sacked
-        if not sacked:
+        if not sacked.starts:
             while flight and flight[0].stop <= acked:
                 self._arrived(flight.popleft(), now)
             if not self._again_flight:  # then the flight is in the order of offsets

@@ -36,6 +36,7 @@ class FlowState:
         "alive",
         "apart",
         "authenticated",
+        "body_max",
         "carries",
         "choked",
         "close_at",
@@ -55,6 +56,7 @@ class FlowState:
         "overhead",
         "own_seal",
         "parts",
+        "piece_max",
         "proven",
         "rank",
         "ready",
@@ -95,7 +97,7 @@ class FlowState:
         self.choked = False
         """A stream whose larger segments do not pass: whole writes must stay below `size`, one at a time."""
         self.fitness: dict[int, Fitness] = {}
-        self.size = STREAM_PACKET_MAX if self.stream else DATAGRAM_START
+        self.use_size(STREAM_PACKET_MAX if self.stream else DATAGRAM_START)
         self.rank = 0
         self.credit = True
         self.heard_at: Nanos = 0
@@ -126,15 +128,13 @@ class FlowState:
         self.own_seal = not self.stream or bool(use)
         return True
 
-    @property
-    def body_max(self) -> int:
+    def use_size(self, size: int) -> None:
+        """Packets on this flow have at most so many bytes."""
+        self.size = size
+        self.body_max = size - (HEAD if self.stream else IP_UDP + HEAD + TAG)
         """The largest body of a packet on this flow."""
-        return self.size - (HEAD if self.stream else IP_UDP + HEAD + TAG)
-
-    @property
-    def piece_max(self) -> int:
+        self.piece_max = size - CHUNK_OVERHEAD - (0 if self.stream else IP_UDP)
         """The largest piece of a channel that one packet on this flow takes."""
-        return self.size - CHUNK_OVERHEAD - (0 if self.stream else IP_UDP)
 
     def number(self) -> int:
         """The number of the next packet: the flow's tag in the upper bits, so that each flow counts for itself."""
@@ -153,11 +153,10 @@ class FlowState:
         size = min(max(verdict.size, DATAGRAM_MIN), DATAGRAM_MAX)
         if self.stream:
             self.choked = verdict.size > 0
-            self.size = max(size - STREAM_OVERHEAD, STREAM_PACKET_MIN)
-            if not self.choked:
-                self.size = STREAM_PACKET_MAX
+            narrow = max(size - STREAM_OVERHEAD, STREAM_PACKET_MIN)
+            self.use_size(narrow if self.choked else STREAM_PACKET_MAX)
         elif verdict.size:
-            self.size = size
+            self.use_size(size)
 
     def fitness_for(self, traffic: int) -> Fitness:
         """What this flow is worth to some traffic, by its own need or else by that of its kind."""

@@ -107,6 +107,8 @@ class LinkMachine(Machine):
         self._deep_at: Nanos = 0
         self._touched = False
         """Something happened that may give this link something to send."""
+        self._written = False
+        """Channels were written to."""
         self._takes: dict[type, Callable[[Nanos, Any, Outbox], None]] = {
             SendChannel: self._send_channel,
             SendRaw: self._send_raw,
@@ -151,6 +153,9 @@ class LinkMachine(Machine):
     def down(self, now: Nanos, inputs: list[Any], out: Outbox) -> None:
         for item in inputs:
             kind = type(item)
+            if kind is SendChannel:
+                self._send_channel(now, item, out)
+                continue
             if kind is SendFrame:
                 self._send_frame(item, out)
                 continue
@@ -161,11 +166,13 @@ class LinkMachine(Machine):
         if agreement.up_since is not None:
             if self._touched or self._deep:
                 outlet.flush(now, out)
-                if now >= self._deep_at:
-                    self._tell_queues(now, out)
+            elif self._written:
+                outlet.flush_new(now, out)
+            if (self._touched or self._written or self._deep) and now >= self._deep_at:
+                self._tell_queues(now, out)
             if inlet.in_hurry or now >= inlet.deadline - ACK_EARLY:
                 self._acknowledge(now)
-        self._touched = False
+        self._touched = self._written = False
         for flow in self.flows.values():
             if flow.parts or flow.apart:
                 outlet.transmit(flow, out)
@@ -201,8 +208,9 @@ class LinkMachine(Machine):
     def _send_channel(self, now: Nanos, item: SendChannel, out: Outbox) -> None:
         if self._agreement.up_since is None:
             return  # whoever holds a channel has been told that the peer is down
-        channel = self._outlet.channel(item.channel)
+        channel = self._outlet.channels.get(item.channel) or self._outlet.channel(item.channel)
         channel.write(item.messages)
+        self._written = True
         if channel.waiting_bytes > QUEUE_MAX:
             self._agreement.end(now, f"channel {item.channel} is full", out)
 

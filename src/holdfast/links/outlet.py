@@ -206,6 +206,12 @@ class Outlet:
             if channel.is_busy:
                 self._pump(now, channel, out)
 
+    def flush_new(self, now: Nanos, out: Outbox) -> None:
+        """The same where nothing has happened but that channels were written to."""
+        for channel in self._order:
+            if channel.waiting:
+                self._pump(now, channel, out)
+
     def acknowledge(self, now: Nanos, acks: list[ChunkAck], shout: bool) -> None:
         """Say what came in. `shout`: the peer did not hear it the first time."""
         best = self.lanes.place(now, self._acks)
@@ -220,6 +226,10 @@ class Outlet:
 
     def _pump(self, now: Nanos, channel: ChannelOut, out: Outbox) -> None:
         flow = self._flows.get(channel.flow) if channel.flow is not None else None
+        if flow is not None and self._send_all(now, channel, flow):
+            if channel.channel >= PORT_MIN:
+                self._tell_room(channel, out)
+            return
         if channel.wants():
             if flow is None or not flow.ready or flow.closing:
                 why = f"{flow.path} closes" if flow is not None else channel.reason
@@ -239,7 +249,24 @@ class Outlet:
         if channel.unacked:
             stream = flow is None or flow.stream
             self._wake_at(now + (self._timing.stall_ns if stream else channel.rto()))
-        if channel.channel >= PORT_MIN and channel.waiting_bytes != channel.told_waiting:
+        if channel.channel >= PORT_MIN:
+            self._tell_room(channel, out)
+
+    def _send_all(self, now: Nanos, channel: ChannelOut, flow: FlowState) -> bool:
+        """The short way, for a stream that takes whatever comes; False when it has to be the long one."""
+        if not flow.stream or not flow.ready or not flow.credit or flow.closing or flow.choked:
+            return False
+        part = channel.send_all(now, flow.flow, flow.piece_max)
+        if part is None:
+            return False
+        flow.parts.append(part)
+        deadline = now + self._timing.stall_ns
+        if deadline < self.deadline:
+            self.deadline = deadline
+        return True
+
+    def _tell_room(self, channel: ChannelOut, out: Outbox) -> None:
+        if channel.waiting_bytes != channel.told_waiting:
             channel.told_waiting = channel.waiting_bytes
             out.effect(
                 PortRoom(self._peer, channel.channel, channel.waiting_bytes, channel.given_bytes)

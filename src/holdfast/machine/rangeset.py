@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator
 class RangeSet:
     """A set of integers as ranges `[start, stop)`; adding a range costs O(log n) plus what it swallows."""
 
-    __slots__ = ("_starts", "_stops")
+    __slots__ = ("starts", "stops")
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
-        self._starts: list[int] = []
-        self._stops: list[int] = []
+        self.starts: list[int] = []
+        self.stops: list[int] = []
+        """Where ranges begin and end, in order. Others may look, where a call for each look would be too dear."""
         for start, stop in ranges:
             self.add(start, stop)
 
@@ -21,10 +22,13 @@ class RangeSet:
         """Add `[start, stop)`; touching ranges become one."""
         if start >= stop:
             return
-        starts, stops = self._starts, self._stops
+        starts, stops = self.starts, self.stops
         if not starts or start > stops[-1]:
             starts.append(start)
             stops.append(stop)
+            return
+        if start == stops[-1]:
+            stops[-1] = stop
             return
         low = bisect_left(stops, start)
         high = bisect_right(starts, stop)
@@ -36,9 +40,12 @@ class RangeSet:
 
     def remove(self, start: int, stop: int) -> None:
         """Remove `[start, stop)`; a range that it splits becomes two."""
-        if start >= stop or not self._starts:
+        if start >= stop or not self.starts:
             return
-        starts, stops = self._starts, self._stops
+        starts, stops = self.starts, self.stops
+        if start <= starts[0] and starts[0] < stop < stops[0]:
+            starts[0] = stop
+            return
         low = bisect_right(stops, start)
         high = bisect_left(starts, stop)
         if low >= high:
@@ -52,53 +59,53 @@ class RangeSet:
         stops[low:high] = [b for _, b in kept]
 
     def __contains__(self, number: int) -> bool:
-        at = bisect_right(self._starts, number) - 1
-        return at >= 0 and number < self._stops[at]
+        at = bisect_right(self.starts, number) - 1
+        return at >= 0 and number < self.stops[at]
 
     def covers(self, start: int, stop: int) -> bool:
         """Whether every number of `[start, stop)` is in the set."""
         if start >= stop:
             return True
-        at = bisect_right(self._starts, start) - 1
-        return at >= 0 and stop <= self._stops[at]
+        at = bisect_right(self.starts, start) - 1
+        return at >= 0 and stop <= self.stops[at]
 
     def first_missing(self, start: int) -> int:
         """The smallest number at or above `start` that is not in the set."""
-        at = bisect_right(self._starts, start) - 1
-        return self._stops[at] if at >= 0 and start < self._stops[at] else start
+        at = bisect_right(self.starts, start) - 1
+        return self.stops[at] if at >= 0 and start < self.stops[at] else start
 
     def missing(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """The ranges of `[start, stop)` that are not in the set, in order."""
-        at = bisect_right(self._stops, start)
-        while start < stop and at < len(self._starts):
-            gap = min(self._starts[at], stop)
+        at = bisect_right(self.stops, start)
+        while start < stop and at < len(self.starts):
+            gap = min(self.starts[at], stop)
             if start < gap:
                 yield start, gap
-            start = max(start, self._stops[at])
+            start = max(start, self.stops[at])
             at += 1
         if start < stop:
             yield start, stop
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        return iter(list(zip(self._starts, self._stops, strict=True)))
+        return iter(list(zip(self.starts, self.stops, strict=True)))
 
     def __len__(self) -> int:
         """The number of ranges, which is what it costs, not the number of integers."""
-        return len(self._starts)
+        return len(self.starts)
 
     def __bool__(self) -> bool:
-        return bool(self._starts)
+        return bool(self.starts)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RangeSet):
             return NotImplemented
-        return self._starts == other._starts and self._stops == other._stops
+        return self.starts == other.starts and self.stops == other.stops
 
     __hash__ = None  # type: ignore[assignment]  # mutable, so not a key
 
     def total(self) -> int:
         """How many integers are in the set."""
-        return sum(self._stops) - sum(self._starts)
+        return sum(self.stops) - sum(self.starts)
 
     def __repr__(self) -> str:
         return f"RangeSet({list(self)})"

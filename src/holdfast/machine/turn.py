@@ -263,8 +263,15 @@ class Turns:
         if unit.last_write > self.committed or unit.held:
             self._hold(unit, level, result, downs)
         else:
+            units = self._units
             for target, item, _ in out.downs:
-                self._hand_down(target, item, level, downs)
+                below = units.get(target)
+                if below is None or below.layer >= level:
+                    self._hand_down(target, item, level, downs)
+                elif target in (layer := downs[below.layer]):
+                    layer[target].append(item)
+                else:
+                    layer[target] = [item]
             if out.effects:
                 result.effects += [effect for effect, _ in out.effects]
         if out.facts:

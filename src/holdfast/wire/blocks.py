@@ -57,6 +57,23 @@ def block_size(data: Buffer, start: int = 0) -> int:
     return 4 + int(_HEAD.unpack_from(data, start)[0])
 
 
+def whole_block(data: memoryview) -> list[memoryview] | None:
+    """The messages of a block that is just all of `data`, without a copy; None where it is not such a one."""
+    end = len(data)
+    if end < _ONE.size:
+        return None
+    size, count, length = _ONE.unpack_from(data)
+    if size + 4 != end:
+        return None
+    if count == 1:
+        return [data[_ONE.size :]] if length + _ONE.size == end else None
+    begin = HEAD + 4 * count
+    if begin > end or not count:
+        return None
+    ends = list(accumulate(unpack_from(f"<{count}I", data, HEAD), initial=begin))
+    return [data[a:b] for a, b in pairwise(ends)] if ends[-1] == end else None
+
+
 def unpack_block(data: Buffer, start: int = 0) -> list[memoryview] | Rejected:
     """The messages of the complete block at `start`, without a copy: each pins `data`."""
     view = data if isinstance(data, memoryview) else memoryview(data)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from struct import unpack
+
 import pytest
 
+from holdfast.group.delivery import digest_after
 from holdfast.group.streams import PIECE_OVERHEAD, Stream, Streams, is_sound_payload
 from holdfast.wire.blocks import pack_block
 from holdfast.wire.frames import Payload, StreamId
@@ -45,10 +48,29 @@ def read(stream: Stream, first: int, last: int) -> list[bytes]:
 )
 def test_any_blocks_that_cover_a_range_read_the_same(ranges: list[tuple[int, int]]) -> None:
     stream = filled(*ranges)
-    messages, size = stream.read(2, 8)
+    messages, runs = stream.read(2, 8)
     expected = [text(number) for number in range(2, 9)]
     assert [bytes(message) for message in messages] == expected
-    assert size == sum(map(len, expected))
+    assert b"".join(content for _, content in runs) == b"".join(expected)
+    lengths = b"".join(lengths for lengths, _ in runs)
+    assert list(unpack(f"<{len(lengths) // 4}I", lengths)) == list(map(len, expected))
+
+
+def test_the_digest_of_what_is_delivered_knows_messages_and_places_and_not_blocks() -> None:
+    def digest(stream: Stream, position: int = 7) -> int:
+        return digest_after(3, stream.read(2, 8)[1], position)
+
+    usual = digest(filled((1, 9)))
+    assert digest(filled((1, 3), (4, 6), (7, 9))) == usual == digest(filled((6, 9), (1, 7)))
+    assert digest(filled((1, 9)), position=8) != usual
+    other = Stream(S)
+    # The same bytes, cut into messages elsewhere.
+    other.take(
+        Payload("g", S, 2, 7, 0, memoryview(pack_block([b"2.3.", b"", *map(text, range(4, 9))]))),
+        LOTS,
+        1,
+    )
+    assert digest(other) != usual
 
 
 def test_what_is_held_already_takes_no_room() -> None:

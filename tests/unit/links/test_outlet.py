@@ -101,7 +101,7 @@ def test_an_acknowledgement_names_only_as_many_ranges_as_its_packet_holds(size: 
     """H12: acknowledgements that are larger than what the path carries would stop the channel for good."""
     near, far = ciphers(True)
     flow = flow_of()
-    flow.size = size
+    flow.use_size(size)
     outlet = outlet_of(near, flow)
     base = 1 << 40
     ack = ChunkAck(16, base, base, tuple((base + 9 * n, base + 9 * n + 5) for n in range(1, 33)))
