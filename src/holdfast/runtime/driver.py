@@ -99,6 +99,8 @@ class Driver:
         self._flows: dict[FlowId, Transport] = {}
         self._paused: dict[FlowId, Transport] = {}
         self._scheduled = False
+        self._stirred = False
+        """Something has happened since the last turn; one that was taken at once has left nothing for the one after."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: Nanos = NEVER
         self._last_flow = 0
@@ -207,9 +209,10 @@ class Driver:
 
     def wake(self) -> None:
         """Run a turn soon."""
+        self._stirred = True
         if not self._scheduled and not self._stopped:
             self._scheduled = True
-            self._loop.call_soon(self._run)
+            self._loop.call_soon(self._scheduled_run)
 
     def answer_from_thread(self, unit: str, item: Any) -> None:
         """A thread says what a unit waits for, however full it is: above all how far an application has come. What
@@ -268,8 +271,13 @@ class Driver:
 
     # -- turns ---------------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _scheduled_run(self) -> None:
         self._scheduled = False
+        if self._stirred:
+            self._run()
+
+    def _run(self) -> None:
+        self._stirred = False
         if not self.started or self._stopped or self._in_turn:
             return
         if self._writer is not None and self._writer.full:
