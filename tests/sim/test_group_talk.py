@@ -194,7 +194,11 @@ def test_what_is_told_of_lost_messages_may_be_vague_but_must_be_true() -> None:
         ({"priorities": Indication(4, ((3, 0),), (0, 0, 0, 0), (2, 2, 2, 2))}, "message 3 has"),
         ({"priorities": Indication(4, (), (2, 0, 0, 0), (2, 2, 2, 2))}, "1 have priority 0, not 2"),
         ({"priorities": Indication(4, (), (0, 0, 0, 0), (2, 2, 2, 0))}, "1 have priority 3, not 0"),
-        ({"next": (NextMessage(4, 3, "", b"x"),)}, "the next message 4 has priority 1, not 3"),
+        ({"next": (NextMessage(4, 3, "", b"x"),)}, "message 4, shown, has priority 1, not 3"),
+        (
+            {"recovery": RecoveryInfo((), 0, ((4, 4),), (), (NextMessage(4, 3, "", b"x"),))},
+            "message 4, shown, has priority 1, not 3",
+        ),
     ],
 )
 def test_what_is_told_wrongly_is_named(changes: dict[str, Any], wrong: str) -> None:

@@ -35,7 +35,7 @@ from holdfast.wire.frames import About
 
 NEXT_MAX: Final = 8
 NEXT_BYTES: Final = 64 << 10
-"""Of the messages after a gap so many, and of about so many bytes, are shown."""
+"""Of the messages after a gap, and of those that were recovered, so many, and of about so many bytes, are shown."""
 
 
 class Inquiry:
@@ -97,15 +97,18 @@ class Inquiry:
         assert found is not None, "something is lost"
         return found
 
-    def next_messages(self, stream: Stream, last: int) -> tuple[NextMessage, ...]:
-        """What is available after number `last`, whatever else is lost in between."""
+    def messages(self, stream: Stream, ranges: tuple[Range, ...]) -> tuple[NextMessage, ...]:
+        """The first of these numbers that are available, whatever is lost in between."""
         levels = self._core.config.priorities
         found: list[NextMessage] = []
         size = 0
-        for piece in stream.pieces(last + 1, stream.exists):
+        held = (
+            (first, last, piece) for first, last in ranges for piece in stream.pieces(first, last)
+        )
+        for first, last, piece in held:
             unpacked = unpack_block(piece.block)
             assert not isinstance(unpacked, Rejected), "a block is checked before it is kept"
-            for number in range(max(piece.first, last + 1), piece.last + 1):
+            for number in range(max(piece.first, first), min(piece.last, last) + 1):
                 place = number - piece.start
                 message = bytes(unpacked[place])
                 size += len(message)
@@ -173,8 +176,8 @@ class Inquiry:
             self.cluster(),
             self.transport(stream, lost, now),
             self.priorities(stream, lost, told or {}),
-            self.next_messages(stream, lost[0][1]),
-            RecoveryInfo(places, estimate_ns, recovered, reasons),
+            self.messages(stream, ((lost[0][1] + 1, stream.exists),)),
+            RecoveryInfo(places, estimate_ns, recovered, reasons, self.messages(stream, recovered)),
             self.age(stream, lost, now),
             refused,
         )

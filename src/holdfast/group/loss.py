@@ -48,7 +48,7 @@ class TransportInfo(msgspec.Struct, frozen=True):
 
 
 class NextMessage(msgspec.Struct, frozen=True):
-    """A message that is available, after the gap."""
+    """A message that is available."""
 
     number: int
     priority: int
@@ -76,6 +76,8 @@ class RecoveryInfo(msgspec.Struct, frozen=True):
     """What an earlier answer has brought back."""
     reasons: tuple[str, ...] = ()
     """Why the rest was not."""
+    messages: tuple[NextMessage, ...] = ()
+    """The first of those that were brought back, as far as they are still held here."""
 
     @property
     def possible(self) -> bool:

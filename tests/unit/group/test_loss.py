@@ -346,6 +346,37 @@ def test_the_second_question_says_what_was_recovered_and_why_the_rest_was_not() 
     assert "nobody" in second.recovery.reasons[0]
 
 
+def test_the_second_question_shows_what_was_recovered_however_far_behind_it_lies() -> None:
+    world = lossy(priorities=2)
+    answers = [RECOVER.within(0.05), DROP]
+    answer(world, lambda _: answers.pop(0))
+    losing(world, range(2, 3), *ALL)
+    drop = world.drop
+    assert drop is not None
+
+    def some(sender: str, target: str, frame: Any) -> bool:
+        late = isinstance(frame, Payload) and frame.first == 20
+        return drop(sender, target, frame) or (
+            late and target in ALL and not world.hosts["n1"].asked
+        )
+
+    world.drop = some
+    world.pause("n1")  # So that it notices both at the same moment.
+    send(world, 19)
+    world.send("s1", [b"rollback 2" + b"." * 600], priority=0, topic="undo")
+    send(world, 1, start=21)
+    world.run(5 * MILLISECOND)
+    world.resume("n1")
+    delivered(world, [1, *range(3, 22)])
+    first, second = world.hosts["n1"].asked
+    assert (first.lost, first.recovery.messages) == (((2, 2), (20, 20)), ())
+    assert second.recovery.recovered == ((20, 20),)
+    assert 20 not in [message.number for message in second.next]
+    [message] = second.recovery.messages
+    assert (message.number, message.priority, message.topic) == (20, 0, "undo")
+    assert message.message.startswith(b"rollback 2")
+
+
 def test_recover_else_drop_drops_only_what_did_not_come_back() -> None:
     world = lossy()
     answer(world, RECOVER.otherwise(DROP))

@@ -72,7 +72,7 @@ def told_wrongly(info: LossInfo, true: bytes | bytearray) -> str:
         least, most = info.priorities.at_least[level], info.priorities.at_most[level]
         if not least <= count <= most:
             return f"{count} have priority {level}, not {least} to {most}"
-    for item in info.next:
+    for item in (*info.next, *info.recovery.messages):
         if true[item.number - 1] != item.priority:
-            return f"the next message {item.number} has priority {true[item.number - 1]}, not {item.priority}"
+            return f"message {item.number}, shown, has priority {true[item.number - 1]}, not {item.priority}"
     return ""
