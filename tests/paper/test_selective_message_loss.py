@@ -13,6 +13,7 @@ from tests.unit.group.test_loss import (
     ALL,
     FAST,
     answer,
+    brought,
     delivered,
     leader,
     losing,
@@ -27,7 +28,8 @@ from holdfast.group.loss import LossInfo
 from holdfast.group.metadata import Annotator, Indication, Note, distances_at, indicate
 from holdfast.group.policy import Rule
 from holdfast.types import MILLISECOND, SECOND
-from holdfast.wire.frames import About, Idle, Payload
+from holdfast.wire.codec import encode
+from holdfast.wire.frames import About, Idle, Payload, StreamId
 
 TABLE_1 = {
     "P": (1, 1, 0, 1, 0, 0, 0, 1, 1, 0),
@@ -291,6 +293,100 @@ def test_ages_come_from_the_message_after_the_gap() -> None:
     assert 85 * MILLISECOND <= age.oldest_ns - age.youngest_ns <= 95 * MILLISECOND
 
 
+def test_a_loss_is_detected_by_the_identifiers_and_counted() -> None:
+    """'After receiving message #45; next message should be #46. If any other message is received, e.g., #58, message
+    loss may be detected. [...] twelve (12) messages are lost.'"""
+    info = asked_about(lossy(), range(46, 58), *ALL, count=58)
+    assert (info.lost, info.count) == (((46, 57),), 12)
+
+
+def test_status_of_the_cluster_says_how_many_servers_there_are_now() -> None:
+    """'Status of the cluster may be an indication of how many servers compose the cluster.'"""
+    world = lossy(voters=5)
+    world.kill("n4")
+    world.kill("n5")
+    status = asked_about(world, range(2, 3), *ALL).cluster
+    assert (status.replicas, status.reachable, status.alone) == (5, 3, False)
+    assert status.names == ("n2", "n3")
+
+
+def test_one_that_is_alone_behaves_differently() -> None:
+    """'When the leader is the only active server in the cluster, [...] a different behavior may be determined.'"""
+    rules = (Rule("drop", alone=True), Rule("suspend", alone=False))
+    world = lossy(policy=rules, mode="availability")
+    losing(world, range(2, 3), "n1")
+    only_from_source(world)
+    send(world, 3)
+    delivered(world, [1, 2, 3])
+    assert leader(world) != "n1"
+    last = leader(world)
+    for name in ALL:
+        if name != last:
+            world.kill(name)
+    losing(world, range(5, 6), last)
+    send(world, 3, start=4)
+    delivered(world, [1, 2, 3, 4, 6])
+    assert leader(world) == last
+
+
+def test_priorities_are_told_by_the_metadata_alone() -> None:
+    """'Using the metadata of messages before and after gap of missing messages [...] it may be determined whether any
+    of the lost messages are of the predetermined priority', 'in order to avoid overhead of issuing a query to the
+    cluster.'"""
+    for lost_priority in (0, 1):
+        world = lossy(priorities=2)
+        answer(world, DROP)
+        losing(world, range(2, 3), *ALL)
+        for number, priority in enumerate((0, lost_priority, 1), 1):
+            world.send("s1", [b"%d" % number + b"." * 600], priority=priority)
+        delivered(world, [1, 3])
+        assert world.hosts["n1"].asked[0].priorities.known == ((2, lost_priority),)
+
+
+def test_the_additional_information_is_small() -> None:
+    """'The additional information is relatively small and consists of a distance that may be encoded using an
+    integer.'"""
+    annotator = Annotator(3)
+    annotator.take(0, 5000, notes((0, 1)))
+    about = annotator.take(10 * SECOND, 1)
+    assert about.distances == (5000, 4999)
+    stream = StreamId(node_id("s1"), 1, 0)
+    plain = len(encode(Payload("book", stream, 1, 1, 0, memoryview(b""))))
+    assert len(encode(Payload("book", stream, 1, 1, 0, memoryview(b""), about))) - plain < 64
+
+
+def test_content_of_a_plurality_of_messages() -> None:
+    """'Step may extract content from a plurality of messages and not a single message.'"""
+    info = asked_about(lossy(), range(2, 3), *ALL, count=5)
+    assert [(item.number, item.message[:2]) for item in info.next] == [
+        (3, b"3."), (4, b"4."), (5, b"5."),
+    ]  # fmt: skip
+
+
+def test_recovery_information_has_storage_and_the_time_that_it_takes() -> None:
+    """'Whether or not the messages can be retrieved from storage, estimated retrieval time.'"""
+    world = lossy(message_log_bytes=1 << 20, gone_ns=60 * SECOND)
+    answer(world, RECOVER)
+    losing(world, range(2, 3), "n1")
+    drop = world.drop
+    assert drop is not None
+    since = world.now
+    world.drop = lambda a, b, f: drop(a, b, f) and world.now < since + 60 * MILLISECOND
+    send(world, 3)
+    delivered(world, [1, 2, 3])
+    losing(world, range(5, 6), "n1", "n2")
+    send(world, 3, start=4)
+    world.run(3 * MILLISECOND)
+    world.kill("s1")
+    world.restart("n3")
+    answer(world, RECOVER)
+    world.drop = None
+    delivered(world, [1, 2, 3, 4, 5, 6], 10 * SECOND)
+    info = world.hosts["n1"].asked[-1].recovery
+    assert [(place.kind, place.name, place.numbers) for place in info.places] == [("log", "n3", 1)]
+    assert 50 * MILLISECOND <= info.estimate_ns <= 120 * MILLISECOND
+
+
 # -- the answers -------------------------------------------------------------------------------------------------
 
 
@@ -451,6 +547,123 @@ def test_different_sources_are_treated_differently() -> None:
     assert streams[node_id("s2").hex()] == [1, 3]
 
 
+@pytest.mark.parametrize("place", ["source", "replica", "log"])
+def test_a_leader_recovers_from_source_servers_and_log(place: str) -> None:
+    """'Recovery module may recover messages from a message log, from another server of the cluster, or the like.' 'If
+    recovery succeeds, there is no longer a message loss.'"""
+    world = lossy(message_log_bytes=1 << 20, gone_ns=60 * SECOND)
+    losing(world, range(2, 3), "n1", "n2", *(("n3",) if place == "source" else ()))
+    if place != "source":
+        only_from_source(world)
+    else:
+        drop = world.drop
+        assert drop is not None
+        world.drop = lambda a, b, f: drop(a, b, f) and not world.hosts["n1"].asked
+    answer(world, RECOVER)
+    send(world, 3)
+    world.run(MILLISECOND)
+    if place != "source":
+        world.kill("s1")
+    if place == "log":
+        world.restart("n3")
+        answer(world, RECOVER)
+    delivered(world, [1, 2, 3], 10 * SECOND)
+    assert brought(world, "n1") == {"source": 0, "replica": 0, "log": 0} | {place: 1}
+    assert world.hosts["n1"].asked
+    assert not world.skipped()
+
+
+def test_recover_and_additionally_ignore() -> None:
+    """'An IGNORE responsive action may be determined together with an additional responsive action such as RECOVER or
+    DROP.'"""
+    world = lossy()
+
+    def think(_: LossInfo) -> Action:
+        world.drop = None
+        return RECOVER.and_ignore(("stream",), count=2)
+
+    answer(world, think)
+    losing(world, range(2, 3), *ALL)
+    send(world, 5)
+    delivered(world, [1, 2, 5])
+
+
+def test_the_backups_register_what_is_ignored_and_go_on_with_it_when_the_leader_is_gone() -> None:
+    """'The IGNORE responsive action determination may be provided to that cluster, hence providing an explicit
+    notification.' 'The backup server may register types of messages to be ignored.'"""
+    world = lossy()
+    answer(world, IGNORE(("topic",)))
+    losing(world, range(2, 3), *ALL)
+    send(world, 3, topic="rain")
+    delivered(world, [1])
+    world.run(100 * MILLISECOND)
+    for name in ("n2", "n3"):
+        assert "ignore" in [decision.kind for decision in world.hosts[name].told]
+        assert [row["what"] for row in world.hosts[name].status["ignoring"]] == [
+            "topic rain for ever"
+        ]
+    world.drop = None
+    world.kill("n1")
+    send(world, 1, start=4, topic="rain")
+    send(world, 1, start=5, topic="sun")
+    delivered(world, [1, 5])
+
+
+@pytest.mark.parametrize(("by", "expected"), [("source", [1]), ("stream", [1, 1, 2])])
+def test_a_source_is_ignored_with_all_its_streams_and_a_stream_alone(
+    by: Any, expected: list[int]
+) -> None:
+    """'A single source may provide cluster with any number of message streams': one in each of its lives. 'Different
+    message streams and sources may be handled differently.'"""
+    world = lossy()
+    answer(world, IGNORE((by,)))
+    losing(world, range(2, 3), *ALL)
+    send(world, 3)
+    delivered(world, [1])
+    world.run(100 * MILLISECOND)
+    world.drop = None
+    world.restart("s1")
+    send(world, 2)
+    delivered(world, expected)
+    world.run(200 * MILLISECOND)
+    assert numbers(world) == expected
+
+
+def test_after_a_failed_recovery_the_content_of_what_was_recovered_counts() -> None:
+    """'The application may take into account messages that were recovered, their content, priorities or the like.'"""
+    world = lossy(priorities=2)
+
+    def think(info: LossInfo) -> Action:
+        undone = any(item.message.startswith(b"rollback") for item in info.recovery.messages)
+        return DROP if undone else RECOVER.within(0.05)
+
+    answer(world, think)
+    losing(world, range(2, 4), *ALL)
+    drop = world.drop
+    assert drop is not None
+    world.drop = lambda a, b, frame: (
+        drop(a, b, frame) and not (frame.first == 3 and bool(world.hosts["n1"].asked))
+    )
+    send(world, 2)
+    world.send("s1", [b"rollback 2" + b"." * 600], priority=0)
+    send(world, 1, start=4)
+    delivered(world, [1, 3, 4])
+    second = world.hosts["n1"].asked[1].recovery
+    assert [(item.number, item.priority) for item in second.messages] == [(3, 0)]
+
+
+def test_losses_that_follow_are_handled_after_a_drop() -> None:
+    """'After the DROP responsive action is performed, new messages may be obtained and new message losses may be
+    handled.'"""
+    world = lossy()
+    answer(world, DROP)
+    for first in (1, 4, 7):
+        losing(world, range(first + 1, first + 2), *ALL)
+        send(world, 3, start=first)
+        delivered(world, [n for n in range(1, first + 3) if n % 3 != 2])
+    assert [info.lost for info in world.hosts["n1"].asked] == [((2, 2),), ((5, 5),), ((8, 8),)]
+
+
 # -- the backups -------------------------------------------------------------------------------------------------
 
 
@@ -483,7 +696,7 @@ def test_a_backup_that_lacks_an_ordered_message_recovers_it_or_suspends_itself_a
     assert not world.events("restored")
     losing(world, range(5, 6), "n3")
     send(world, 3, start=4)
-    delivered(world, [1, 2, 3, 4, 5, 6], 20 * SECOND)
+    delivered(world, [1, 2, 3, 4, 5, 6], 5 * SECOND)
     assert any(name == "n3" for name, _ in world.events("restored"))
 
 
