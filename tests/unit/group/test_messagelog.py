@@ -75,16 +75,21 @@ def test_a_leader_reads_its_own_log() -> None:
 
 
 def test_a_backup_recovers_from_a_log_too() -> None:
+    """No buffer brings it: neither the source's nor another replica's."""
     world = logging_world()
-    drop_to = "n3"
+    logs_asked: list[str] = []
 
     def lost(sender: str, target: str, frame: Any) -> bool:
-        ours = isinstance(frame, Payload) and frame.stream == S and frame.first == 2
-        return ours and target == drop_to and sender == "s1"
+        if isinstance(frame, Nack) and sender == "n3" and frame.from_log:
+            logs_asked.append(target)
+        second = isinstance(frame, Payload) and frame.stream == S and frame.first == 2
+        return second and target == "n3" and sender not in logs_asked
 
     world.drop = lost
     send(world, 3)
     delivered(world, [1, 2, 3])
+    assert brought(world, "n3") == {"source": 0, "replica": 0, "log": 1}
+    assert not world.events("restored")
 
 
 def test_without_a_log_there_is_no_such_place() -> None:
