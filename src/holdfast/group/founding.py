@@ -53,14 +53,19 @@ class Founding:
 
     def wake(self, now: Nanos, out: Outbox) -> None:
         core = self._core
+        if self.removed and not core.is_blank and self._is_led(now):
+            self.removed = False  # Who is removed hears nobody lead: it was let in again.
         if now < self._seek_ns:
             return
         period_ns = core.config.query_period_ns
         self._seek_ns = now + (period_ns if core.is_blank else SEEK_SLOWER * period_ns)
-        led = core.leadership.leading or core.leadership.is_led(now, 2 * core.config.election_ns)
-        if core.is_blank or not led:
+        if core.is_blank or not self._is_led(now):
             nodes = [peer.node for peer in core.peers.all]
             post(out, nodes, Seek(core.config.name, core.history))
+
+    def _is_led(self, now: Nanos) -> bool:
+        leadership = self._core.leadership
+        return leadership.leading or leadership.is_led(now, 2 * self._core.config.election_ns)
 
     def answer(self) -> Standing:
         core = self._core
@@ -104,9 +109,11 @@ class Founding:
 
     @property
     def lacks(self) -> str:
-        """What a blank replica waits for; empty if it is being let in."""
+        """What a replica that takes no part waits for; empty if it is being let in."""
         core, heard = self._core, self._heard
-        if not core.is_blank or self.removed or any(said.leader for said in heard.values()):
+        if self.removed:
+            return f"{core.name} was removed from the group: `holdfast groups add` lets it in again"
+        if not core.is_blank or any(said.leader for said in heard.values()):
             return ""
         if remember := sorted(name for name, said in heard.items() if said.history):
             return f"nobody leads the group, and {', '.join(remember)} remembers it: see the status there"

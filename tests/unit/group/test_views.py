@@ -91,6 +91,30 @@ def test_a_replica_is_removed_and_stays_out(asked: str) -> None:
     settle(world, sent)
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("durability", ["memory", "durable"])
+def test_one_that_was_removed_says_so_until_it_is_let_in_again(
+    durability: str, restarts: bool
+) -> None:
+    """Also where its own log still names it: of a durable group it has that on disk."""
+    world = started(1, durability=durability)
+    sent = talk(world, ("n1", "n2"))
+    settle(world, sent)
+    world.inject("n1", RemoveReplica("n3"))
+    world.run_until(lambda: "n3" not in parts(world, "n1"), SECOND)
+    if restarts:
+        world.restart("n3")
+    world.run(2 * SECOND)
+    assert "n3 was removed" in world.hosts["n3"].status["why"]
+    world.inject("n1", AddReplica("n3"))
+    world.run_until(lambda: parts(world, "n1").get("n3") == "voter", 5 * SECOND)
+    world.run(100 * MILLISECOND)
+    assert world.hosts["n3"].status["why"] == ""
+    world.isolate("n3")
+    world.run(2 * SECOND)
+    assert world.hosts["n3"].status["why"] == "", "nobody leads here, but it is a member"
+
+
 def test_a_leader_that_is_removed_hands_over() -> None:
     """At once: the others hear it until another one leads, though it is not in their view any more."""
     world = started(1)
