@@ -13,8 +13,48 @@ from typing import Any
 
 import pytest
 from tests.conformance.worlds import free_port
+from typer.testing import CliRunner
+
+from holdfast.cli import app
+from holdfast.runtime import control
 
 PATIENCE_S = 60
+ROOF, WELL = "7389047a" * 4, "02f977b2" * 4
+LOSSES: dict[str, Any] = {
+    "members": [{"id": ROOF, "name": "roof"}, {"id": "bec51d5e" * 4, "name": "ann"}],
+    "groups": [
+        {"name": "sensors", "state": "leading", "why": "", "leader": "ann", "term": 12, "position": 1_403_117,
+         "last": 1_403_222, "commit": 1_403_221, "applied": 1_403_219, "lag": 3, "digest": "3e6dc1fe",
+         "memory": "whole", "peers": [], "view": [], "gaps": 1, "nacks": 95,
+         "streams": {f"{ROOF}/1/0": {"next": 1415, "lag": 2, "held": 572},
+                     f"{WELL}/3/0": {"next": 1, "lag": 0, "held": 0}},
+         "losses": {"from source": 94, "from log": 1, "questions": 4, "dropped": 11, "ignored": 5},
+         "ignoring": [{"id": 7, "what": "stream 7389047a/1/0, topic rain for 9 messages", "left": 4},
+                      {"id": 8, "what": "source 02f977b2 for ever", "left": 0}],
+         "decisions": [{"stream": f"{ROOF}/1/0", "lost": 2, "first": 385, "attempt": 2, "by": "application",
+                        "leader": "ben", "index": 388, "action": "recover else drop"}]},
+    ],
+}  # fmt: skip
+
+
+def test_losses_and_decisions_are_shown_with_the_names_of_their_sources(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each on a line of its own, however narrow the terminal is."""
+    monkeypatch.setattr(control, "ask", lambda *_: LOSSES)
+    monkeypatch.setenv("COLUMNS", "60")
+    result = CliRunner().invoke(app, ["groups", str(tmp_path)], catch_exceptions=False)
+    lines = [line.strip() for line in result.stdout.splitlines()]
+    for line in (
+        "leader ann, term 12, position 1403117, entries 1403222 (decided 1403221, applied 1403219), lag 3",
+        "lost messages since it started: from source 94, from log 1, questions 4, dropped 11, ignored 5",
+        "ignores (criterion 7): stream roof/1/0, topic rain for 9 messages, 4 more",
+        "ignores (criterion 8): source 02f977b2 for ever",
+        "decided: recover else drop: 2 of roof/1/0 from 385 (by application, ben led, entry 388, question 2)",
+    ):
+        assert line in lines
+    assert "│ roof/1/0" in result.stdout
+    assert "│ 02f977b2/3/0" in result.stdout
 
 
 def holdfast(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

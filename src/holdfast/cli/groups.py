@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 from typer.core import TyperGroup
 
 from holdfast.cli.node import Where, control_socket
@@ -48,7 +49,8 @@ def show(
     """Leader, term, positions, lag, members, losses and decisions of the groups that a node has a replica of."""
     from holdfast.runtime.control import ask
 
-    groups = ask(control_socket(where), {"do": "status"})["groups"]
+    status = ask(control_socket(where), {"do": "status"})
+    groups = status["groups"]
     if group:
         groups = [one for one in groups if one["name"] == group]
         if not groups:
@@ -59,26 +61,39 @@ def show(
     if not groups:
         typer.echo("no replica of any group runs on this node")
     console = terminal()
+    names = {member.get("id", ""): member["name"] for member in status["members"]}
     for one in groups:
-        _show(console, one)
+        _show(console, one, names)
 
 
-def _show(console: Console, group: dict[str, Any]) -> None:
+def _stream(label: str, names: dict[str, str]) -> str:
+    """A stream as people know it: by the name of its source, if that was met, its life, and which stream of it."""
+    source, _, rest = label.partition("/")
+    return f"{names.get(source, source[:8])}/{rest}"
+
+
+def _line(console: Console, text: str | Text) -> None:
+    """One line stays one, however narrow the terminal is: it is searched for words, too."""
+    console.print(text, soft_wrap=True)
+
+
+def _show(console: Console, group: dict[str, Any], names: dict[str, str]) -> None:
     why = f" ({group['why']})" if group.get("why") else ""
-    console.print(words((group["name"], "bold"), f": this replica is {group['state']}{why}"))
+    _line(console, words((group["name"], "bold"), f": this replica is {group['state']}{why}"))
     leader = group.get("leader") or "nobody"
-    console.print(
+    _line(
+        console,
         f"  leader {leader}, term {group['term']}, position {group['position']}, "
-        f"entries {group['last']} (decided {group['commit']}, applied {group['applied']}), lag {group['lag']}"
+        f"entries {group['last']} (decided {group['commit']}, applied {group['applied']}), lag {group['lag']}",
     )
-    console.print(f"  digest {group['digest']}, memory {group['memory']}")
+    _line(console, f"  digest {group['digest']}, memory {group['memory']}")
     if group.get("no_state"):
-        console.print(words("  ", ("gives no state:", "red"), f" {group['no_state']}"))
-    for title, table in (("members", _members(group)), ("streams", _streams(group))):
+        _line(console, words("  ", ("gives no state:", "red"), f" {group['no_state']}"))
+    for title, table in (("members", _members(group)), ("streams", _streams(group, names))):
         if table.row_count:
-            console.print(f"  {title}")
+            _line(console, f"  {title}")
             console.print(table)
-    _show_losses(console, group)
+    _show_losses(console, group, names)
 
 
 def _members(group: dict[str, Any]) -> Table:
@@ -105,30 +120,35 @@ def _members(group: dict[str, Any]) -> Table:
     return table
 
 
-def _streams(group: dict[str, Any]) -> Table:
+def _streams(group: dict[str, Any], names: dict[str, str]) -> Table:
     table = Table("stream", "next", "lag", "held bytes")
     for label, stream in group["streams"].items():
-        source, _, rest = label.partition("/")
-        table.add_row(
-            f"{source[:8]}/{rest}", str(stream["next"]), str(stream["lag"]), str(stream["held"])
-        )
+        row = (_stream(label, names), stream["next"], stream["lag"], stream["held"])
+        table.add_row(*map(str, row))
     return table
 
 
-def _show_losses(console: Console, group: dict[str, Any]) -> None:
-    console.print(f"  gaps now {group['gaps']}, asked again {group['nacks']} times")
+def _show_losses(console: Console, group: dict[str, Any], names: dict[str, str]) -> None:
+    _line(console, f"  gaps now {group['gaps']}, asked again {group['nacks']} times")
     counts = ", ".join(f"{name} {count}" for name, count in group["losses"].items())
-    console.print(f"  lost messages since it started: {counts}")
+    _line(console, f"  lost messages since it started: {counts}")
     for row in group.get("ignoring", []):
         left = f", {row['left']} more" if row["left"] else ""
-        console.print(f"  ignores (criterion {row['id']}): {row['what']}{left}")
+        _line(console, f"  ignores (criterion {row['id']}): {_named(row['what'], names)}{left}")
     for decision in list(group.get("decisions", []))[-DECISIONS_SHOWN:]:
-        console.print(f"  decided: {_said(decision)}")
+        _line(console, f"  decided: {_said(decision, names)}")
 
 
-def _said(decision: dict[str, Any]) -> str:
-    source, _, rest = decision["stream"].partition("/")
-    lost = f"{decision['lost']} of {source[:8]}/{rest} from {decision['first']}"
+def _named(what: str, names: dict[str, str]) -> str:
+    """What is ignored, with names where it has the beginnings of ids."""
+    for source, name in names.items():
+        for word in ("source", "stream") if source else ():
+            what = what.replace(f"{word} {source[:8]}", f"{word} {name}")
+    return what
+
+
+def _said(decision: dict[str, Any], names: dict[str, str]) -> str:
+    lost = f"{decision['lost']} of {_stream(decision['stream'], names)} from {decision['first']}"
     again = f", question {decision['attempt']}" if decision["attempt"] > 1 else ""
     how = f"by {decision['by']}, {decision['leader']} led, entry {decision['index']}{again}"
     return f"{decision['action']}: {lost} ({how})"
