@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
@@ -17,10 +18,23 @@ from holdfast.cli.sim import app
 from holdfast.group.actions import BY, TEXTS
 from holdfast.sim import campaign
 from holdfast.sim.campaign import MOODS, TABLES, add_coverage, draw, failure, not_exercised, shrink
+from holdfast.sim.cluster import node_name
 from holdfast.sim.coverage import decided
+from holdfast.sim.faults import Blackout, Loss, Over, Where
 from holdfast.sim.ledger import ANSWERS
-from holdfast.sim.nemesis import TRICKS
-from holdfast.sim.scenario import Ask, Scenario, parse_scenario
+from holdfast.sim.nemesis import LEADER, TRICKS
+from holdfast.sim.scenario import (
+    Action as GroupAction,
+)
+from holdfast.sim.scenario import (
+    Ask,
+    Break,
+    Do,
+    Scenario,
+    SetApplication,
+    SetDisk,
+    parse_scenario,
+)
 
 ROOT = Path(__file__).parents[2]
 CI_SEEDS = range(1, 25)
@@ -115,6 +129,70 @@ def test_nothing_happens_to_hosts_in_the_quiet_time() -> None:
 
 def test_every_trick_is_in_some_mood() -> None:
     assert {trick for tricks in MOODS.values() for trick in tricks} == set(TRICKS)
+
+
+FAULTS: dict[str, Callable[[GroupAction], bool]] = {
+    "a crash": lambda it: (
+        isinstance(it, Do) and it.verb == "crash" and it.host not in ("*", LEADER)
+    ),
+    "a crash in the middle of a turn": lambda it: isinstance(it, Do) and it.verb == "crash-in-turn",
+    "a power cut": lambda it: isinstance(it, Do) and it.verb == "power-off",
+    "a restart": lambda it: isinstance(it, Do) and it.verb == "start",
+    "all at once": lambda it: isinstance(it, Do) and it.host == "*" and it.verb != "resume",
+    "the death of the leader": lambda it: (
+        isinstance(it, Do) and it.verb == "crash" and it.host == LEADER
+    ),
+    "a partition": lambda it: is_break(
+        it, Blackout, lambda where: where.both and "," in where.listener
+    ),
+    "one that does not hear": lambda it: is_break(it, Blackout, lambda where: not where.both),
+    "one-way loss": lambda it: is_break(it, Loss, lambda where: not where.both),
+    "a size hole on what the leader sends": lambda it: is_break(
+        it, Over, lambda where: where.sender == LEADER
+    ),
+    "a size hole on what the leader hears": lambda it: is_break(
+        it, Over, lambda where: where.listener == LEADER and not where.both
+    ),
+    "a slow replica": lambda it: isinstance(it, SetApplication) and it.slow_ns > 0,
+    "a pause": lambda it: isinstance(it, Do) and it.verb == "pause",
+    "a slow disk": lambda it: isinstance(it, SetDisk) and it.slow_ns > 0,
+    "a full disk": lambda it: isinstance(it, SetDisk) and it.full,
+    "a leave": lambda it: isinstance(it, Ask) and it.verb == "remove",
+    "a join": lambda it: isinstance(it, Ask) and it.verb == "add",
+}
+"""What campaigns do to groups, and how a step of a plan shows it."""
+
+
+def is_break(it: GroupAction, kind: type, at: Callable[[Where], bool]) -> bool:
+    return isinstance(it, Break) and isinstance(it.fault.what, kind) and at(it.fault.where)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_fault_is_drawn_under_load(fault: str) -> None:
+    """While senders send; often enough that a campaign of a hundred seeds has several of it."""
+    found = 0
+    for run in map(draw, range(1, 101)):
+        steps = [step for step in run.scenario().steps if step.at_ns < run.run_ns - run.quiet_ns]
+        found += any(FAULTS[fault](step.action) for step in steps)
+    assert found >= 3
+
+
+def test_sources_that_are_no_replicas_die_and_come_back() -> None:
+    back = 0
+    for run in map(draw, range(1, 101)):
+        sources = [
+            node_name(number) for number in range(run.voters + run.learners + 1, run.nodes + 1)
+        ]
+        dead: set[str] = set()
+        for step in run.scenario().steps:
+            if isinstance(step.action, Do) and step.action.host in sources:
+                if step.action.verb.startswith("crash"):
+                    dead.add(step.action.host)
+                elif step.action.verb == "start" and step.action.host in dead:
+                    dead.remove(step.action.host)
+                    back += step.at_ns < run.run_ns - run.quiet_ns
+        assert not dead
+    assert back >= 10
 
 
 def small(text: str) -> tuple[campaign.GroupRun, Scenario]:
