@@ -118,9 +118,9 @@ def _run(task: tuple[int, int, str, Path | None]) -> dict[str, Any]:
 
 
 def _campaign(tasks: _Tasks, jobs: int, failures: int, covered: bool, as_json: bool) -> bool:
-    from holdfast.sim.campaign import add_coverage, not_exercised
+    from holdfast.sim.campaign import AT_LEAST, add_coverage, not_exercised
 
-    total: dict[str, int] = {}
+    total = dict.fromkeys(AT_LEAST, 0)  # What never happens is shown as well.
     failed: list[dict[str, Any]] = []
     done = slowest_ms = 0
     for outcome in tasks.outcomes(jobs):
@@ -159,8 +159,9 @@ def _text(outcome: dict[str, Any]) -> str:
 def _show(
     total: dict[str, int], missing: list[str], done: int, failed: int, slowest_ms: int
 ) -> None:
+    width = max(map(len, total))
     for event, count in sorted(total.items()):
-        typer.echo(f"  {event:<24}{count:>9}")
+        typer.echo(f"  {event:<{width}}{count:>9}")
     typer.echo(
         f"{done} seeds, {failed} failed; at rest at the latest {slowest_ms} ms after the last fault"
     )
