@@ -215,18 +215,31 @@ def test_transport_information() -> None:
     assert info.nacks >= 1
 
 
-def test_priorities_are_asked_from_the_cluster_where_distances_do_not_tell_all() -> None:
+@pytest.mark.parametrize("lost_by_all", [False, True])
+def test_priorities_are_asked_from_the_cluster_where_distances_do_not_tell_all(
+    lost_by_all: bool,
+) -> None:
     """'Priority indications may be determined by requesting information from the cluster, thereby the other servers of
-    the cluster, which may have received the lost messages, may provide the priority indications.'"""
+    the cluster, which may have received the lost messages, may provide the priority indications.' Of some of them, if
+    nobody has all."""
     world = lossy(priorities=2)
     answer(world, DROP)
     losing(world, range(2, 5), "n1")
+    drop = world.drop
+    assert drop is not None
+    world.drop = lambda a, b, frame: (
+        drop(a, b, frame) or (lost_by_all and isinstance(frame, Payload) and frame.first == 3)
+    )
     for k, priority in enumerate((1, 0, 1, 0, 1), 1):
         world.send("s1", [b"%d" % k + b"." * 600], priority=priority)
     delivered(world, [1, 5])
     distances_alone = indicate(1, 5, (1,), 2)
-    assert not distances_alone.exact
-    assert world.hosts["n1"].asked[0].priorities.known == ((2, 0), (3, 1), (4, 0))
+    assert distances_alone.known == ((4, 0),)
+    found = world.hosts["n1"].asked[0].priorities
+    assert found.known == (((2, 0), (4, 0)) if lost_by_all else ((2, 0), (3, 1), (4, 0)))
+    assert (found.at_least, found.at_most) == (
+        ((2, 0), (3, 1)) if lost_by_all else ((2, 1), (2, 1))
+    )
 
 
 def test_content_of_the_next_messages() -> None:

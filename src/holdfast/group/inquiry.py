@@ -25,6 +25,7 @@ from holdfast.group.metadata import (
     merge,
     priority_at,
     topic_at,
+    with_told,
 )
 from holdfast.group.recovery import Hole
 from holdfast.group.streams import Piece, Stream
@@ -83,16 +84,9 @@ class Inquiry:
         levels = self._core.config.priorities
         found: Indication | None = None
         for first, last in lost:
-            count = last - first + 1
-            if count <= len(told) and all(number in told for number in range(first, last + 1)):
-                counts = [0] * levels
-                for number in range(first, last + 1):
-                    counts[min(told[number], levels - 1)] += 1
-                known = tuple((number, told[number]) for number in range(first, last + 1))
-                one = Indication(levels, known, tuple(counts), tuple(counts))
-            else:
-                after, distances = _distances_after(stream, last)
-                one = _within(indicate(first - 1, after, distances, levels), first, last, after)
+            after, distances = _distances_after(stream, last)
+            one = _within(indicate(first - 1, after, distances, levels), first, last, after)
+            one = with_told(one, first, last, told)
             found = one if found is None else merge(found, one)
         assert found is not None, "something is lost"
         return found

@@ -12,7 +12,7 @@ Only differences of the source's own clock are used: clocks of different machine
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -259,6 +259,24 @@ def _tighten(at_least: list[int], at_most: list[int], lost: int) -> None:
         at_most[priority] = min(at_most[priority], lost - others_least)
         others_most = sum(at_most) - at_most[priority]
         at_least[priority] = max(at_least[priority], lost - others_most)
+
+
+def with_told(one: Indication, first: int, last: int, told: Mapping[int, int]) -> Indication:
+    """Of the numbers `first` to `last`, when the priorities of some of them are `told` by others."""
+    lowest, lost = one.levels - 1, last - first + 1
+    numbers = range(first, last + 1)
+    some = numbers if lost <= len(told) else told
+    known = {n: min(told[n], lowest) for n in some if n in numbers and n in told}
+    if not known:
+        return one
+    known |= dict(one.known)
+    at_least, at_most = list(one.at_least), list(one.at_most)
+    for priority in range(one.levels):
+        count = sum(1 for of in known.values() if of == priority)
+        at_least[priority] = max(at_least[priority], count)
+        at_most[priority] = min(at_most[priority], lost - len(known) + count)
+    _tighten(at_least, at_most, lost)
+    return Indication(one.levels, tuple(sorted(known.items())), tuple(at_least), tuple(at_most))
 
 
 def merge(one: Indication, other: Indication) -> Indication:

@@ -17,6 +17,7 @@ from holdfast.group.metadata import (
     merge,
     priority_at,
     topic_at,
+    with_told,
 )
 from holdfast.types import MILLISECOND
 from holdfast.wire.frames import About
@@ -46,6 +47,25 @@ def test_what_is_said_of_lost_priorities_is_true_and_counts_are_as_narrow_as_can
         for level in range(levels):
             values = [counts[level] for counts in all_counts]
             assert (found.at_least[level], found.at_most[level]) == (min(values), max(values))
+
+
+@pytest.mark.parametrize("levels", [2, 3])
+def test_what_others_tell_of_some_messages_narrows_what_is_known_and_keeps_it_true(
+    levels: int,
+) -> None:
+    """Every way to give five messages priorities, 2 to 4 lost, and every part of them told by somebody."""
+    for priorities in product(range(levels), repeat=5):
+        about = Annotator(levels).take(0, 5, [(k, Note(p)) for k, p in enumerate(priorities)])
+        alone = indicate(1, 5, distances_at(about, 4), levels)
+        counts = [priorities[1:4].count(level) for level in range(levels)]
+        for part in product((False, True), repeat=3):
+            told = {n: priorities[n - 1] for n, is_told in enumerate(part, 2) if is_told}
+            found = with_told(alone, 2, 4, told | {9: 0})
+            assert set(found.known) == set(alone.known) | set(told.items())
+            for level in range(levels):
+                assert alone.at_least[level] <= found.at_least[level] <= counts[level]
+                assert counts[level] <= found.at_most[level] <= alone.at_most[level]
+            assert found.exact or len(found.known) < 3
 
 
 def test_ages_are_those_of_the_messages_back() -> None:
