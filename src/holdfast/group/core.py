@@ -186,12 +186,18 @@ class Core:
 
     def why_not_suspend(self) -> str:
         """Why this replica must not stop leading of its own accord; empty when it may. Those that are left must be
-        able to decide."""
-        view, here = self.log.tail.view, len(self.voters_here())
+        able to decide, and one of them to lead."""
+        view, voters = self.log.tail.view, self.voters_here()
+        here = len(voters)
         needed = view.majority if view is not None and self.config.mode == "majority" else 1
-        if here >= needed:
+        if here < needed:
+            return f"{here} other voters can be reached, {needed} are needed without {self.name}"
+        members = [view.named(peer.name) for peer in voters] if view is not None else []
+        if any(
+            member is not None and member.may_lead and not member.suspended for member in members
+        ):
             return ""
-        return f"{here} other voters can be reached, {needed} are needed without {self.name}"
+        return "none of the other voters that can be reached may lead"
 
     # -- oddities ------------------------------------------------------------------------------------------------
 

@@ -566,6 +566,27 @@ def test_a_leader_that_is_alone_is_told_so_and_may_not_suspend_itself() -> None:
     assert "0 other voters" in asked[1].refused
 
 
+def test_a_leader_does_not_suspend_itself_where_nobody_else_may_lead() -> None:
+    """Else the order of all streams would stand still each time, until it is seen that nobody takes over."""
+    world = lossy(sources=2, never_lead=("n2", "n3"))
+    answer(world, SUSPEND)
+    losing(world, range(2, 3), "n1")
+    send(world, 3)
+    for number in range(1, 101):
+        send(world, 1, "s2", start=number)
+        world.run(10 * MILLISECOND)
+        of_s2 = [
+            item
+            for item in world.hosts["n1"].app.got
+            if item.stream == f"{node_id('s2').hex()}/1/0"
+        ]
+        assert len(of_s2) == number
+    assert "may lead" in world.hosts["n1"].asked[-1].refused
+    answer(world, DROP)
+    world.run_until(lambda: len(world.hosts["n3"].app.got) == 102, 5 * SECOND)
+    world.check()
+
+
 @pytest.mark.parametrize("says", ["suspend", "recover else suspend"])
 def test_a_table_that_says_suspend_goes_on_with_its_next_rule_when_that_is_refused(
     says: str,
