@@ -342,7 +342,7 @@ class ReplicaMachine(Machine):
             return "leading"
         if self._joining.is_restoring:
             return "restoring"
-        if self._founding.removed and core.me is None:
+        if self._founding.removed:
             return "removed"
         if core.is_blank:
             return "starting"

@@ -106,10 +106,12 @@ def test_one_that_was_removed_says_so_until_it_is_let_in_again(
         world.restart("n3")
     world.run(2 * SECOND)
     assert "n3 was removed" in world.hosts["n3"].status["why"]
+    assert world.hosts["n3"].status["state"] == "removed"
     world.inject("n1", AddReplica("n3"))
     world.run_until(lambda: parts(world, "n1").get("n3") == "voter", 5 * SECOND)
     world.run(100 * MILLISECOND)
     assert world.hosts["n3"].status["why"] == ""
+    assert world.hosts["n3"].status["state"] == "following"
     world.isolate("n3")
     world.run(2 * SECOND)
     assert world.hosts["n3"].status["why"] == "", "nobody leads here, but it is a member"
