@@ -198,16 +198,16 @@ class Recovery:
     def _patience(self, stream: Stream) -> tuple[Nanos, Nanos]:
         """How long a message may be heard of before it comes, and how long it may be overtaken by later ones. A
         reliable channel loses none while its session lasts: what is missing there was overtaken by news of it. News of
-        a datagram may be early by about as long as a frame takes."""
+        a datagram comes by way of another node: it is early only where that way is the shorter one, and then by less
+        than a frame takes."""
         config = self._config
         here = self.source_is_here(stream.id)
         if config.transport == "channel" and here:
             late_ns = max(config.late_ns, config.nack_delay_ns)
             return late_ns, late_ns
-        on_its_way_ns = self._trips.mean_ns(NodeId(stream.id.source)) // 2 if here else 0
-        return max(config.nack_delay_ns, on_its_way_ns), min(
-            config.reorder_ns, config.nack_delay_ns
-        )
+        overtaken_ns = min(config.reorder_ns, config.nack_delay_ns)
+        trip_ns = self._trips.mean_ns(NodeId(stream.id.source)) if here else 0
+        return max(overtaken_ns, trip_ns // 4) if trip_ns else config.nack_delay_ns, overtaken_ns
 
     def source_is_here(self, stream: StreamId) -> bool:
         """Whether the very life of the source that made the stream can be reached."""

@@ -50,7 +50,7 @@ from holdfast.node.core import NodeCore
 from holdfast.runtime.worker import AppWorker, Job
 from holdfast.stores.writer import StoreWriter
 from holdfast.transports.port import Transport
-from holdfast.types import DATA, MILLISECOND, NEVER, SECOND, SYNC, FlowId, Nanos
+from holdfast.types import DATA, MICROSECOND, MILLISECOND, NEVER, SECOND, SYNC, FlowId, Nanos
 
 log = logging.getLogger("holdfast")
 
@@ -64,6 +64,8 @@ ANSWER_BYTES: Final = 256 << 10
 """...if it is not by this much."""
 RETURN_NS: Final = 5 * SECOND
 """How long a stop waits for applications that are at work."""
+AT_ONCE_NS: Final = 400 * MICROSECOND
+"""Deadlines that are no further away are waited for by looking at the clock, and at the sockets, again and again."""
 ITEM_BYTES: Final = 64
 """What an input counts for that carries no payload."""
 
@@ -101,7 +103,7 @@ class Driver:
         self._scheduled = False
         self._stirred = False
         """Something has happened since the last turn; one that was taken at once has left nothing for the one after."""
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
         self._timer_at: Nanos = NEVER
         self._last_flow = 0
         self.started = False
@@ -355,7 +357,7 @@ class Driver:
         except Exception:
             log.exception("what a turn has shown could not be recorded")
 
-    def _arm(self) -> None:
+    def _arm(self, is_new: bool = True) -> None:
         """See to it that the next turn takes place in time. A timer that is too early stays: most deadlines move on
         before they come, and to set one costs more than to find out."""
         deadline = self._deadline()
@@ -364,9 +366,21 @@ class Driver:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = deadline
+        left_ns = deadline - monotonic_ns()
+        if left_ns < AT_ONCE_NS and is_new:
+            # Whoever asks for so short a time has no use for a timer, which would come three times as late.
+            self._timer = self._loop.call_soon(self._look)
+            return
         # Loops count in milliseconds, and uvloop rounds: rather late than too early, for nothing, again and again.
-        delay_ms = -(-max(0, deadline - monotonic_ns()) // MILLISECOND)
+        delay_ms = -(-max(0, left_ns) // MILLISECOND)
         self._timer = self._loop.call_later(delay_ms / 1000, self._due)
+
+    def _look(self) -> None:
+        """A deadline was close; whatever else there was to do has been done meanwhile."""
+        if monotonic_ns() < self._timer_at:
+            self._timer = self._loop.call_soon(self._look)
+        else:
+            self._due()
 
     def _deadline(self) -> Nanos:
         deadline = self.core.next_deadline()
@@ -377,7 +391,7 @@ class Driver:
         self._timer_at = NEVER
         late = monotonic_ns() - self._deadline()
         if late < 0:
-            self._arm()
+            self._arm(is_new=False)
         else:
             self.lag_ns_max = max(self.lag_ns_max, late)
             self.wake()
