@@ -146,6 +146,7 @@ class OutputDesk:
         self._retries[group] = None  # not again from within the listener
         loop = asyncio.get_running_loop()
         until_ns = monotonic_ns() + CALL_NS
+        taken: Output | None = None
         while arrived:
             try:
                 _refuse_awaitable(self._listeners[group](arrived[0]))
@@ -155,14 +156,19 @@ class OutputDesk:
                 )
                 again_s = min(2 * delay_s, RETRY_S_MAX)
                 self._retries[group] = loop.call_later(delay_s, self._call, group, again_s)
-                return
-            arrived.popleft()
+                break
+            taken = arrived.popleft()
             delay_s = RETRY_S
             if arrived and monotonic_ns() >= until_ns:
                 self._retries[group] = loop.call_soon(self._call, group)
-                return
-        del self._arrived[group], self._retries[group]
-        self._answer(SINK, OutputsTaken(group, *self._last[group]))
+                break
+        else:
+            del self._arrived[group], self._retries[group]
+            self._answer(SINK, OutputsTaken(group, *self._last[group]))
+            return
+        if taken is not None:
+            # Said at once: those must not come again, whatever becomes of the others.
+            self._answer(SINK, OutputsTaken(group, taken.history, *_id(taken)))
 
     # -- for the outside -----------------------------------------------------------------------------------------
 
