@@ -157,8 +157,11 @@ class Driver:
         self._writer = writer
 
     def leave(self) -> None:
-        """One last turn, to say goodbye; there is nobody to say it to before the first."""
+        """One last turn, to say goodbye; there is nobody to say it to before the first. What was answered until now is
+        taken in before it: outputs that somebody here has had would come again."""
         if self.started and not self._stopped:
+            if self.intake.waiting:
+                self._turn()
             self._do(self.core.stop(monotonic_ns()))
 
     def halt(self) -> None:

@@ -94,3 +94,31 @@ def test_what_a_listener_has_had_does_not_come_again_although_it_failed_at_the_n
         assert heard == [b"1", b"2", b"3", b"3", b"4"]
 
     asyncio.run(run())
+
+
+def test_what_a_listener_has_had_does_not_come_again_although_the_node_stops_at_that_moment(
+    tmp_path: Path,
+) -> None:
+    heard: list[bytes] = []
+
+    async def run() -> None:
+        node = make(tmp_path)
+        stop = node.stop()
+
+        def listen(output: Output) -> None:
+            heard.append(output.payload)
+            stop.send(None)  # it begins before there is another turn
+
+        node.on_outputs("book", listen)
+        async with leading(node):
+            await say(node, b"the end")
+            await eventually(lambda: heard)
+        stop.close()
+        node = make(tmp_path)
+        node.on_outputs("book", lambda output: heard.append(output.payload))
+        async with leading(node):
+            await say(node, b"more")
+            await eventually(lambda: b"more" in heard)
+        assert heard == [b"the end", b"more"]
+
+    asyncio.run(run())

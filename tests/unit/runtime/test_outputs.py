@@ -268,8 +268,8 @@ def test_a_program_ends_while_a_sender_is_under_way_and_whoever_goes_on_sends_ag
 def test_a_listener_that_takes_its_time_lets_others_have_theirs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is called with some, and goes on after whatever else waits; nothing overtakes. What it was called with is taken,
-    whatever comes of the rest."""
+    """It is called with some, and goes on after whatever else waits; nothing overtakes. What it was called with
+    is taken, whatever comes of the rest."""
     now = [0]
     monkeypatch.setattr(outputs_module, "monotonic_ns", lambda: now[0])
     heard: list[Any] = []
