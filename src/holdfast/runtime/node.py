@@ -300,6 +300,7 @@ class Node:
         self._failure = error
         if self._driver is not None:
             self._driver.halt()
+        self._outputs.close()
         self._end_handles(f"node {self.config.name} has stopped: {error}; nothing was sent")
         if self._stopped is not None and not self._stopped.done():
             self._stopped.set_result(error)

@@ -88,6 +88,8 @@ class OutputDesk:
             self._begin(key)
 
     def take(self, effect: OutputsReady | SendOutputs | StopOutputs) -> None:
+        if self._closing:
+            return  # nobody could be told what becomes of it
         if isinstance(effect, OutputsReady):
             self._arrive(effect)
             return
@@ -218,10 +220,8 @@ class OutputDesk:
         for timer in self._retries.values():
             if timer is not None:
                 timer.cancel()
-
-    def open(self) -> None:
-        """As in the beginning, but for who listens and who sends."""
-        self._closing = False
+        for waiting in self._waiting.values():
+            waiting.clear()  # who does not care to be cancelled finds nothing more
         self._unheard_bytes, self._is_full = 0, False
         for table in (
             self._arrived,
@@ -232,6 +232,10 @@ class OutputDesk:
             self._tasks,
         ):
             table.clear()
+
+    def open(self) -> None:
+        """As in the beginning, but for who listens and who sends."""
+        self._closing = False
 
 
 def _is_async(call: Callable[..., object]) -> bool:

@@ -7,12 +7,15 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from tests.conformance.worlds import free_port
 
 from holdfast import Batch, Context, Node, Replica, parse_config
+from holdfast.errors import StoreFull
 from holdfast.group.ports import Output
 
 PATIENCE_S = 20
+PRINTER = ("replica/book", "printer")
 FILE = """
 domain = "unit"
 name = "a"
@@ -120,5 +123,34 @@ def test_what_a_listener_has_had_does_not_come_again_although_the_node_stops_at_
             await say(node, b"more")
             await eventually(lambda: b"more" in heard)
         assert heard == [b"the end", b"more"]
+
+    asyncio.run(run())
+
+
+def test_a_node_that_has_failed_sends_no_more_outputs(tmp_path: Path) -> None:
+    """Another one leads by now, and sends them."""
+    sent: list[bytes] = []
+
+    async def run() -> None:
+        go_on = asyncio.Event()
+
+        async def send(output: Output) -> None:
+            sent.append(output.payload)
+            await asyncio.shield(go_on.wait())
+
+        node = make(tmp_path, "printer")
+        node.send_outputs("book", send)
+        async with leading(node):
+            await say(node, b"1", b"2")
+            await eventually(lambda: len(node._outputs._waiting.get(PRINTER, ())) == 2)
+            assert sent == [b"1"]
+            assert node._writer is not None
+            node._writer._on_failed(StoreFull("no room"))
+            with pytest.raises(StoreFull):
+                await node.wait_stopped()
+            go_on.set()
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert sent == [b"1"]
 
     asyncio.run(run())

@@ -330,3 +330,46 @@ def test_what_nobody_listens_to_is_kept_within_a_bound_and_the_rest_comes_again(
         desk.close()
 
     asyncio.run(run())
+
+
+def test_nobody_is_called_after_the_end_whoever_comes_or_does_not_go() -> None:
+    """What comes now nobody could write down, so it would come again; another node sends what is left."""
+    called: list[int] = []
+    answers: list[Any] = []
+    go_on = asyncio.Event()
+
+    async def stubborn(output: Output) -> None:
+        called.append(output.position)
+        try:
+            await go_on.wait()
+        except asyncio.CancelledError:
+            await go_on.wait()
+
+    def hear(output: Output) -> None:
+        called.append(output.position)
+
+    async def run() -> None:
+        desk = OutputDesk(lambda _, item: answers.append(item))
+        desk.send_with("book", stubborn)
+        desk.take(order(1, 3))
+        desk.take(ready(7, 8))
+        await rounds()
+        desk.close()
+        await rounds()
+        desk.take(order(4, 5))
+        desk.take(ready(9, 9))
+        desk.listen("book", hear)
+        desk.send_with("book", stubborn)
+        await rounds()
+        desk.open()
+        go_on.set()
+        await rounds()
+        assert called == [1]
+        assert answers == [OutputsSent("printer", 1, 0)], "that one has arrived"
+        desk.take(order(2, 2))
+        desk.take(ready(1, 1))
+        await rounds()
+        assert called == [1, 1, 2]
+        desk.close()
+
+    asyncio.run(run())
