@@ -66,6 +66,8 @@ RETURN_NS: Final = 5 * SECOND
 """How long a stop waits for applications that are at work."""
 ITEM_BYTES: Final = 64
 """What an input counts for that carries no payload."""
+CROWD_BYTES: Final = 4 << 20
+"""While so much waits for its turn, what may wait elsewhere does."""
 
 Record = Callable[[list[Any]], None]
 Deliver = Callable[[PortReady], None]
@@ -207,6 +209,12 @@ class Driver:
         """Queue what a unit waits for, however full it is."""
         self.intake.force(SYNC, unit, item, ITEM_BYTES)
         self.wake()
+
+    @property
+    def crowded(self) -> bool:
+        """More waits than some turns can take, or flows are not read because of that."""
+        intake = self.intake
+        return bool(self._paused) or intake.room(DATA) < intake.bound[DATA] - CROWD_BYTES
 
     def wake(self) -> None:
         """Run a turn soon."""

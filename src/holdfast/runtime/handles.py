@@ -241,8 +241,12 @@ class Datagrams(_PeerHandle):
         self.refusal = reason
 
     def hand_over(self) -> None:
-        super().hand_over()
-        self.queued(0, self._handed)
+        """They count as gone then, and nobody says when they are: so they stay here, and count, while much waits."""
+        if not self._driver.crowded:
+            super().hand_over()
+            self.queued(0, self._handed)
+        elif self._messages:
+            self._driver.wake()
 
     def _request(self, messages: list[bytes]) -> object:
         return SendRaw(self.port, messages)

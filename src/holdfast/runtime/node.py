@@ -100,7 +100,7 @@ class Node:
         self._segments: SegmentWriter | None = None
         self._control: ControlServer | None = None
         self._faults = Faults() if self.config.lab.faults else None
-        self._handles: list[Channel | Datagrams | Group] = []
+        self._handles: deque[Channel | Datagrams | Group] = deque()
         self._channels: dict[tuple[NodeId, int], Channel] = {}
         self._datagrams: dict[tuple[NodeId, int], Datagrams] = {}
         self._groups: dict[str, Group] = {}
@@ -424,6 +424,7 @@ class Node:
     def _hand_over(self) -> None:
         for handle in self._handles:
             handle.hand_over()
+        self._handles.rotate()  # where there is not room for all, each is the first in turn
 
     # -- what applications use -----------------------------------------------------------------------------------
 

@@ -20,11 +20,15 @@ from holdfast.errors import (
     StoreFull,
 )
 from holdfast.links.channel_in import MESSAGE_MAX
+from holdfast.links.datagrams import BOUNDS
 from holdfast.machine import Outbox
 from holdfast.node.config import AdapterConfig, NodeConfig, SecurityConfig
+from holdfast.runtime.driver import CROWD_BYTES
+from holdfast.runtime.handles import Datagrams
 from holdfast.runtime.node import PORTS_MAX, Node
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.port import Store
+from holdfast.types import DATA
 
 PORT = 20
 PATIENCE_S = 20
@@ -304,6 +308,33 @@ def test_datagrams_to_a_port_are_one_handle() -> None:
         async with pair() as (ann, _):
             assert ann.datagrams("ben", PORT) is ann.datagrams("ben", PORT)
             assert ann.datagrams("ben", PORT) is not ann.datagrams("ben", PORT + 1)
+
+    asyncio.run(run())
+
+
+def test_floods_of_datagrams_are_held_back_where_they_come_from_and_all_get_their_share() -> None:
+    """The queue in front of the node is bounded, whoever sends."""
+
+    async def flood(datagrams: Datagrams) -> None:
+        while True:
+            await datagrams.send(bytes(1000))
+
+    async def run() -> None:
+        async with pair() as (ann, _):
+            handles = [ann.datagrams("ben", PORT + k) for k in range(8)]
+            driver = ann._driver
+            assert driver is not None
+            senders = [asyncio.create_task(flood(handle)) for handle in handles]
+            room = driver.intake.bound[DATA]
+            for _ in range(100):
+                await asyncio.sleep(0)  # a turn, or nearly one
+                room = min(room, driver.intake.room(DATA))
+            assert driver.intake.bound[DATA] - room < CROWD_BYTES + 2 * BOUNDS[DATA]
+            shares = [handle._handed for handle in handles]
+            assert min(shares) > max(shares) // 4 > 0
+            for sender in senders:
+                sender.cancel()
+            await asyncio.gather(*senders, return_exceptions=True)
 
     asyncio.run(run())
 
