@@ -34,6 +34,11 @@ def _as_bytes(message: object) -> bytes:
     raise MisuseError(f"a message is bytes, not {type(message).__name__}; nothing was sent")
 
 
+def _again(error: HoldfastError) -> HoldfastError:
+    """The same for one more: an error that is raised twice keeps alive what each of those who got it had in hand."""
+    return type(error)(*error.args)
+
+
 class _Handle:
     """Messages that wait for the next turn, and senders that wait for room."""
 
@@ -74,7 +79,7 @@ class _Handle:
     def _admit(self, size: int) -> bool:
         """The first message of a turn, or one that does not fit: alone in an empty queue, any size fits."""
         if self._ended is not None:
-            raise self._ended
+            raise _again(self._ended)
         if size > self._largest:
             raise MisuseError(
                 f"a message has at most {self._largest} bytes here, this one {size}; nothing was sent"
@@ -104,7 +109,7 @@ class _Handle:
         """Wait until the queue has room, for a message of `size` bytes and for some more, and until it is this
         caller's turn: `try_send` then takes what fits, if it is called before anything else is awaited."""
         if self._ended is not None:
-            raise self._ended
+            raise _again(self._ended)
         if self._waiters or self._full or not self._is_roomy(size):
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             place = (waiter, size)
@@ -151,7 +156,7 @@ class _Handle:
         waiters, self._waiters = self._waiters, deque()
         for waiter, _ in waiters:
             if not waiter.done():
-                waiter.set_exception(error)
+                waiter.set_exception(_again(error))
 
     @property
     def pending(self) -> int:
@@ -202,7 +207,7 @@ class _PeerHandle(_Handle):
     @needs.setter
     def needs(self, needs: Needs | None) -> None:
         if self._ended is not None:
-            raise self._ended
+            raise _again(self._ended)
         self._needs = needs
         item = SetNeeds("application", self._traffic, needs, self.peer)
         self._driver.intake.force(SYNC, HEALTH, item, ITEM_BYTES)
