@@ -49,7 +49,7 @@ from holdfast.runtime.handles import Channel, Datagrams, Group
 from holdfast.runtime.health import Health
 from holdfast.runtime.health_control import HealthControl
 from holdfast.runtime.operating import ask_group
-from holdfast.runtime.outputs import Answer, OutputDesk
+from holdfast.runtime.outputs import Answer, OutputDesk, is_async, refuse_awaitable
 from holdfast.runtime.parts import (
     check_applications,
     load_application,
@@ -78,7 +78,7 @@ PORTS_MAX: Final = CHANNELS_MAX - len(CLASSES)
 
 log = logging.getLogger("holdfast")
 
-Callback = Callable[[NodeId, list[memoryview]], None]
+Callback = Callable[[NodeId, list[memoryview]], object]
 T = TypeVar("T")
 
 
@@ -364,7 +364,7 @@ class Node:
         if callback is None:
             return
         try:
-            callback(ready.peer, ready.messages)
+            refuse_awaitable(callback(ready.peer, ready.messages))
         except (Exception, asyncio.CancelledError):
             log.exception(
                 "the callback of port %d failed with %d messages", ready.port, len(ready.messages)
@@ -519,7 +519,12 @@ class Node:
         return self._datagrams[key]
 
     def listen(self, port: int, callback: Callback, channel: bool = True) -> None:
-        """Call `callback(peer, messages)` with what arrives at `port`, on the event loop."""
+        """Call `callback(peer, messages)`, a plain `def`, with what arrives at `port`, on the event loop."""
+        if is_async(callback):
+            raise MisuseError(
+                f"who listens to port {port} has to be a plain `def`: nobody awaits it; nothing has changed. Let it "
+                "put messages into an `asyncio.Queue`, or begin a task."
+            )
         self._callbacks[(port, channel)] = callback
 
     def on_outputs(self, group: str, callback: Callable[[Output], None]) -> None:

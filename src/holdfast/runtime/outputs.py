@@ -68,7 +68,7 @@ class OutputDesk:
         self._closing = False
 
     def listen(self, group: str, callback: Listener) -> None:
-        if _is_async(callback):
+        if is_async(callback):
             raise MisuseError(
                 f"who listens to outputs of {group} has to be a plain `def`: nobody awaits it; nothing has changed. "
                 "Let it put them into an `asyncio.Queue`, or begin a task."
@@ -78,7 +78,7 @@ class OutputDesk:
         self._hand_over(group)
 
     def send_with(self, group: str, send: Send) -> None:
-        if not _is_async(unwrap(send)):
+        if not is_async(unwrap(send)):
             raise MisuseError(
                 f"who sends outputs of {group} has to be an `async def`: it is awaited, and an output counts as sent "
                 "when it has returned; nothing has changed"
@@ -151,7 +151,7 @@ class OutputDesk:
         taken: Output | None = None
         while arrived:
             try:
-                _refuse_awaitable(self._listeners[group](arrived[0]))
+                refuse_awaitable(self._listeners[group](arrived[0]))
             except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 the application's own
                 log.warning(
                     "the listener to outputs of %s failed; again in %g s: %r", group, delay_s, error
@@ -238,11 +238,12 @@ class OutputDesk:
         self._closing = False
 
 
-def _is_async(call: Callable[..., object]) -> bool:
+def is_async(call: Callable[..., object]) -> bool:
+    """Whether it does nothing when it is called, before somebody awaits what it gives."""
     return iscoroutinefunction(call) or iscoroutinefunction(getattr(call, "__call__", None))  # noqa: B004 not whether
 
 
-def _refuse_awaitable(result: object) -> None:
+def refuse_awaitable(result: object) -> None:
     """What a listener gives back is nobody's business, unless it is work that nobody has begun."""
     if isawaitable(result) and not asyncio.isfuture(result):
         if iscoroutine(result):

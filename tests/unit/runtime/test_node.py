@@ -28,7 +28,7 @@ from holdfast.runtime.handles import Datagrams
 from holdfast.runtime.node import PORTS_MAX, Node
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.port import Store
-from holdfast.types import DATA
+from holdfast.types import DATA, NodeId
 
 PORT = 20
 PATIENCE_S = 20
@@ -255,6 +255,27 @@ def test_a_callback_that_fails_costs_nothing_else() -> None:
                     await asyncio.sleep(0)
             await eventually(lambda: len(got) == 200)
             assert got == [b"%d" % number for number in range(200)]
+
+    asyncio.run(run())
+
+
+def test_who_would_have_to_be_awaited_cannot_listen(caplog: pytest.LogCaptureFixture) -> None:
+    """Messages would be thrown away."""
+    got: list[bytes] = []
+
+    async def late(_: NodeId, messages: list[memoryview]) -> None:
+        got.extend(map(bytes, messages))
+
+    async def run() -> None:
+        async with pair() as (ann, ben):
+            with pytest.raises(MisuseError, match=r"plain `def`.*nothing has changed"):
+                ben.listen(PORT, late)
+            ben.listen(PORT, lambda peer, _: late(peer, []))
+            await ann.channel("ben", PORT).send(b"one")
+            await eventually(lambda: "which nobody awaits" in caplog.text)
+            ben.listen(PORT, lambda _, messages: got.extend(map(bytes, messages)))
+            await ann.channel("ben", PORT).send(b"two")
+            await eventually(lambda: got == [b"two"])
 
     asyncio.run(run())
 
