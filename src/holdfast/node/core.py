@@ -135,6 +135,11 @@ class NodeCore:
         self._multicast_key = entropy(KEY) if multicasts else b""
         """With which this node seals what it multicasts; every peer gets it over TLS."""
         self._streams_begun: dict[str, int] = {}
+        # As they were made last: one that has stopped still says what it knew.
+        self.directory: DirectoryMachine
+        self.health: HealthMachine
+        self.keeper: KeeperMachine
+        self.stress: StressMachine
         self.sessions = Sessions(self._rng("sessions"))
         # These outlive the units that use them: one that is rebuilt goes on where it was.
         self.table = PathTable(node, incarnation)
@@ -201,16 +206,19 @@ class NodeCore:
             return DoorMachine(me, join, self.sessions, self._spawn, rng, self._now)
         if kind == HEALTH:
             mtus = {adapter.name: adapter.mtu for adapter in self.config.adapter}
-            return HealthMachine(
+            self.health = HealthMachine(
                 me, self._health, mtus, self.placement, self.table, self.neighbourhood
             )
+            return self.health
         if kind == STRESS:
             mtus = {adapter.name: adapter.mtu for adapter in self.config.adapter}
-            return StressMachine(me.node, self._health, mtus)
+            self.stress = StressMachine(me.node, self._health, mtus)
+            return self.stress
         if kind == DIRECTORY:
-            return self._directory()
+            self.directory = self._directory()
+            return self.directory
         if kind == KEEPER:
-            return KeeperMachine(
+            self.keeper = KeeperMachine(
                 self.table,
                 self.neighbourhood,
                 self,
@@ -218,6 +226,7 @@ class NodeCore:
                 self._health.rows_ns,
                 self._wall_offset_ns,
             )
+            return self.keeper
         if kind == "messages":
             return MessageLog(self.groups[name], me.node, dict(self._stored))
         if kind == SINK:
@@ -358,24 +367,6 @@ class NodeCore:
 
     # -- for people ----------------------------------------------------------------------------------------------
 
-    @property
-    def directory(self) -> DirectoryMachine:
-        machine = self.turns.machine(DIRECTORY)
-        assert isinstance(machine, DirectoryMachine)
-        return machine
-
-    @property
-    def health(self) -> HealthMachine:
-        machine = self.turns.machine(HEALTH)
-        assert isinstance(machine, HealthMachine)
-        return machine
-
-    @property
-    def keeper(self) -> KeeperMachine:
-        machine = self.turns.machine(KEEPER)
-        assert isinstance(machine, KeeperMachine)
-        return machine
-
     def members(self) -> list[MemberInfo]:
         """Everybody, this node included."""
         return [self.me.member, *self.directory.members.values()]
@@ -408,12 +399,6 @@ class NodeCore:
         if isinstance(machine, DirectoryMachine):
             return machine.subnet_of(node, adapter)
         return adapter
-
-    @property
-    def stress(self) -> StressMachine:
-        machine = self.turns.machine(STRESS)
-        assert isinstance(machine, StressMachine)
-        return machine
 
     def link(self, peer: bytes) -> LinkMachine | None:
         machine = self.turns.machine(link_unit(peer))

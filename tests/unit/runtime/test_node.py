@@ -19,12 +19,14 @@ from holdfast.errors import (
     PeerUnknown,
     StoreFull,
 )
+from holdfast.health.ports import KEEPER
 from holdfast.links.channel_in import MESSAGE_MAX
 from holdfast.links.datagrams import BOUNDS
+from holdfast.links.directory import DIRECTORY
 from holdfast.machine import Outbox
 from holdfast.node.config import AdapterConfig, NodeConfig, SecurityConfig
 from holdfast.runtime.driver import CROWD_BYTES
-from holdfast.runtime.handles import Datagrams
+from holdfast.runtime.handles import Channel, Datagrams
 from holdfast.runtime.node import PORTS_MAX, Node
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.port import Store
@@ -336,10 +338,6 @@ def test_datagrams_to_a_port_are_one_handle() -> None:
 def test_floods_of_datagrams_are_held_back_where_they_come_from_and_all_get_their_share() -> None:
     """The queue in front of the node is bounded, whoever sends."""
 
-    async def flood(datagrams: Datagrams) -> None:
-        while True:
-            await datagrams.send(bytes(1000))
-
     async def run() -> None:
         async with pair() as (ann, _):
             handles = [ann.datagrams("ben", PORT + k) for k in range(8)]
@@ -413,3 +411,35 @@ def test_a_unit_that_raises_is_rebuilt_and_its_inputs_are_dumped(tmp_path: Path)
             await eventually(lambda: got == [b"as before"])
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("unit", [DIRECTORY, KEEPER])
+def test_a_part_that_has_stopped_hides_nothing_and_keeps_nobody_waiting(unit: str) -> None:
+    """Whoever looks must see what has stopped, and whoever sends to a peer that goes must be told."""
+
+    async def run() -> None:
+        async with pair() as (ann, ben):
+            core, channel = ann._core, ann.channel("ben", PORT)
+            assert core is not None
+            while unit not in core.turns.stopped:
+                core.turns.machine(unit).up = broken  # type: ignore[union-attr, method-assign]
+                ann._answer_outputs(unit, object())  # type: ignore[arg-type]
+                await asyncio.sleep(0.005)
+            assert ann.status()["node"]["stopped_units"] == [unit]
+            assert [member["name"] for member in ann.status()["members"]] == ["ann", "ben"]
+            sends = asyncio.create_task(flood(channel))
+            await ben.stop()
+            with pytest.raises(ChannelEnded, match="the channel to ben"):
+                async with asyncio.timeout(PATIENCE_S):
+                    await sends
+
+    asyncio.run(run())
+
+
+async def flood(handle: Channel | Datagrams) -> None:
+    while True:
+        await handle.send(bytes(1000))
+
+
+def broken(_now: int, _inputs: list[Any], _out: Outbox) -> None:
+    raise ValueError("a bug")
