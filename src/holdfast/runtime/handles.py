@@ -53,6 +53,8 @@ class _Handle:
         """What the messages count for: four bytes more than they have, so that an empty one counts as well."""
         self._handed = 0
         """Bytes of everything that was ever handed over."""
+        self._taken = 0
+        """How many of them the unit has taken."""
         self._queued = 0
         """Bytes that were handed over and still wait: on their way to the unit, or there."""
         self._room = -1
@@ -144,6 +146,7 @@ class _Handle:
 
     def queued(self, held: int, taken: int) -> None:
         """The unit says how many bytes it holds, out of all that it has taken so far."""
+        self._taken = taken
         self._queued = held + self._handed - taken
         self._room = -1
         self._full = False
@@ -162,6 +165,11 @@ class _Handle:
     def pending(self) -> int:
         """Bytes that were accepted and have not left the queue."""
         return self._bytes + self._queued
+
+    @property
+    def unseen(self) -> int:
+        """Bytes that were accepted and have not come to the unit."""
+        return self._bytes + self._handed - self._taken
 
     def hand_over(self) -> None:
         """Before a turn: what was sent since the last one becomes one input."""

@@ -395,7 +395,7 @@ class Node:
                 channel.end(
                     ChannelEnded(
                         f"the channel to {name}, port {channel.port}, ended: {ended.reason}; up to "
-                        f"{ended.unacked} bytes may not have arrived; ask the node for a new channel "
+                        f"{ended.unacked + channel.unseen} bytes may not have arrived; ask the node for a new channel "
                         "when the peer is back"
                     )
                 )

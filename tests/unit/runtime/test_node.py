@@ -23,6 +23,7 @@ from holdfast.health.ports import KEEPER
 from holdfast.links.channel_in import MESSAGE_MAX
 from holdfast.links.datagrams import BOUNDS
 from holdfast.links.directory import DIRECTORY
+from holdfast.links.ports import SessionEnded
 from holdfast.machine import Outbox
 from holdfast.node.config import AdapterConfig, NodeConfig, SecurityConfig
 from holdfast.runtime.driver import CROWD_BYTES
@@ -189,6 +190,22 @@ def test_a_channel_to_a_peer_that_stops_ends_loudly() -> None:
                 await channel.send(b"too late")
             with pytest.raises(NotAccepted, match="no session"):
                 ann.channel("ben", PORT)
+
+    asyncio.run(run())
+
+
+def test_a_channel_that_ends_counts_what_it_has_accepted_and_nobody_has_seen() -> None:
+    """Whoever is told that nothing is missing does not send it again."""
+
+    async def run() -> None:
+        async with pair() as (ann, ben):
+            channel = ann.channel("ben", PORT)
+            for message in (b"first", b"second"):
+                await eventually(lambda: not channel.pending)
+                await channel.send(message)
+            ann._session_ended(SessionEnded(ben.id, "the peer left", 0))
+            with pytest.raises(ChannelEnded, match="up to 10 bytes may not have arrived"):
+                await channel.send(b"third")
 
     asyncio.run(run())
 
