@@ -8,7 +8,7 @@ import os
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic_ns, time_ns
@@ -653,5 +653,7 @@ async def _to_its_end(call: Callable[[], T]) -> T:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.wait([task])
+        while not task.done():
+            with suppress(asyncio.CancelledError):  # who says it twice waits as well
+                await asyncio.wait([task])
         raise
