@@ -120,6 +120,7 @@ class Node:
         self._applied = False
         """Whether the applications that it was given may have been called."""
         self._link_changed = asyncio.Event()
+        """A link came or went, or the node has ended."""
         self._started_ns = 0
         self._wall_offset_ns = 0
         self.health = Health()
@@ -143,6 +144,7 @@ class Node:
         self._alive = True
         self._begun = asyncio.Event()
         self._stopped = asyncio.get_running_loop().create_future()
+        self._link_changed = asyncio.Event()
         self._outputs.open()
         self._failure = None
         try:
@@ -307,6 +309,7 @@ class Node:
 
     def _end_handles(self, why: str) -> None:
         """Whoever sends, or waits to, is told; the next start makes others."""
+        self._link_changed.set()
         for handle in self._handles:
             handle.end(NodeStopped(why))
         self._handles.clear()
@@ -437,12 +440,14 @@ class Node:
         return self._running().me.incarnation
 
     async def until_up(self, *names: str, timeout_s: float = 10.0) -> None:
-        """Wait until there is a session with each of these members; raises `NotAccepted` when it takes too long."""
+        """Wait until there is a session with each of these members; raises `NotAccepted` when it takes too long, and
+        `NodeStopped` when this node stops meanwhile."""
         missing: list[str] = []
         asked: dict[str, bool] = {}
         try:
             async with asyncio.timeout(timeout_s):
                 while missing := [name for name in names if not self._is_up(name)]:
+                    self._drive()
                     self._ask_for_links(missing, asked)
                     self._link_changed.clear()
                     await self._link_changed.wait()

@@ -20,6 +20,7 @@ from holdfast.errors import (
     HoldfastError,
     MisuseError,
     NodeStopped,
+    NotAccepted,
     SetupError,
     StoreError,
 )
@@ -430,6 +431,37 @@ def test_a_start_that_is_cancelled_while_it_opens_its_store_closes_it(
         assert store.closed
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_whoever_waits_for_a_peer_is_told_that_the_node_has_stopped(
+    tmp_path: Path, fails: bool
+) -> None:
+    async def run() -> None:
+        async with Node(config(tmp_path), {"book": Book()}) as node:
+            waits = asyncio.create_task(node.until_up("nobody", timeout_s=10 * PATIENCE_S))
+            await asyncio.sleep(0)
+            if fails:
+                node._fail(StoreError("no disk"))
+            else:
+                await node.stop()
+            async with asyncio.timeout(PATIENCE_S):
+                with pytest.raises(NodeStopped, match="has stopped"):
+                    await waits
+
+    asyncio.run(run())
+
+
+def test_a_node_can_be_started_again_on_another_event_loop() -> None:
+    node = Node(msgspec.structs.replace(config("", mode=""), group=()))
+
+    async def life() -> None:
+        async with node:
+            with pytest.raises(NotAccepted, match="no session with nobody"):
+                await node.until_up("nobody", timeout_s=0.01)
+
+    for _ in range(2):
+        asyncio.run(life())
 
 
 def broken(*_: object) -> None:
