@@ -130,6 +130,8 @@ class NodeCore:
         self._stored = stored or {}
         self._now = now
         self._listeners: list[str] = []
+        self._links: dict[str, LinkMachine] = {}
+        """As they were made last, by unit."""
         self._orphans: list[LinkMachine] = []
         multicasts = self.me.sealed and any(a.multicast for a in self.me.adapters)
         self._multicast_key = entropy(KEY) if multicasts else b""
@@ -281,7 +283,7 @@ class NodeCore:
         )
 
     def _link(self, unit: str, member: MemberInfo) -> LinkMachine:
-        return LinkMachine(
+        made = self._links[unit] = LinkMachine(
             self.me,
             member,
             self.sessions,
@@ -292,6 +294,7 @@ class NodeCore:
             self._now,
             self._multicast_key,
         )
+        return made
 
     def _spawn(self, now: Nanos, member: MemberInfo) -> bool:
         """Make sure that there is a link to a member; False when there cannot be one."""
@@ -308,6 +311,7 @@ class NodeCore:
         """The link to a peer rests: nobody needs it."""
         unit = link_unit(peer)
         self.turns.drop(unit)
+        self._links.pop(unit, None)
         self.sessions.close(unit)
 
     # -- the driver's side ---------------------------------------------------------------------------------------
@@ -341,6 +345,11 @@ class NodeCore:
                 for unit in self.turns.units():
                     if unit.startswith(("link/", MULTICAST)):
                         self.turns.post(unit, Reannounce(failure.unit))
+            gone = self._links.pop(failure.unit, None) if failure.stopped else None
+            if gone is not None:
+                self.sessions.close(failure.unit)
+                if gone not in self._orphans:
+                    self._orphans.append(gone)
         orphans, self._orphans = self._orphans, []
         for link in orphans:
             if link.up_since is not None:

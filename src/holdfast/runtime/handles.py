@@ -256,6 +256,9 @@ class Datagrams(_PeerHandle):
     def hand_over(self) -> None:
         """They count as gone then, and nobody says when they are: so they stay here, and count, while much waits."""
         if not self._driver.crowded:
+            if self._messages and self._driver.core.link(self.peer) is None:
+                self.refuse(len(self._messages), "there is no link to the peer")
+                self._messages, self._bytes = [], 0
             super().hand_over()
             self.queued(0, self._handed)
         elif self._messages:

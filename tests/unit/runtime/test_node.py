@@ -23,7 +23,7 @@ from holdfast.health.ports import KEEPER
 from holdfast.links.channel_in import MESSAGE_MAX
 from holdfast.links.datagrams import BOUNDS
 from holdfast.links.directory import DIRECTORY
-from holdfast.links.ports import SessionEnded
+from holdfast.links.ports import SessionEnded, link_unit
 from holdfast.machine import Outbox
 from holdfast.node.config import AdapterConfig, NodeConfig, SecurityConfig
 from holdfast.runtime.driver import CROWD_BYTES
@@ -426,6 +426,34 @@ def test_a_unit_that_raises_is_rebuilt_and_its_inputs_are_dumped(tmp_path: Path)
             ben.listen(PORT, lambda _, messages: got.extend(map(bytes, messages)))
             await ann.channel("ben", PORT).send(b"as before")
             await eventually(lambda: got == [b"as before"])
+
+    asyncio.run(run())
+
+
+def test_a_link_that_fails_again_and_is_stopped_ends_what_used_it() -> None:
+    """Whoever sends is told, and the peer is not said to be up."""
+
+    async def run() -> None:
+        async with pair() as (ann, ben):
+            core = ann._core
+            assert core is not None
+            for _ in range(2):
+                await ann.until_up("ben", timeout_s=PATIENCE_S)
+                channel = ann.channel("ben", PORT)
+                link = core.link(ben.id)
+                assert link is not None
+                link.up = broken  # type: ignore[method-assign]
+                with pytest.raises(ChannelEnded, match="its link failed"):
+                    async with asyncio.timeout(PATIENCE_S):
+                        await flood(channel)
+            assert ann.status()["node"]["stopped_units"] == [link_unit(ben.id)]
+            await eventually(lambda: ann.status()["members"][1]["state"] != "up")
+            with pytest.raises(NotAccepted, match="no session"):
+                ann.channel("ben", PORT)
+            datagrams = ann.datagrams("ben", PORT)
+            await datagrams.send(b"nobody takes it")
+            await eventually(lambda: datagrams.refused == 1)
+            assert "there is no link" in datagrams.refusal
 
     asyncio.run(run())
 
