@@ -25,7 +25,7 @@ from holdfast.errors import (
     SourceEnded,
 )
 from holdfast.group.config import source_unit
-from holdfast.group.ports import Output, Replica, SourceRoom
+from holdfast.group.ports import Output, Replica, SourceRoom, StopOutputs
 from holdfast.group.source import SourceMachine
 from holdfast.health.needs import Needs
 from holdfast.links.directory import DIRECTORY
@@ -356,6 +356,8 @@ class Node:
             failure.error,
         )
         self._source_failed(failure)
+        if failure.stopped:
+            self._outputs.take(StopOutputs(failure.unit))  # a replica cannot say it any more
         if self.config.data:
             directory = Path(self.config.data) / "failures"
             dump = asyncio.ensure_future(asyncio.to_thread(write_down, directory, failure))

@@ -127,7 +127,10 @@ def test_what_a_listener_has_had_does_not_come_again_although_the_node_stops_at_
     asyncio.run(run())
 
 
-def test_a_node_that_has_failed_sends_no_more_outputs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["node", "replica"])
+def test_a_node_or_a_replica_that_has_failed_sends_no_more_outputs(
+    tmp_path: Path, what: str
+) -> None:
     """Another one leads by now, and sends them."""
     sent: list[bytes] = []
 
@@ -144,13 +147,25 @@ def test_a_node_that_has_failed_sends_no_more_outputs(tmp_path: Path) -> None:
             await say(node, b"1", b"2")
             await eventually(lambda: len(node._outputs._waiting.get(PRINTER, ())) == 2)
             assert sent == [b"1"]
-            assert node._writer is not None
-            node._writer._on_failed(StoreFull("no room"))
-            with pytest.raises(StoreFull):
-                await node.wait_stopped()
+            if what == "node":
+                node._fail(StoreFull("no room"))
+            else:
+                fail_replica(node)
+                await eventually(lambda: node.status()["node"]["stopped_units"])
             go_on.set()
             for _ in range(5):
                 await asyncio.sleep(0)
             assert sent == [b"1"]
 
     asyncio.run(run())
+
+
+def fail_replica(node: Node) -> None:
+    assert node._core is not None
+    machine = node._core.turns.machine("replica/book")
+    assert machine is not None
+
+    def broken(*_: object) -> None:
+        raise ValueError("a bug")
+
+    machine.up = machine.wake = machine.down = broken  # type: ignore[method-assign]
