@@ -303,6 +303,7 @@ class Node:
         if self._driver is not None:
             self._driver.halt()
         self._outputs.close()
+        self.health.detach()
         self._end_handles(f"node {self.config.name} has stopped: {error}; nothing was sent")
         if self._stopped is not None and not self._stopped.done():
             self._stopped.set_result(error)

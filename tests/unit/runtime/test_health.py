@@ -12,7 +12,7 @@ from tests.unit.runtime.test_node import PATIENCE_S, eventually, pair
 from typer.testing import CliRunner
 
 from holdfast.cli import app
-from holdfast.errors import MisuseError, NodeStopped, PeerUnknown
+from holdfast.errors import MisuseError, NodeStopped, PeerUnknown, StoreError
 from holdfast.runtime.control import ask
 from holdfast.runtime.health import PathChanged, PathSnapshot
 from holdfast.runtime.node import Node
@@ -95,6 +95,21 @@ def test_a_subscriber_hears_of_a_peer_that_stops_and_is_told_when_the_node_does(
             await ann.stop()
             with pytest.raises(NodeStopped):
                 await anext(subscription)
+
+    asyncio.run(run())
+
+
+def test_a_subscriber_is_told_when_the_node_fails() -> None:
+    async def run() -> None:
+        async with pair() as (ann, _):
+            subscription = ann.health.subscribe(size_min=1 << 30)
+            async with asyncio.timeout(PATIENCE_S):
+                assert isinstance(await anext(subscription), PathSnapshot)
+                waits = asyncio.ensure_future(anext(subscription))
+                await asyncio.sleep(0)
+                ann._fail(StoreError("no disk"))
+                with pytest.raises(NodeStopped):
+                    await waits
 
     asyncio.run(run())
 
