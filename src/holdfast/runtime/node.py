@@ -31,6 +31,7 @@ from holdfast.health.needs import Needs
 from holdfast.links.directory import DIRECTORY
 from holdfast.links.inlet import CHANNELS_MAX
 from holdfast.links.ports import (
+    DATAGRAMS,
     PORT_MIN,
     NeedLink,
     PortReady,
@@ -491,8 +492,7 @@ class Node:
         self, peer: NodeId | str, port: int = PORT_MIN, needs: Needs | None = None
     ) -> Channel:
         """A reliable, ordered stream of messages to a port of `peer`, on a path that gives what it `needs`."""
-        if port < PORT_MIN:
-            raise MisuseError(f"ports below {PORT_MIN} are Holdfast's own")
+        _check_port(port)
         node = self.peer(peer) if isinstance(peer, str) else peer
         self._need(node)
         link = self._running().link(node)
@@ -516,6 +516,7 @@ class Node:
         self, peer: NodeId | str, port: int = PORT_MIN, needs: Needs | None = None
     ) -> Datagrams:
         """Messages to a port of `peer` that may be lost, on a path that gives what they need."""
+        _check_port(port)
         node = self.peer(peer) if isinstance(peer, str) else peer
         self._need(node)
         key = (node, port)
@@ -528,6 +529,7 @@ class Node:
 
     def listen(self, port: int, callback: Callback, channel: bool = True) -> None:
         """Call `callback(peer, messages)`, a plain `def`, with what arrives at `port`, on the event loop."""
+        _check_port(port)
         if is_async(callback):
             raise MisuseError(
                 f"who listens to port {port} has to be a plain `def`: nobody awaits it; nothing has changed. Let it "
@@ -649,6 +651,15 @@ class Node:
             why = f": {self._failure}" if self._failure is not None else ""
             raise NodeStopped(f"node {self.config.name} has stopped{why}; nothing was sent")
         return self._driver
+
+
+def _check_port(port: object) -> None:
+    """Others mean something else on the wire, or cannot be written there."""
+    if type(port) is not int or not PORT_MIN <= port < DATAGRAMS:
+        raise MisuseError(
+            f"port {port!r}: applications have the integers {PORT_MIN} to {DATAGRAMS - 1}, those below are Holdfast's "
+            "own; nothing was opened"
+        )
 
 
 def _answers(driver: Driver, unit: str) -> Callable[[Any], None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +239,18 @@ def test_what_cannot_be_is_refused_with_a_reason() -> None:
                 ann.group("nothing")
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("port", [-1, 15, 1 << 20, 1 << 70, 20.5, "20", None, True])
+def test_a_port_that_applications_do_not_have_is_refused(port: Any) -> None:
+    """On the wire it would be something else, or nothing: the peer, or the link itself, would break off."""
+    node = Node(config("ann", 1))
+    for use in (
+        partial(node.listen, port, print),
+        *(partial(kind, NodeId(b"n" * 16), port) for kind in (node.channel, node.datagrams)),
+    ):
+        with pytest.raises(MisuseError, match=r"integers 16 to 1048575.*nothing was opened"):
+            use()
 
 
 def test_what_has_the_wrong_type_is_refused_and_harms_nobody() -> None:
