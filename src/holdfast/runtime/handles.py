@@ -216,6 +216,10 @@ class _PeerHandle(_Handle):
     def needs(self, needs: Needs | None) -> None:
         if self._ended is not None:
             raise _again(self._ended)
+        if needs is not None and not isinstance(needs, Needs):
+            raise MisuseError(
+                f"what traffic needs is said with holdfast.Needs(...), not {needs!r}; nothing has changed"
+            )
         self._needs = needs
         item = SetNeeds("application", self._traffic, needs, self.peer)
         self._driver.intake.force(SYNC, HEALTH, item, ITEM_BYTES)
