@@ -115,6 +115,7 @@ def test_a_large_answer_arrives_whole(tmp_path: Path) -> None:
         (b"status\n", "not a JSON object"),
         (b"[1, 2]\n", "not a JSON object"),
         (b"\xff\xfe\n", "not a JSON object"),
+        (b'{"do": "\xff"}\n', "not a JSON object"),
         (b"\n", "not a JSON object"),
         (b"[" * 30_000 + b"\n", "not a JSON object"),
         (b"{}\n", "does not know how to do 'None'"),

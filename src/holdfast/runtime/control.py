@@ -152,7 +152,7 @@ class ControlServer:
     def _understand(self, line: bytes) -> tuple[Handler, dict[str, Any]]:
         try:
             request = msgspec.json.decode(line, type=dict[str, Any])
-        except (msgspec.DecodeError, RecursionError) as reason:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as reason:
             raise MisuseError(
                 f"the request is not a JSON object on one line ({reason}); nothing was done"
             ) from None

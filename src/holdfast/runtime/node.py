@@ -14,6 +14,8 @@ from pathlib import Path
 from time import monotonic_ns, time_ns
 from typing import Any, Final, TypeVar
 
+import msgspec
+
 from holdfast import __version__
 from holdfast.errors import (
     ChannelEnded,
@@ -620,15 +622,22 @@ class Node:
         faults = self._lab()
         fields = {key: value for key, value in request.items() if key != "do"}
         try:
-            rule = Rule(**fields)
-        except TypeError as error:
+            Rule(**fields)  # has no other fields
+            rule = msgspec.convert(fields, Rule)
+        except (TypeError, msgspec.ValidationError) as error:
             raise MisuseError(f"not a fault: {error}; nothing was changed") from None
         return {"id": faults.add(rule), "faults": faults.describe()}
 
     def _remove_faults(self, request: dict[str, Any]) -> dict[str, Any]:
         faults = self._lab()
         if "id" in request:
-            faults.remove(int(request["id"]))
+            try:
+                number = int(request["id"])
+            except (TypeError, ValueError, OverflowError):
+                raise MisuseError(
+                    f"a fault's id is a number, not {request['id']!r}; nothing was changed"
+                ) from None
+            faults.remove(number)
         else:
             faults.clear()
         return {"faults": faults.describe()}

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.conformance.worlds import free_port
 
@@ -26,7 +27,7 @@ from holdfast.links.datagrams import BOUNDS
 from holdfast.links.directory import DIRECTORY
 from holdfast.links.ports import SessionEnded, link_unit
 from holdfast.machine import Outbox
-from holdfast.node.config import AdapterConfig, NodeConfig, SecurityConfig
+from holdfast.node.config import AdapterConfig, LabConfig, NodeConfig, SecurityConfig
 from holdfast.runtime.driver import CROWD_BYTES
 from holdfast.runtime.handles import Channel, Datagrams
 from holdfast.runtime.node import PORTS_MAX, Node
@@ -501,3 +502,19 @@ async def flood(handle: Channel | Datagrams) -> None:
 
 def broken(_now: int, _inputs: list[Any], _out: Outbox) -> None:
     raise ValueError("a bug")
+
+
+@pytest.mark.parametrize(
+    ("do", "request_", "says"),
+    [
+        ("fault", {"kind": "over_size", "size": "1000"}, "not a fault: Expected `int`"),
+        ("fault", {"kind": "loss", "speed": 3}, "not a fault: .*speed"),
+        ("heal", {"id": "first"}, "a number, not 'first'"),
+        ("heal", {"id": None}, "a number, not None"),
+    ],
+)
+def test_faults_of_a_lab_have_their_types(do: str, request_: dict[str, Any], says: str) -> None:
+    """With a size that is a text nothing would be sent any more."""
+    lab = msgspec.structs.replace(config("ann", 1), lab=LabConfig(faults=True))
+    with pytest.raises(MisuseError, match=f"{says}.*nothing was changed"):
+        Node(lab)._handlers()[do](request_)
