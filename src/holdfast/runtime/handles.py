@@ -367,7 +367,8 @@ class Group(_Handle):
 
     def _unflushed(self, error: HoldfastError, last: int) -> HoldfastError:
         lost = last - self._settled
-        return type(error)(f"up to {lost} messages that were accepted before may be lost: {error}")
+        why = str(error).removesuffix("; nothing was sent")  # said of what is refused, not of these
+        return type(error)(f"up to {lost} messages that were accepted before may be lost: {why}")
 
     @property
     def ignoring(self) -> list[dict[str, Any]]:
