@@ -8,8 +8,10 @@ import os
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from time import monotonic_ns, time_ns
 from typing import Any, Final, TypeVar
@@ -259,10 +261,10 @@ class Node:
             with self._going_on("its sockets"):
                 await driver.stop()
         with self._going_on("its store"):
-            await asyncio.to_thread(self._close_files)
+            await _aside(self._close_files)
         if driver is not None:
             with self._going_on("its applications"):
-                await asyncio.to_thread(driver.close_workers)
+                await _aside(driver.close_workers)
         if self._dumps:
             await asyncio.wait(self._dumps)
         self._alive, self._stopping = False, None
@@ -364,7 +366,7 @@ class Node:
             self._outputs.take(StopOutputs(failure.unit))  # a replica cannot say it any more
         if self.config.data:
             directory = Path(self.config.data) / "failures"
-            dump = asyncio.ensure_future(asyncio.to_thread(write_down, directory, failure))
+            dump = asyncio.ensure_future(_aside(partial(write_down, directory, failure)))
             self._dumps.add(dump)
             dump.add_done_callback(self._dumps.discard)
 
@@ -675,9 +677,18 @@ def _answers(driver: Driver, unit: str) -> Callable[[Any], None]:
     return lambda item: driver.answer_from_thread(unit, item)
 
 
+async def _aside(call: Callable[[], T]) -> T:
+    """Run it in a thread of its own: those of the event loop may all be busy with what an application does there."""
+    executor = ThreadPoolExecutor(1, "holdfast-node")
+    try:
+        return await asyncio.get_running_loop().run_in_executor(executor, call)
+    finally:
+        executor.shutdown(wait=False)
+
+
 async def _to_its_end(call: Callable[[], T]) -> T:
     """Run it in a thread, and do not go away before it is done: what it opens must be closed by somebody."""
-    task = asyncio.ensure_future(asyncio.to_thread(call))
+    task = asyncio.ensure_future(_aside(call))
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -429,6 +430,29 @@ def test_a_start_that_is_cancelled_while_it_opens_its_store_closes_it(
         with pytest.raises(asyncio.CancelledError):
             await starts
         assert store.closed
+
+    asyncio.run(run())
+
+
+def test_a_node_starts_and_stops_although_an_application_uses_all_threads_of_the_event_loop(
+    tmp_path: Path,
+) -> None:
+    """Those may wait for something that comes only after the stop."""
+
+    async def life() -> None:
+        async with Node(config(tmp_path), {"book": Book()}):
+            pass
+
+    async def run() -> None:
+        after = threading.Event()
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        waits = loop.run_in_executor(None, after.wait)
+        lives = asyncio.create_task(life())
+        done, _ = await asyncio.wait({lives}, timeout=PATIENCE_S)
+        after.set()
+        await asyncio.gather(waits, lives)
+        assert done
 
     asyncio.run(run())
 
