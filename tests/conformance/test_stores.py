@@ -5,6 +5,7 @@ A `DurableSuite` also says in `child` how another process opens the same store: 
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import StoreDamaged, StoreError, StoreFull, StoreLocked
 from holdfast.machine import Erase, Put, Write
-from holdfast.stores import MemoryStore, SqliteStore, Store
+from holdfast.stores import MemoryStore, SqliteStore, Store, sqlite
 from holdfast.stores.memory import Tables
 from holdfast.stores.sqlite import APPLICATION_ID, FILE, PAGE_BYTES, SCHEMA
 
@@ -374,6 +375,19 @@ class TestSqlite(DurableSuite):
         with pytest.raises(StoreError, match="data directory"):
             SqliteStore(tmp_path / "file" / "data")
 
+    def test_a_directory_that_cannot_be_synced_is_named_and_the_file_given_free(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(_: Path) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        with monkeypatch.context() as broken:
+            broken.setattr(sqlite, "sync_directory", refuse)
+            with pytest.raises(StoreError, match=r"node\.sqlite: .*cannot be synced") as kept:
+                SqliteStore(tmp_path)
+        SqliteStore(tmp_path).close()
+        assert isinstance(kept.value.__cause__, OSError)
+
     def test_a_file_that_is_no_database_is_refused_and_left_alone(self, tmp_path: Path) -> None:
         (tmp_path / FILE).write_bytes(b"not a database" * 1000)
         with pytest.raises(StoreDamaged, match="no store"):
@@ -430,6 +444,8 @@ class TestSqlite(DurableSuite):
             "SET tbl = 'u'",
             "SET value = x'00'",
             "SET value = x''",
+            "SET value = 7",
+            "SET key = 'text'",
         ],
     )
     def test_a_row_in_the_place_of_another_or_cut_short_is_damaged(

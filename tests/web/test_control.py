@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +115,7 @@ def test_a_large_answer_arrives_whole(tmp_path: Path) -> None:
         (b"status\n", "not a JSON object"),
         (b"[1, 2]\n", "not a JSON object"),
         (b"\xff\xfe\n", "not a JSON object"),
+        (b'{"do": "\xff"}\n', "not a JSON object"),
         (b"\n", "not a JSON object"),
         (b"[" * 30_000 + b"\n", "not a JSON object"),
         (b"{}\n", "does not know how to do 'None'"),
@@ -222,6 +223,51 @@ def test_closing_removes_the_file_and_ends_what_runs(tmp_path: Path) -> None:
         assert not (tmp_path / "c").exists()
         with pytest.raises(HoldfastError, match="stopped before it had answered"):
             await asking
+
+    run(scenario())
+
+
+def test_closing_does_not_wait_for_a_handler_that_is_not_to_be_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A node that stops has a store to give free."""
+    monkeypatch.setattr(control, "RETURN_S", 0.01)
+
+    async def scenario() -> None:
+        begun, end = asyncio.Event(), asyncio.Event()
+
+        async def stubborn(_: dict[str, Any]) -> dict[str, Any]:
+            while not end.is_set():
+                begun.set()
+                with suppress(asyncio.CancelledError):
+                    await end.wait()
+            return {}
+
+        server = ControlServer(tmp_path / "c", {"do it": stubborn})
+        await server.start()
+        asks = asyncio.create_task(say(tmp_path / "c", b'{"do": "do it"}\n'))
+        await begun.wait()
+        await server.close()
+        assert "has not ended within 0.01 s" in caplog.text
+        end.set()
+        await asks
+
+    run(scenario())
+
+
+def test_a_client_that_comes_while_the_node_goes_is_not_kept(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        server = ControlServer(tmp_path / "c", {"status": lambda _: {}})
+        await server.start()
+        with socket.socket(socket.AF_UNIX) as client:
+            client.setblocking(False)
+            client.connect(str(tmp_path / "c"))
+            while not any("_welcome" in repr(task) for task in asyncio.all_tasks()):  # noqa: ASYNC110 its first moment
+                await asyncio.sleep(0)
+            assert not server._clients
+            await server.close()
+            async with asyncio.timeout(ANSWER_S):
+                assert await asyncio.get_running_loop().sock_recv(client, 1) == b""
 
     run(scenario())
 

@@ -133,10 +133,12 @@ class SinkMachine(Machine):
         if ahead is None or item.history != ahead.history:
             return  # of an earlier founding: nobody asks about those any more
         reached = Watermark(ahead.history, item.position, item.k, ahead.over)
+        waiting = self._waiting.get(item.group, {})
         if (item.position, item.k) >= (ahead.position, ahead.k):
             reached = self._ahead.pop(item.group)
+            self._waiting.pop(item.group, None)
         self._keep(item.group, reached, out)
-        for peer in self._waiting.pop(item.group, {}):
+        for peer in waiting:
             self._answer(peer, item.group, reached, now, out)
 
     def _refused(self, item: OutputsRefused) -> None:

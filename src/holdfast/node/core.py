@@ -130,11 +130,18 @@ class NodeCore:
         self._stored = stored or {}
         self._now = now
         self._listeners: list[str] = []
+        self._links: dict[str, LinkMachine] = {}
+        """As they were made last, by unit."""
         self._orphans: list[LinkMachine] = []
         multicasts = self.me.sealed and any(a.multicast for a in self.me.adapters)
         self._multicast_key = entropy(KEY) if multicasts else b""
         """With which this node seals what it multicasts; every peer gets it over TLS."""
         self._streams_begun: dict[str, int] = {}
+        # As they were made last: one that has stopped still says what it knew.
+        self.directory: DirectoryMachine
+        self.health: HealthMachine
+        self.keeper: KeeperMachine
+        self.stress: StressMachine
         self.sessions = Sessions(self._rng("sessions"))
         # These outlive the units that use them: one that is rebuilt goes on where it was.
         self.table = PathTable(node, incarnation)
@@ -201,16 +208,19 @@ class NodeCore:
             return DoorMachine(me, join, self.sessions, self._spawn, rng, self._now)
         if kind == HEALTH:
             mtus = {adapter.name: adapter.mtu for adapter in self.config.adapter}
-            return HealthMachine(
+            self.health = HealthMachine(
                 me, self._health, mtus, self.placement, self.table, self.neighbourhood
             )
+            return self.health
         if kind == STRESS:
             mtus = {adapter.name: adapter.mtu for adapter in self.config.adapter}
-            return StressMachine(me.node, self._health, mtus)
+            self.stress = StressMachine(me.node, self._health, mtus)
+            return self.stress
         if kind == DIRECTORY:
-            return self._directory()
+            self.directory = self._directory()
+            return self.directory
         if kind == KEEPER:
-            return KeeperMachine(
+            self.keeper = KeeperMachine(
                 self.table,
                 self.neighbourhood,
                 self,
@@ -218,6 +228,7 @@ class NodeCore:
                 self._health.rows_ns,
                 self._wall_offset_ns,
             )
+            return self.keeper
         if kind == "messages":
             return MessageLog(self.groups[name], me.node, dict(self._stored))
         if kind == SINK:
@@ -272,7 +283,7 @@ class NodeCore:
         )
 
     def _link(self, unit: str, member: MemberInfo) -> LinkMachine:
-        return LinkMachine(
+        made = self._links[unit] = LinkMachine(
             self.me,
             member,
             self.sessions,
@@ -283,6 +294,7 @@ class NodeCore:
             self._now,
             self._multicast_key,
         )
+        return made
 
     def _spawn(self, now: Nanos, member: MemberInfo) -> bool:
         """Make sure that there is a link to a member; False when there cannot be one."""
@@ -299,6 +311,7 @@ class NodeCore:
         """The link to a peer rests: nobody needs it."""
         unit = link_unit(peer)
         self.turns.drop(unit)
+        self._links.pop(unit, None)
         self.sessions.close(unit)
 
     # -- the driver's side ---------------------------------------------------------------------------------------
@@ -332,6 +345,11 @@ class NodeCore:
                 for unit in self.turns.units():
                     if unit.startswith(("link/", MULTICAST)):
                         self.turns.post(unit, Reannounce(failure.unit))
+            gone = self._links.pop(failure.unit, None) if failure.stopped else None
+            if gone is not None:
+                self.sessions.close(failure.unit)
+                if gone not in self._orphans:
+                    self._orphans.append(gone)
         orphans, self._orphans = self._orphans, []
         for link in orphans:
             if link.up_since is not None:
@@ -357,24 +375,6 @@ class NodeCore:
         return self.turns.next_deadline()
 
     # -- for people ----------------------------------------------------------------------------------------------
-
-    @property
-    def directory(self) -> DirectoryMachine:
-        machine = self.turns.machine(DIRECTORY)
-        assert isinstance(machine, DirectoryMachine)
-        return machine
-
-    @property
-    def health(self) -> HealthMachine:
-        machine = self.turns.machine(HEALTH)
-        assert isinstance(machine, HealthMachine)
-        return machine
-
-    @property
-    def keeper(self) -> KeeperMachine:
-        machine = self.turns.machine(KEEPER)
-        assert isinstance(machine, KeeperMachine)
-        return machine
 
     def members(self) -> list[MemberInfo]:
         """Everybody, this node included."""
@@ -408,12 +408,6 @@ class NodeCore:
         if isinstance(machine, DirectoryMachine):
             return machine.subnet_of(node, adapter)
         return adapter
-
-    @property
-    def stress(self) -> StressMachine:
-        machine = self.turns.machine(STRESS)
-        assert isinstance(machine, StressMachine)
-        return machine
 
     def link(self, peer: bytes) -> LinkMachine | None:
         machine = self.turns.machine(link_unit(peer))

@@ -31,6 +31,9 @@ CLIENTS_MAX: Final = 32
 IDLE_S_MAX: Final = 60.0
 """A client that says nothing, or does not take its answer, for this long makes room for another."""
 
+RETURN_S: Final = 5.0
+"""How long the end waits for requests that are cancelled."""
+
 SOCKET_PATH_BYTES_MAX: Final = 107
 """What fits into `sockaddr_un` on Linux, without the zero at the end."""
 
@@ -53,6 +56,7 @@ class ControlServer:
         self._clients: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._inode = 0
+        self._closed = False
 
     def add(self, handlers: Mapping[str, Handler]) -> None:
         """Answer more kinds of requests, or some of them in another way."""
@@ -63,12 +67,14 @@ class ControlServer:
         assert self._server is None, "started twice"
         listener = _listen(self.path)
         self._inode = self.path.stat().st_ino
+        self._closed = False
         self._server = await asyncio.start_unix_server(
             self._welcome, sock=listener, limit=REQUEST_BYTES_MAX
         )
 
     async def close(self) -> None:
-        """Stop: requests that are running are cancelled, the socket file is removed."""
+        """Stop: requests that are running are cancelled, the socket file is removed. A handler that does not care is
+        left to itself: others wait for the node to end."""
         if self._server is None:
             return
         # The file goes first: who comes now is told that no node is there, and does not wait.
@@ -76,12 +82,13 @@ class ControlServer:
             if self.path.stat().st_ino == self._inode:
                 self.path.unlink()
         self._server.close()
+        self._closed = True
         clients = list(self._clients)
         for client in clients:
             client.cancel()
-        await asyncio.gather(*clients, return_exceptions=True)
-        await self._server.wait_closed()
         self._server = None
+        if clients and (await asyncio.wait(clients, timeout=RETURN_S))[1]:
+            _logger.error("a control request has not ended within %g s; it is left alone", RETURN_S)
 
     async def __aenter__(self) -> ControlServer:
         await self.start()
@@ -91,6 +98,9 @@ class ControlServer:
         await self.close()
 
     async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._closed:
+            writer.transport.abort()  # it came while the node went
+            return
         task = asyncio.current_task()
         assert task is not None
         full = len(self._clients) >= CLIENTS_MAX
@@ -142,7 +152,7 @@ class ControlServer:
     def _understand(self, line: bytes) -> tuple[Handler, dict[str, Any]]:
         try:
             request = msgspec.json.decode(line, type=dict[str, Any])
-        except (msgspec.DecodeError, RecursionError) as reason:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as reason:
             raise MisuseError(
                 f"the request is not a JSON object on one line ({reason}); nothing was done"
             ) from None

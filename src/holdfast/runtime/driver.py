@@ -68,6 +68,8 @@ AT_ONCE_NS: Final = 400 * MICROSECOND
 """Deadlines that are no further away are waited for by looking at the clock, and at the sockets, again and again."""
 ITEM_BYTES: Final = 64
 """What an input counts for that carries no payload."""
+CROWD_BYTES: Final = 4 << 20
+"""While so much waits for its turn, what may wait elsewhere does."""
 
 Record = Callable[[list[Any]], None]
 Deliver = Callable[[PortReady], None]
@@ -161,8 +163,11 @@ class Driver:
         self._writer = writer
 
     def leave(self) -> None:
-        """One last turn, to say goodbye; there is nobody to say it to before the first."""
+        """One last turn, to say goodbye; there is nobody to say it to before the first. What was answered until now is
+        taken in before it: outputs that somebody here has had would come again."""
         if self.started and not self._stopped:
+            if self.intake.waiting:
+                self._turn()
             self._do(self.core.stop(monotonic_ns()))
 
     def halt(self) -> None:
@@ -208,6 +213,12 @@ class Driver:
         """Queue what a unit waits for, however full it is."""
         self.intake.force(SYNC, unit, item, ITEM_BYTES)
         self.wake()
+
+    @property
+    def crowded(self) -> bool:
+        """More waits than some turns can take, or flows are not read because of that."""
+        intake = self.intake
+        return bool(self._paused) or intake.room(DATA) < intake.bound[DATA] - CROWD_BYTES
 
     def wake(self) -> None:
         """Run a turn soon."""

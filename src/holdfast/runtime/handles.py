@@ -34,6 +34,11 @@ def _as_bytes(message: object) -> bytes:
     raise MisuseError(f"a message is bytes, not {type(message).__name__}; nothing was sent")
 
 
+def _again(error: HoldfastError) -> HoldfastError:
+    """The same for one more: an error that is raised twice keeps alive what each of those who got it had in hand."""
+    return type(error)(*error.args)
+
+
 class _Handle:
     """Messages that wait for the next turn, and senders that wait for room."""
 
@@ -48,6 +53,8 @@ class _Handle:
         """What the messages count for: four bytes more than they have, so that an empty one counts as well."""
         self._handed = 0
         """Bytes of everything that was ever handed over."""
+        self._taken = 0
+        """How many of them the unit has taken."""
         self._queued = 0
         """Bytes that were handed over and still wait: on their way to the unit, or there."""
         self._room = -1
@@ -74,7 +81,7 @@ class _Handle:
     def _admit(self, size: int) -> bool:
         """The first message of a turn, or one that does not fit: alone in an empty queue, any size fits."""
         if self._ended is not None:
-            raise self._ended
+            raise _again(self._ended)
         if size > self._largest:
             raise MisuseError(
                 f"a message has at most {self._largest} bytes here, this one {size}; nothing was sent"
@@ -104,7 +111,7 @@ class _Handle:
         """Wait until the queue has room, for a message of `size` bytes and for some more, and until it is this
         caller's turn: `try_send` then takes what fits, if it is called before anything else is awaited."""
         if self._ended is not None:
-            raise self._ended
+            raise _again(self._ended)
         if self._waiters or self._full or not self._is_roomy(size):
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             place = (waiter, size)
@@ -139,6 +146,7 @@ class _Handle:
 
     def queued(self, held: int, taken: int) -> None:
         """The unit says how many bytes it holds, out of all that it has taken so far."""
+        self._taken = taken
         self._queued = held + self._handed - taken
         self._room = -1
         self._full = False
@@ -151,12 +159,17 @@ class _Handle:
         waiters, self._waiters = self._waiters, deque()
         for waiter, _ in waiters:
             if not waiter.done():
-                waiter.set_exception(error)
+                waiter.set_exception(_again(error))
 
     @property
     def pending(self) -> int:
         """Bytes that were accepted and have not left the queue."""
         return self._bytes + self._queued
+
+    @property
+    def unseen(self) -> int:
+        """Bytes that were accepted and have not come to the unit."""
+        return self._bytes + self._handed - self._taken
 
     def hand_over(self) -> None:
         """Before a turn: what was sent since the last one becomes one input."""
@@ -202,7 +215,11 @@ class _PeerHandle(_Handle):
     @needs.setter
     def needs(self, needs: Needs | None) -> None:
         if self._ended is not None:
-            raise self._ended
+            raise _again(self._ended)
+        if needs is not None and not isinstance(needs, Needs):
+            raise MisuseError(
+                f"what traffic needs is said with holdfast.Needs(...), not {needs!r}; nothing has changed"
+            )
         self._needs = needs
         item = SetNeeds("application", self._traffic, needs, self.peer)
         self._driver.intake.force(SYNC, HEALTH, item, ITEM_BYTES)
@@ -241,8 +258,15 @@ class Datagrams(_PeerHandle):
         self.refusal = reason
 
     def hand_over(self) -> None:
-        super().hand_over()
-        self.queued(0, self._handed)
+        """They count as gone then, and nobody says when they are: so they stay here, and count, while much waits."""
+        if not self._driver.crowded:
+            if self._messages and self._driver.core.link(self.peer) is None:
+                self.refuse(len(self._messages), "there is no link to the peer")
+                self._messages, self._bytes = [], 0
+            super().hand_over()
+            self.queued(0, self._handed)
+        elif self._messages:
+            self._driver.wake()
 
     def _request(self, messages: list[bytes]) -> object:
         return SendRaw(self.port, messages)
@@ -343,7 +367,8 @@ class Group(_Handle):
 
     def _unflushed(self, error: HoldfastError, last: int) -> HoldfastError:
         lost = last - self._settled
-        return type(error)(f"up to {lost} messages that were accepted before may be lost: {error}")
+        why = str(error).removesuffix("; nothing was sent")  # said of what is refused, not of these
+        return type(error)(f"up to {lost} messages that were accepted before may be lost: {why}")
 
     @property
     def ignoring(self) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from holdfast.errors import HoldfastError, MisuseError, NodeStopped
+from holdfast.group.ports import is_text
 from holdfast.health import queries
 from holdfast.health.classify import CLASSES
 from holdfast.health.config import SIGNATURES, SignatureName, Tune
@@ -256,8 +257,8 @@ class Health:
     def reset(self, sender: str, listener: str, by: str, note: str = "") -> list[str]:
         """Clear the history of the paths from `sender` to `listener`: they were repaired. `by` says by whom; that
         stays. Returns the paths. Only the paths of this node have a history here."""
-        if not by.strip():
-            raise MisuseError("say who resets the history; nothing was reset")
+        if not (is_text(by) and is_text(note) and by.strip()):
+            raise MisuseError("say who resets the history, in a text; nothing was reset")
         one, two = self._end(sender), self._end(listener)
         keeper, me = self._keeper(), self._running().me.node
         known = dict.fromkeys([*keeper.paths(), *keeper.history.paths()])
@@ -288,7 +289,8 @@ class Health:
         _one_of(signature, SIGNATURES, "signature")
         if subnet:
             self._check_subnet(subnet)
-        if min(period_ms, grace, retry_ms) < 0 or not (period_ms or grace or retry_ms):
+        _check_counts(period_ms=period_ms, grace=grace, retry_ms=retry_ms)
+        if not (period_ms or grace or retry_ms):
             raise MisuseError(
                 "give a period, a grace or a retry period above 0; nothing was changed"
             )
@@ -310,6 +312,9 @@ class Health:
     ) -> Subscription:
         """Hear of every change from now on; without arguments of everything. Raises `MisuseError` for a filter that
         nothing could pass. `history` is how many past changes of this node's own paths come with the snapshot."""
+        _check_counts(
+            size_min=size_min, size_below=size_below, loss_ppm_min=loss_ppm_min, history=history
+        )
         wanted = Filter(
             members=tuple(self._running().member_id(name) for name in members),
             subnets=tuple(self._check_subnet(subnet) for subnet in subnets),
@@ -411,6 +416,13 @@ def _is_at(path: PathKey, at: int, end: tuple[NodeId, str]) -> bool:
 
 def _is_end(path: PathKey, end: tuple[NodeId, str]) -> bool:
     return _is_at(path, 0, end) or _is_at(path, 2, end)
+
+
+def _check_counts(**counts: object) -> None:
+    """Of what a unit is given: whoever asks may be a program on the other side of a socket, and say anything."""
+    for name, value in counts.items():
+        if type(value) is not int or value < 0:
+            raise MisuseError(f"{name} is an integer from 0 on, not {value!r}; nothing was changed")
 
 
 def _one_of(value: str, known: tuple[str, ...], what: str) -> str:

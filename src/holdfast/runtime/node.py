@@ -8,11 +8,15 @@ import os
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from time import monotonic_ns, time_ns
 from typing import Any, Final, TypeVar
+
+import msgspec
 
 from holdfast import __version__
 from holdfast.errors import (
@@ -25,12 +29,13 @@ from holdfast.errors import (
     SourceEnded,
 )
 from holdfast.group.config import source_unit
-from holdfast.group.ports import Output, Replica, SourceRoom
+from holdfast.group.ports import Output, Replica, SourceRoom, StopOutputs
 from holdfast.group.source import SourceMachine
 from holdfast.health.needs import Needs
 from holdfast.links.directory import DIRECTORY
 from holdfast.links.inlet import CHANNELS_MAX
 from holdfast.links.ports import (
+    DATAGRAMS,
     PORT_MIN,
     NeedLink,
     PortReady,
@@ -49,7 +54,7 @@ from holdfast.runtime.handles import Channel, Datagrams, Group
 from holdfast.runtime.health import Health
 from holdfast.runtime.health_control import HealthControl
 from holdfast.runtime.operating import ask_group
-from holdfast.runtime.outputs import Answer, OutputDesk
+from holdfast.runtime.outputs import Answer, OutputDesk, is_async, refuse_awaitable
 from holdfast.runtime.parts import (
     check_applications,
     load_application,
@@ -78,7 +83,7 @@ PORTS_MAX: Final = CHANNELS_MAX - len(CLASSES)
 
 log = logging.getLogger("holdfast")
 
-Callback = Callable[[NodeId, list[memoryview]], None]
+Callback = Callable[[NodeId, list[memoryview]], object]
 T = TypeVar("T")
 
 
@@ -100,7 +105,7 @@ class Node:
         self._segments: SegmentWriter | None = None
         self._control: ControlServer | None = None
         self._faults = Faults() if self.config.lab.faults else None
-        self._handles: list[Channel | Datagrams | Group] = []
+        self._handles: deque[Channel | Datagrams | Group] = deque()
         self._channels: dict[tuple[NodeId, int], Channel] = {}
         self._datagrams: dict[tuple[NodeId, int], Datagrams] = {}
         self._groups: dict[str, Group] = {}
@@ -120,6 +125,7 @@ class Node:
         self._applied = False
         """Whether the applications that it was given may have been called."""
         self._link_changed = asyncio.Event()
+        """A link came or went, or the node has ended."""
         self._started_ns = 0
         self._wall_offset_ns = 0
         self.health = Health()
@@ -143,6 +149,7 @@ class Node:
         self._alive = True
         self._begun = asyncio.Event()
         self._stopped = asyncio.get_running_loop().create_future()
+        self._link_changed = asyncio.Event()
         self._outputs.open()
         self._failure = None
         try:
@@ -254,10 +261,10 @@ class Node:
             with self._going_on("its sockets"):
                 await driver.stop()
         with self._going_on("its store"):
-            await asyncio.to_thread(self._close_files)
+            await _aside(self._close_files)
         if driver is not None:
             with self._going_on("its applications"):
-                await asyncio.to_thread(driver.close_workers)
+                await _aside(driver.close_workers)
         if self._dumps:
             await asyncio.wait(self._dumps)
         self._alive, self._stopping = False, None
@@ -300,12 +307,15 @@ class Node:
         self._failure = error
         if self._driver is not None:
             self._driver.halt()
+        self._outputs.close()
+        self.health.detach()
         self._end_handles(f"node {self.config.name} has stopped: {error}; nothing was sent")
         if self._stopped is not None and not self._stopped.done():
             self._stopped.set_result(error)
 
     def _end_handles(self, why: str) -> None:
         """Whoever sends, or waits to, is told; the next start makes others."""
+        self._link_changed.set()
         for handle in self._handles:
             handle.end(NodeStopped(why))
         self._handles.clear()
@@ -352,9 +362,11 @@ class Node:
             failure.error,
         )
         self._source_failed(failure)
+        if failure.stopped:
+            self._outputs.take(StopOutputs(failure.unit))  # a replica cannot say it any more
         if self.config.data:
             directory = Path(self.config.data) / "failures"
-            dump = asyncio.ensure_future(asyncio.to_thread(write_down, directory, failure))
+            dump = asyncio.ensure_future(_aside(partial(write_down, directory, failure)))
             self._dumps.add(dump)
             dump.add_done_callback(self._dumps.discard)
 
@@ -363,7 +375,7 @@ class Node:
         if callback is None:
             return
         try:
-            callback(ready.peer, ready.messages)
+            refuse_awaitable(callback(ready.peer, ready.messages))
         except (Exception, asyncio.CancelledError):
             log.exception(
                 "the callback of port %d failed with %d messages", ready.port, len(ready.messages)
@@ -394,7 +406,7 @@ class Node:
                 channel.end(
                     ChannelEnded(
                         f"the channel to {name}, port {channel.port}, ended: {ended.reason}; up to "
-                        f"{ended.unacked} bytes may not have arrived; ask the node for a new channel "
+                        f"{ended.unacked + channel.unseen} bytes may not have arrived; ask the node for a new channel "
                         "when the peer is back"
                     )
                 )
@@ -423,6 +435,7 @@ class Node:
     def _hand_over(self) -> None:
         for handle in self._handles:
             handle.hand_over()
+        self._handles.rotate()  # where there is not room for all, each is the first in turn
 
     # -- what applications use -----------------------------------------------------------------------------------
 
@@ -435,12 +448,14 @@ class Node:
         return self._running().me.incarnation
 
     async def until_up(self, *names: str, timeout_s: float = 10.0) -> None:
-        """Wait until there is a session with each of these members; raises `NotAccepted` when it takes too long."""
+        """Wait until there is a session with each of these members; raises `NotAccepted` when it takes too long, and
+        `NodeStopped` when this node stops meanwhile."""
         missing: list[str] = []
         asked: dict[str, bool] = {}
         try:
             async with asyncio.timeout(timeout_s):
                 while missing := [name for name in names if not self._is_up(name)]:
+                    self._drive()
                     self._ask_for_links(missing, asked)
                     self._link_changed.clear()
                     await self._link_changed.wait()
@@ -481,8 +496,7 @@ class Node:
         self, peer: NodeId | str, port: int = PORT_MIN, needs: Needs | None = None
     ) -> Channel:
         """A reliable, ordered stream of messages to a port of `peer`, on a path that gives what it `needs`."""
-        if port < PORT_MIN:
-            raise MisuseError(f"ports below {PORT_MIN} are Holdfast's own")
+        _check_port(port)
         node = self.peer(peer) if isinstance(peer, str) else peer
         self._need(node)
         link = self._running().link(node)
@@ -506,6 +520,7 @@ class Node:
         self, peer: NodeId | str, port: int = PORT_MIN, needs: Needs | None = None
     ) -> Datagrams:
         """Messages to a port of `peer` that may be lost, on a path that gives what they need."""
+        _check_port(port)
         node = self.peer(peer) if isinstance(peer, str) else peer
         self._need(node)
         key = (node, port)
@@ -517,7 +532,13 @@ class Node:
         return self._datagrams[key]
 
     def listen(self, port: int, callback: Callback, channel: bool = True) -> None:
-        """Call `callback(peer, messages)` with what arrives at `port`, on the event loop."""
+        """Call `callback(peer, messages)`, a plain `def`, with what arrives at `port`, on the event loop."""
+        _check_port(port)
+        if is_async(callback):
+            raise MisuseError(
+                f"who listens to port {port} has to be a plain `def`: nobody awaits it; nothing has changed. Let it "
+                "put messages into an `asyncio.Queue`, or begin a task."
+            )
         self._callbacks[(port, channel)] = callback
 
     def on_outputs(self, group: str, callback: Callable[[Output], None]) -> None:
@@ -603,15 +624,22 @@ class Node:
         faults = self._lab()
         fields = {key: value for key, value in request.items() if key != "do"}
         try:
-            rule = Rule(**fields)
-        except TypeError as error:
+            Rule(**fields)  # has no other fields
+            rule = msgspec.convert(fields, Rule)
+        except (TypeError, msgspec.ValidationError) as error:
             raise MisuseError(f"not a fault: {error}; nothing was changed") from None
         return {"id": faults.add(rule), "faults": faults.describe()}
 
     def _remove_faults(self, request: dict[str, Any]) -> dict[str, Any]:
         faults = self._lab()
         if "id" in request:
-            faults.remove(int(request["id"]))
+            try:
+                number = int(request["id"])
+            except (TypeError, ValueError, OverflowError):
+                raise MisuseError(
+                    f"a fault's id is a number, not {request['id']!r}; nothing was changed"
+                ) from None
+            faults.remove(number)
         else:
             faults.clear()
         return {"faults": faults.describe()}
@@ -636,15 +664,35 @@ class Node:
         return self._driver
 
 
+def _check_port(port: object) -> None:
+    """Others mean something else on the wire, or cannot be written there."""
+    if type(port) is not int or not PORT_MIN <= port < DATAGRAMS:
+        raise MisuseError(
+            f"port {port!r}: applications have the integers {PORT_MIN} to {DATAGRAMS - 1}, those below are Holdfast's "
+            "own; nothing was opened"
+        )
+
+
 def _answers(driver: Driver, unit: str) -> Callable[[Any], None]:
     return lambda item: driver.answer_from_thread(unit, item)
 
 
+async def _aside(call: Callable[[], T]) -> T:
+    """Run it in a thread of its own: those of the event loop may all be busy with what an application does there."""
+    executor = ThreadPoolExecutor(1, "holdfast-node")
+    try:
+        return await asyncio.get_running_loop().run_in_executor(executor, call)
+    finally:
+        executor.shutdown(wait=False)
+
+
 async def _to_its_end(call: Callable[[], T]) -> T:
     """Run it in a thread, and do not go away before it is done: what it opens must be closed by somebody."""
-    task = asyncio.ensure_future(asyncio.to_thread(call))
+    task = asyncio.ensure_future(_aside(call))
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.wait([task])
+        while not task.done():
+            with suppress(asyncio.CancelledError):  # who says it twice waits as well
+                await asyncio.wait([task])
         raise

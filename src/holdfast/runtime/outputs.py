@@ -68,7 +68,7 @@ class OutputDesk:
         self._closing = False
 
     def listen(self, group: str, callback: Listener) -> None:
-        if _is_async(callback):
+        if is_async(callback):
             raise MisuseError(
                 f"who listens to outputs of {group} has to be a plain `def`: nobody awaits it; nothing has changed. "
                 "Let it put them into an `asyncio.Queue`, or begin a task."
@@ -78,7 +78,7 @@ class OutputDesk:
         self._hand_over(group)
 
     def send_with(self, group: str, send: Send) -> None:
-        if not _is_async(unwrap(send)):
+        if not is_async(unwrap(send)):
             raise MisuseError(
                 f"who sends outputs of {group} has to be an `async def`: it is awaited, and an output counts as sent "
                 "when it has returned; nothing has changed"
@@ -88,6 +88,8 @@ class OutputDesk:
             self._begin(key)
 
     def take(self, effect: OutputsReady | SendOutputs | StopOutputs) -> None:
+        if self._closing:
+            return  # nobody could be told what becomes of it
         if isinstance(effect, OutputsReady):
             self._arrive(effect)
             return
@@ -146,23 +148,29 @@ class OutputDesk:
         self._retries[group] = None  # not again from within the listener
         loop = asyncio.get_running_loop()
         until_ns = monotonic_ns() + CALL_NS
+        taken: Output | None = None
         while arrived:
             try:
-                _refuse_awaitable(self._listeners[group](arrived[0]))
+                refuse_awaitable(self._listeners[group](arrived[0]))
             except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 the application's own
                 log.warning(
                     "the listener to outputs of %s failed; again in %g s: %r", group, delay_s, error
                 )
                 again_s = min(2 * delay_s, RETRY_S_MAX)
                 self._retries[group] = loop.call_later(delay_s, self._call, group, again_s)
-                return
-            arrived.popleft()
+                break
+            taken = arrived.popleft()
             delay_s = RETRY_S
             if arrived and monotonic_ns() >= until_ns:
                 self._retries[group] = loop.call_soon(self._call, group)
-                return
-        del self._arrived[group], self._retries[group]
-        self._answer(SINK, OutputsTaken(group, *self._last[group]))
+                break
+        else:
+            del self._arrived[group], self._retries[group]
+            self._answer(SINK, OutputsTaken(group, *self._last[group]))
+            return
+        if taken is not None:
+            # Said at once: those must not come again, whatever becomes of the others.
+            self._answer(SINK, OutputsTaken(group, taken.history, *_id(taken)))
 
     # -- for the outside -----------------------------------------------------------------------------------------
 
@@ -212,10 +220,8 @@ class OutputDesk:
         for timer in self._retries.values():
             if timer is not None:
                 timer.cancel()
-
-    def open(self) -> None:
-        """As in the beginning, but for who listens and who sends."""
-        self._closing = False
+        for waiting in self._waiting.values():
+            waiting.clear()  # who does not care to be cancelled finds nothing more
         self._unheard_bytes, self._is_full = 0, False
         for table in (
             self._arrived,
@@ -227,12 +233,17 @@ class OutputDesk:
         ):
             table.clear()
 
+    def open(self) -> None:
+        """As in the beginning, but for who listens and who sends."""
+        self._closing = False
 
-def _is_async(call: Callable[..., object]) -> bool:
+
+def is_async(call: Callable[..., object]) -> bool:
+    """Whether it does nothing when it is called, before somebody awaits what it gives."""
     return iscoroutinefunction(call) or iscoroutinefunction(getattr(call, "__call__", None))  # noqa: B004 not whether
 
 
-def _refuse_awaitable(result: object) -> None:
+def refuse_awaitable(result: object) -> None:
     """What a listener gives back is nobody's business, unless it is work that nobody has begun."""
     if isawaitable(result) and not asyncio.isfuture(result):
         if iscoroutine(result):

@@ -43,6 +43,7 @@ QUICK_MESSAGES: Final = 4096
 """So many at once can take longer than that, even if each takes microseconds: there is no pause within a batch."""
 REPORT_NS: Final = 5 * MILLISECOND
 """What was applied is reported at least this often while the application works."""
+FAILED: Final = "the application has failed, and awaits a state itself"
 TEXT_MAX: Final = 500
 """So many letters of what an application raised are told to others."""
 
@@ -146,7 +147,10 @@ class AppWorker:
 
     def _do(self, job: Job) -> None:
         if self._failed and not isinstance(job, RestoreState):
-            return  # Only a state from elsewhere can help it.
+            # Only a state from elsewhere can help it. Its own is worth nothing; whoever waits for that must hear it.
+            if isinstance(job, TakeSnapshot):
+                self._answer(SnapshotTaken(job.request, job.index, b"", FAILED))
+            return
         if isinstance(job, AskLoss):
             self._ask(job)
             return

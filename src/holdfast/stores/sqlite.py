@@ -73,6 +73,12 @@ class SqliteStore:
         except sqlite3.Error as error:
             self._db.close()
             raise explain(error, self.path) from error
+        except OSError as error:
+            self._db.close()
+            raise StoreError(
+                f"store {self.path}: its directory cannot be synced ({error.strerror}); nothing was started; check the "
+                "disk and the rights on the directory"
+            ) from error
         except StoreError:
             self._db.close()
             raise
@@ -83,7 +89,7 @@ class SqliteStore:
             rows = self._db.execute(_LOAD, (table,)).fetchall()
         except sqlite3.Error as error:
             raise explain(error, self.path) from error
-        return [(key, self._checked(table, key, value)) for key, value in rows]
+        return [self._checked(table, key, value) for key, value in rows]
 
     def commit(self, writes: Sequence[Write]) -> None:
         self._check_open()
@@ -135,16 +141,15 @@ class SqliteStore:
         """Which files are there now under the names of ours."""
         return tuple(map(_identity, self._names))
 
-    def _checked(self, table: str, key: bytes, value: bytes) -> bytes:
-        """The value without its checksum."""
-        value, check = value[:-CHECK_BYTES], value[-CHECK_BYTES:]
-        if check != _checksum(table, key, value):
-            raise StoreDamaged(
-                _damaged(
-                    self.path, f"a row of table {table} is not what was written, key {key.hex()}"
-                )
-            )
-        return value
+    def _checked(self, table: str, key: object, value: object) -> tuple[bytes, bytes]:
+        """The row without its checksum."""
+        if isinstance(key, bytes) and isinstance(value, bytes):
+            value, check = value[:-CHECK_BYTES], value[-CHECK_BYTES:]
+            if check == _checksum(table, key, value):
+                return key, value
+        name = key.hex() if isinstance(key, bytes) else repr(key)
+        found = f"a row of table {table} is not what was written, key {name}"
+        raise StoreDamaged(_damaged(self.path, found))
 
     def _roll_back(self) -> None:
         with contextlib.suppress(sqlite3.Error):

@@ -420,7 +420,7 @@ def test_that_outputs_were_taken_is_written_and_said_only_after_the_application_
     assert (len(sink.out.writes), sink.out.ups[-1][1].frames[0].position) == (1, 2)
     sink.out.clear()
     sink.machine.up(2, [handed[1].taken()], sink.out)
-    assert len(sink.out.writes) == 1
+    assert (len(sink.out.writes), sink.out.ups[-1][1].frames[0].position) == (1, 3)
     assert sink.give(outputs(0, 1, 2, 3)) == ([], (3, 0))
 
 

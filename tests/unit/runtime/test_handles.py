@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import MisuseError
+from holdfast.errors import MisuseError, NodeStopped
 from holdfast.group import GroupConfig, SourceMachine
 from holdfast.group.ports import SourceRoom
 from holdfast.links.channel_out import ChannelOut
@@ -312,3 +312,26 @@ def test_what_is_said_of_a_message_has_its_type(options: dict[str, Any]) -> None
         bench.group.try_send(b"wrong", **options)
     bench.turn()
     assert bench.source.status()["last"] == 1
+
+
+def test_whoever_comes_to_an_end_gets_an_error_of_his_own() -> None:
+    """One for all would remember everybody who ever got it, with all that he wanted to send."""
+
+    async def run() -> None:
+        bench = Bench(frees=False)
+        while bench.group.try_send(bytes(100_000)):
+            pass
+        waiting = [asyncio.create_task(bench.group.send(bytes(100_000))) for _ in range(2)]
+        await asyncio.sleep(0)
+        bench.group.end(NodeStopped("the node has stopped"))
+        got = await asyncio.gather(*waiting, return_exceptions=True)
+        for _ in range(2):
+            with pytest.raises(NodeStopped, match="has stopped") as refused:
+                bench.group.try_send(b"too late")
+            got.append(refused.value)
+            with pytest.raises(NodeStopped, match="has stopped") as refused:
+                await bench.group.writable()
+            got.append(refused.value)
+        assert len({id(error) for error in got}) == len(got) == 6
+
+    asyncio.run(run())

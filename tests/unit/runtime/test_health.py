@@ -12,7 +12,7 @@ from tests.unit.runtime.test_node import PATIENCE_S, eventually, pair
 from typer.testing import CliRunner
 
 from holdfast.cli import app
-from holdfast.errors import MisuseError, NodeStopped, PeerUnknown
+from holdfast.errors import MisuseError, NodeStopped, PeerUnknown, StoreError
 from holdfast.runtime.control import ask
 from holdfast.runtime.health import PathChanged, PathSnapshot
 from holdfast.runtime.node import Node
@@ -54,8 +54,15 @@ def test_questions_are_answered_with_names() -> None:
         (lambda h: h.explain("ann", "ann"), MisuseError, "nothing is known"),
         (lambda h: h.history(error_class="sise"), MisuseError, "did you mean 'size'"),
         (lambda h: h.reset("ann", "ben", by=" "), MisuseError, "who resets"),
+        (lambda h: h.reset("ann", "ben", by=7), MisuseError, "in a text; nothing was reset"),
+        (lambda h: h.reset("ann", "ben", "me", note={}), MisuseError, "in a text"),
+        (lambda h: h.reset("ann", "ben", "me", note="\ud800"), MisuseError, "in a text"),
         (lambda h: h.tune("diag"), MisuseError, "not a signature"),
         (lambda h: h.tune("diag_active"), MisuseError, "nothing was changed"),
+        (lambda h: h.tune("diag_active", period_ms=0.5), MisuseError, "integer.* not 0.5"),
+        (lambda h: h.subscribe(size_min="1500"), MisuseError, "size_min is an integer"),
+        (lambda h: h.subscribe(loss_ppm_min=None), MisuseError, "nothing was changed"),
+        (lambda h: h.subscribe(history=[1]), MisuseError, "history is an integer"),
         (lambda h: h.subscribe(kinds=["tpc"]), MisuseError, "did you mean 'tcp'"),
         (lambda h: h.subscribe(attributes=["speed"]), MisuseError, "attribute"),
     ],
@@ -95,6 +102,21 @@ def test_a_subscriber_hears_of_a_peer_that_stops_and_is_told_when_the_node_does(
             await ann.stop()
             with pytest.raises(NodeStopped):
                 await anext(subscription)
+
+    asyncio.run(run())
+
+
+def test_a_subscriber_is_told_when_the_node_fails() -> None:
+    async def run() -> None:
+        async with pair() as (ann, _):
+            subscription = ann.health.subscribe(size_min=1 << 30)
+            async with asyncio.timeout(PATIENCE_S):
+                assert isinstance(await anext(subscription), PathSnapshot)
+                waits = asyncio.ensure_future(anext(subscription))
+                await asyncio.sleep(0)
+                ann._fail(StoreError("no disk"))
+                with pytest.raises(NodeStopped):
+                    await waits
 
     asyncio.run(run())
 

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from holdfast.errors import (
     HoldfastError,
     MisuseError,
     NodeStopped,
+    NotAccepted,
     SetupError,
     StoreError,
 )
@@ -404,7 +406,10 @@ def test_a_start_reads_its_store_off_the_event_loop(
     assert threading.current_thread() not in store.loaded + made
 
 
-def test_a_start_that_is_cancelled_while_it_opens_its_store_closes_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_start_that_is_cancelled_while_it_opens_its_store_closes_it(
+    tmp_path: Path, times: int
+) -> None:
     opening, go_on = threading.Event(), threading.Event()
     store = OffLoop()
 
@@ -417,14 +422,70 @@ def test_a_start_that_is_cancelled_while_it_opens_its_store_closes_it(tmp_path: 
     async def run() -> None:
         starts = asyncio.create_task(Opens(config(tmp_path), {"book": Book()}).start())
         await eventually(opening.is_set)
-        starts.cancel()
-        await asyncio.sleep(0)
+        for _ in range(times):
+            starts.cancel()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
         go_on.set()
         with pytest.raises(asyncio.CancelledError):
             await starts
         assert store.closed
 
     asyncio.run(run())
+
+
+def test_a_node_starts_and_stops_although_an_application_uses_all_threads_of_the_event_loop(
+    tmp_path: Path,
+) -> None:
+    """Those may wait for something that comes only after the stop."""
+
+    async def life() -> None:
+        async with Node(config(tmp_path), {"book": Book()}):
+            pass
+
+    async def run() -> None:
+        after = threading.Event()
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        waits = loop.run_in_executor(None, after.wait)
+        lives = asyncio.create_task(life())
+        done, _ = await asyncio.wait({lives}, timeout=PATIENCE_S)
+        after.set()
+        await asyncio.gather(waits, lives)
+        assert done
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_whoever_waits_for_a_peer_is_told_that_the_node_has_stopped(
+    tmp_path: Path, fails: bool
+) -> None:
+    async def run() -> None:
+        async with Node(config(tmp_path), {"book": Book()}) as node:
+            waits = asyncio.create_task(node.until_up("nobody", timeout_s=10 * PATIENCE_S))
+            await asyncio.sleep(0)
+            if fails:
+                node._fail(StoreError("no disk"))
+            else:
+                await node.stop()
+            async with asyncio.timeout(PATIENCE_S):
+                with pytest.raises(NodeStopped, match="has stopped"):
+                    await waits
+
+    asyncio.run(run())
+
+
+def test_a_node_can_be_started_again_on_another_event_loop() -> None:
+    node = Node(msgspec.structs.replace(config("", mode=""), group=()))
+
+    async def life() -> None:
+        async with node:
+            with pytest.raises(NotAccepted, match="no session with nobody"):
+                await node.until_up("nobody", timeout_s=0.01)
+
+    for _ in range(2):
+        asyncio.run(life())
 
 
 def broken(*_: object) -> None:

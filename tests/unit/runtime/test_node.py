@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.conformance.worlds import free_port
 
@@ -19,12 +21,19 @@ from holdfast.errors import (
     PeerUnknown,
     StoreFull,
 )
+from holdfast.health.ports import KEEPER
 from holdfast.links.channel_in import MESSAGE_MAX
+from holdfast.links.datagrams import BOUNDS
+from holdfast.links.directory import DIRECTORY
+from holdfast.links.ports import SessionEnded, link_unit
 from holdfast.machine import Outbox
-from holdfast.node.config import AdapterConfig, NodeConfig, SecurityConfig
+from holdfast.node.config import AdapterConfig, LabConfig, NodeConfig, SecurityConfig
+from holdfast.runtime.driver import CROWD_BYTES
+from holdfast.runtime.handles import Channel, Datagrams
 from holdfast.runtime.node import PORTS_MAX, Node
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.port import Store
+from holdfast.types import DATA, NodeId
 
 PORT = 20
 PATIENCE_S = 20
@@ -187,6 +196,22 @@ def test_a_channel_to_a_peer_that_stops_ends_loudly() -> None:
     asyncio.run(run())
 
 
+def test_a_channel_that_ends_counts_what_it_has_accepted_and_nobody_has_seen() -> None:
+    """Whoever is told that nothing is missing does not send it again."""
+
+    async def run() -> None:
+        async with pair() as (ann, ben):
+            channel = ann.channel("ben", PORT)
+            for message in (b"first", b"second"):
+                await eventually(lambda: not channel.pending)
+                await channel.send(message)
+            ann._session_ended(SessionEnded(ben.id, "the peer left", 0))
+            with pytest.raises(ChannelEnded, match="up to 10 bytes may not have arrived"):
+                await channel.send(b"third")
+
+    asyncio.run(run())
+
+
 def test_a_node_that_stopped_refuses_to_send() -> None:
     async def run() -> None:
         async with pair() as (ann, _):
@@ -215,6 +240,18 @@ def test_what_cannot_be_is_refused_with_a_reason() -> None:
                 ann.group("nothing")
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("port", [-1, 15, 1 << 20, 1 << 70, 20.5, "20", None, True])
+def test_a_port_that_applications_do_not_have_is_refused(port: Any) -> None:
+    """On the wire it would be something else, or nothing: the peer, or the link itself, would break off."""
+    node = Node(config("ann", 1))
+    for use in (
+        partial(node.listen, port, print),
+        *(partial(kind, NodeId(b"n" * 16), port) for kind in (node.channel, node.datagrams)),
+    ):
+        with pytest.raises(MisuseError, match=r"integers 16 to 1048575.*nothing was opened"):
+            use()
 
 
 def test_what_has_the_wrong_type_is_refused_and_harms_nobody() -> None:
@@ -251,6 +288,27 @@ def test_a_callback_that_fails_costs_nothing_else() -> None:
                     await asyncio.sleep(0)
             await eventually(lambda: len(got) == 200)
             assert got == [b"%d" % number for number in range(200)]
+
+    asyncio.run(run())
+
+
+def test_who_would_have_to_be_awaited_cannot_listen(caplog: pytest.LogCaptureFixture) -> None:
+    """Messages would be thrown away."""
+    got: list[bytes] = []
+
+    async def late(_: NodeId, messages: list[memoryview]) -> None:
+        got.extend(map(bytes, messages))
+
+    async def run() -> None:
+        async with pair() as (ann, ben):
+            with pytest.raises(MisuseError, match=r"plain `def`.*nothing has changed"):
+                ben.listen(PORT, late)
+            ben.listen(PORT, lambda peer, _: late(peer, []))
+            await ann.channel("ben", PORT).send(b"one")
+            await eventually(lambda: "which nobody awaits" in caplog.text)
+            ben.listen(PORT, lambda _, messages: got.extend(map(bytes, messages)))
+            await ann.channel("ben", PORT).send(b"two")
+            await eventually(lambda: got == [b"two"])
 
     asyncio.run(run())
 
@@ -308,6 +366,29 @@ def test_datagrams_to_a_port_are_one_handle() -> None:
     asyncio.run(run())
 
 
+def test_floods_of_datagrams_are_held_back_where_they_come_from_and_all_get_their_share() -> None:
+    """The queue in front of the node is bounded, whoever sends."""
+
+    async def run() -> None:
+        async with pair() as (ann, _):
+            handles = [ann.datagrams("ben", PORT + k) for k in range(8)]
+            driver = ann._driver
+            assert driver is not None
+            senders = [asyncio.create_task(flood(handle)) for handle in handles]
+            room = driver.intake.bound[DATA]
+            for _ in range(100):
+                await asyncio.sleep(0)  # a turn, or nearly one
+                room = min(room, driver.intake.room(DATA))
+            assert driver.intake.bound[DATA] - room < CROWD_BYTES + 2 * BOUNDS[DATA]
+            shares = [handle._handed for handle in handles]
+            assert min(shares) > max(shares) // 4 > 0
+            for sender in senders:
+                sender.cancel()
+            await asyncio.gather(*senders, return_exceptions=True)
+
+    asyncio.run(run())
+
+
 class SmallDisk(Node):
     """A node whose store has room for its identity and for nothing else."""
 
@@ -361,3 +442,79 @@ def test_a_unit_that_raises_is_rebuilt_and_its_inputs_are_dumped(tmp_path: Path)
             await eventually(lambda: got == [b"as before"])
 
     asyncio.run(run())
+
+
+def test_a_link_that_fails_again_and_is_stopped_ends_what_used_it() -> None:
+    """Whoever sends is told, and the peer is not said to be up."""
+
+    async def run() -> None:
+        async with pair() as (ann, ben):
+            core = ann._core
+            assert core is not None
+            for _ in range(2):
+                await ann.until_up("ben", timeout_s=PATIENCE_S)
+                channel = ann.channel("ben", PORT)
+                link = core.link(ben.id)
+                assert link is not None
+                link.up = broken  # type: ignore[method-assign]
+                with pytest.raises(ChannelEnded, match="its link failed"):
+                    async with asyncio.timeout(PATIENCE_S):
+                        await flood(channel)
+            assert ann.status()["node"]["stopped_units"] == [link_unit(ben.id)]
+            await eventually(lambda: ann.status()["members"][1]["state"] != "up")
+            with pytest.raises(NotAccepted, match="no session"):
+                ann.channel("ben", PORT)
+            datagrams = ann.datagrams("ben", PORT)
+            await datagrams.send(b"nobody takes it")
+            await eventually(lambda: datagrams.refused == 1)
+            assert "there is no link" in datagrams.refusal
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("unit", [DIRECTORY, KEEPER])
+def test_a_part_that_has_stopped_hides_nothing_and_keeps_nobody_waiting(unit: str) -> None:
+    """Whoever looks must see what has stopped, and whoever sends to a peer that goes must be told."""
+
+    async def run() -> None:
+        async with pair() as (ann, ben):
+            core, channel = ann._core, ann.channel("ben", PORT)
+            assert core is not None
+            while unit not in core.turns.stopped:
+                core.turns.machine(unit).up = broken  # type: ignore[union-attr, method-assign]
+                ann._answer_outputs(unit, object())  # type: ignore[arg-type]
+                await asyncio.sleep(0.005)
+            assert ann.status()["node"]["stopped_units"] == [unit]
+            assert [member["name"] for member in ann.status()["members"]] == ["ann", "ben"]
+            sends = asyncio.create_task(flood(channel))
+            await ben.stop()
+            with pytest.raises(ChannelEnded, match="the channel to ben"):
+                async with asyncio.timeout(PATIENCE_S):
+                    await sends
+
+    asyncio.run(run())
+
+
+async def flood(handle: Channel | Datagrams) -> None:
+    while True:
+        await handle.send(bytes(1000))
+
+
+def broken(_now: int, _inputs: list[Any], _out: Outbox) -> None:
+    raise ValueError("a bug")
+
+
+@pytest.mark.parametrize(
+    ("do", "request_", "says"),
+    [
+        ("fault", {"kind": "over_size", "size": "1000"}, "not a fault: Expected `int`"),
+        ("fault", {"kind": "loss", "speed": 3}, "not a fault: .*speed"),
+        ("heal", {"id": "first"}, "a number, not 'first'"),
+        ("heal", {"id": None}, "a number, not None"),
+    ],
+)
+def test_faults_of_a_lab_have_their_types(do: str, request_: dict[str, Any], says: str) -> None:
+    """With a size that is a text nothing would be sent any more."""
+    lab = msgspec.structs.replace(config("ann", 1), lab=LabConfig(faults=True))
+    with pytest.raises(MisuseError, match=f"{says}.*nothing was changed"):
+        Node(lab)._handlers()[do](request_)

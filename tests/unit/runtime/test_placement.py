@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from tests.conformance.worlds import free_port
@@ -131,6 +132,11 @@ def test_needs_that_cannot_be_leave_everything_as_it_was() -> None:
         async with pair() as (ann, _):
             with pytest.raises(MisuseError, match="protocol is one of"):
                 ann.channel("ben", LARGE, Needs(protocol="ipx"))
-            assert ann.channel("ben", LARGE).needs is None
+            channel: Any = ann.channel("ben", LARGE)
+            with pytest.raises(MisuseError, match=r"holdfast\.Needs.*nothing has changed"):
+                channel.needs = {"size": 1200}
+            with pytest.raises(MisuseError, match=r"not 'fast'; nothing has changed"):
+                ann.datagrams("ben", LARGE, "fast")  # type: ignore[arg-type]  # on purpose
+            assert channel.needs is None
 
     asyncio.run(run())

@@ -24,7 +24,7 @@ from holdfast.group.ports import (
     TakeSnapshot,
 )
 from holdfast.runtime import worker as worker_module
-from holdfast.runtime.worker import QUICK_MESSAGES, QUICK_NS, REPORT_NS, AppWorker
+from holdfast.runtime.worker import FAILED, QUICK_MESSAGES, QUICK_NS, REPORT_NS, AppWorker
 from holdfast.wire.frames import StreamId
 
 
@@ -294,9 +294,10 @@ def test_whatever_an_application_raises_suspends_its_replica_and_a_state_helps_i
     answer = got.get(timeout=10)
     assert isinstance(answer, AppFailed)
     assert type(what).__name__ in answer.error
-    worker.submit([job(2)])
+    worker.submit([job(2), TakeSnapshot("replica/book", 1, 2)])
     worker.submit([RestoreState("replica/book", 3, b"")])
     worker.submit([job(4)])
+    assert got.get(timeout=10) == SnapshotTaken(1, 2, b"", FAILED), "nobody waits for it for ever"
     assert got.get(timeout=10) == Restored(3)
     assert got.get(timeout=10) == Applied(4, 1)
     assert worker.close()
