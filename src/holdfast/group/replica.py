@@ -276,7 +276,7 @@ class ReplicaMachine(Machine):
         self._joining.failed(now)  # also when it was a state that it failed at: another one may do
         if not self._core.delivery.suspended:
             self._core.delivery.suspend(why, item.index)
-            self._state_out.stop()
+        self._state_out.stop()
         self._core.fact("suspended", why, now, out)
 
     # -- inputs: who is in the group -----------------------------------------------------------------------------

@@ -109,6 +109,8 @@ class LinkMachine(Machine):
         """Something happened that may give this link something to send."""
         self._written = False
         """Channels were written to."""
+        self._verdicts: list[FlowVerdict] = []
+        """What health says in this turn."""
         self._takes: dict[type, Callable[[Nanos, Any, Outbox], None]] = {
             SendChannel: self._send_channel,
             SendRaw: self._send_raw,
@@ -116,7 +118,7 @@ class LinkMachine(Machine):
             FlowOpened: agreement.opened,
             FlowClosed: agreement.closed,
             FlowVerdict: self._verdict,
-            RenewFlow: self._verdict,
+            RenewFlow: self._renew,
             Credit: self._credit,
             OpenFailed: agreement.open_failed,
             MemberUpdate: agreement.update,
@@ -146,6 +148,8 @@ class LinkMachine(Machine):
             self._touched = True
             if (take := self._takes.get(kind)) is not None:
                 take(now, item, out)
+        if self._verdicts:
+            self._judge(now, out)
         if self._touched:
             # One call of `down` packs what this brought about together with what the layers above add.
             out.down(self.unit, _FLUSH)
@@ -162,6 +166,8 @@ class LinkMachine(Machine):
             self._touched = True
             if (take := self._takes.get(kind)) is not None:
                 take(now, item, out)
+        if self._verdicts:
+            self._judge(now, out)
         outlet, inlet, agreement = self._outlet, self._inlet, self._agreement
         if agreement.up_since is not None:
             if self._touched or self._deep:
@@ -278,14 +284,20 @@ class LinkMachine(Machine):
         if flow is not None:
             flow.credit = item.open
 
-    def _verdict(self, now: Nanos, verdict: FlowVerdict | RenewFlow, out: Outbox) -> None:
-        """Health has learnt something about a flow."""
-        flow = self.flows.get(verdict.flow)
-        if flow is None:
-            return
-        if isinstance(verdict, FlowVerdict):
-            self._outlet.judge(now, flow, verdict, out)
-        elif flow.stream and not flow.carries:
+    def _verdict(self, _now: Nanos, verdict: FlowVerdict, _out: Outbox) -> None:
+        """Health has learnt something about a flow, and maybe about others of the same path."""
+        self._verdicts.append(verdict)
+
+    def _judge(self, now: Nanos, out: Outbox) -> None:
+        verdicts, self._verdicts = self._verdicts, []
+        flows = self.flows
+        known = [(flows[verdict.flow], verdict) for verdict in verdicts if verdict.flow in flows]
+        if known:
+            self._outlet.judge(now, known, out)
+
+    def _renew(self, _now: Nanos, item: RenewFlow, out: Outbox) -> None:
+        flow = self.flows.get(item.flow)
+        if flow is not None and flow.stream and not flow.carries:
             self._agreement.close(flow, "stuck: another takes its place", out)
 
     def _rest(self, now: Nanos, item: Rest, out: Outbox) -> None:

@@ -15,7 +15,7 @@ from holdfast.links.cipher import Cipher
 from holdfast.links.config import LinkTiming
 from holdfast.links.datagrams import DatagramsOut
 from holdfast.links.flow import FlowState
-from holdfast.links.lanes import Lane, Lanes, Placed, by_class
+from holdfast.links.lanes import Lanes, Placed, by_class
 from holdfast.links.ports import (
     DATAGRAMS,
     PORT_MIN,
@@ -62,7 +62,6 @@ class Outlet:
         self.deadline: Nanos = NEVER
         self.lanes = Lanes(flows, cipher)
         self.datagrams = DatagramsOut(peer, flows, self.lanes)
-        self._acks = Lane(SYNC, datagrams=False)
         self._order: list[ChannelOut] = []
         """The channels in the order in which they are served."""
         self._peer = peer
@@ -82,7 +81,6 @@ class Outlet:
         self.channels.clear()
         self._order.clear()
         self.datagrams.clear(out)
-        self._acks.flow = None
         self.deadline = NEVER
         return unsent
 
@@ -122,28 +120,32 @@ class Outlet:
             lane.reason = f"{flow.path} was lost"
             lane.home = lane.home or flow.path
 
-    def judge(self, now: Nanos, flow: FlowState, verdict: FlowVerdict, out: Outbox) -> None:
-        """Health has changed its mind about a flow: whom it does not suit any more leaves it, synchronisation first,
-        and whom it suits again may come back."""
+    def judge(self, now: Nanos, verdicts: list[tuple[FlowState, FlowVerdict]], out: Outbox) -> None:
+        """Health has changed its mind about flows: whom one does not suit any more leaves it, synchronisation first,
+        and whom one suits again may come back. All of them are believed before anybody moves: what is wrong with a path
+        is wrong with all its flows, and to go from one to the other helps nobody."""
         placed: list[Placed] = [*self._order, *self.datagrams.placed()]
-        good_before = {lane.traffic: flow.judged and flow.good_for(lane.traffic) for lane in placed}
-        piece_max = flow.piece_max
-        # One that was good, but had an error that does not matter to this traffic, may be the better one again.
-        mended = flow.degraded and not verdict.degraded
-        flow.take(verdict)
-        if flow.piece_max < piece_max:
-            for channel in self._order:
-                channel.give_up_larger(flow.flow, flow.piece_max)
+        better: list[tuple[FlowState, dict[int, bool]]] = []
+        for flow, verdict in verdicts:
+            # One that was good, but had an error that does not matter to this traffic, may be the better one again.
+            mended = flow.degraded and not verdict.degraded
+            may_return = {
+                lane.traffic: mended or not (flow.judged and flow.good_for(lane.traffic))
+                for lane in placed
+            }
+            piece_max = flow.piece_max
+            flow.take(verdict)
+            if flow.piece_max < piece_max:
+                for channel in self._order:
+                    channel.give_up_larger(flow.flow, flow.piece_max)
+            better.append((flow, may_return))
         for lane in by_class(placed):
             here = self.lanes.flow_of(lane)
-            if here is None:
-                continue
-            if not here.suits(lane.traffic, now):
+            if here is not None and not here.suits(lane.traffic, now):
                 self._leave(now, lane, here.why_not(lane.traffic, now), out)
-            elif (mended or not good_before[lane.traffic]) and self.lanes.given_back(
-                now, lane, flow
-            ):
-                self._assign(now, lane, flow, f"{flow.path} is given back to it", out)
+            for flow, may_return in better:
+                if may_return[lane.traffic] and self.lanes.given_back(now, lane, flow):
+                    self._assign(now, lane, flow, f"{flow.path} is given back to it", out)
 
     def _leave(self, now: Nanos, lane: Placed, why: str, out: Outbox) -> None:
         """Take traffic off its flow if there is a better one; what was not acknowledged is sent again."""
@@ -214,7 +216,9 @@ class Outlet:
 
     def acknowledge(self, now: Nanos, acks: list[ChunkAck], shout: bool) -> None:
         """Say what came in. `shout`: the peer did not hear it the first time."""
-        best = self.lanes.place(now, self._acks)
+        # Where they are best off now: a stream, if one is well. They stay nowhere for being there: where they are lost,
+        # the peer takes the flow of what they are about for broken.
+        best = self.lanes.best(now, SYNC)
         parts = [encode(ack) for ack in acks]
         largest = max(map(len, parts))
         for flow in self._flows.values():

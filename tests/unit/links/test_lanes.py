@@ -66,7 +66,7 @@ class Bench:
         known = (*fitness, *(d for d in defaults if d.traffic not in mentioned))
         out = Outbox()
         verdict = FlowVerdict(flow.flow, alive, size, bool(size), 0, known)
-        self.outlet.judge(self.now, flow, verdict, out)
+        self.outlet.judge(self.now, [(flow, verdict)], out)
         self.outlet.flush(self.now, out)
         self.effects += [effect for effect, _ in out.effects]
 
@@ -122,7 +122,7 @@ def test_traffic_stays_where_it_is_while_that_suits_it_though_there_is_better() 
     bench.send()
     out = Outbox()
     verdict = FlowVerdict(bench.flows[0].flow, True, 0, False, 900)
-    bench.outlet.judge(bench.now, bench.flows[0], verdict, out)
+    bench.outlet.judge(bench.now, [(bench.flows[0], verdict)], out)
     assert bench.flow(16) is bench.flows[0]
     assert bench.moved == []
 
@@ -417,3 +417,35 @@ def test_a_lost_flow_is_named_as_the_reason() -> None:
     bench.outlet.lost(lost)
     bench.send()
     assert bench.outlet.placement(16) == ("a0/a0/udp", "a0/a0/tcp was lost")
+
+
+def test_what_is_wrong_with_a_whole_path_moves_nobody_from_one_of_its_flows_to_the_other() -> None:
+    """All verdicts of a turn are believed before anybody moves: a channel that went to the next flow just before that
+    was judged too would be left with datagrams, where a lost piece costs much more than on a stream."""
+    bench = Bench("tcp", "udp", "udp")
+    bench.send()
+    before = {traffic: bench.flow(traffic) for traffic in TRAFFIC}
+    reason = "more than 15 % is lost"
+    fitness = tuple(Fitness(t, UNFIT, reason) for t in (SYNC, DATA, BULK, DATAGRAMS))
+    verdicts = [(flow, FlowVerdict(flow.flow, True, 0, True, 0, fitness)) for flow in bench.flows]
+    bench.outlet.judge(bench.now, verdicts, Outbox())
+    assert {traffic: bench.flow(traffic) for traffic in TRAFFIC} == before
+    assert bench.moved == []
+    # One by one, as of different paths, each moves those that it does not suit.
+    healthy = [(flow, FlowVerdict(flow.flow, True, 0, False)) for flow in bench.flows]
+    bench.outlet.judge(bench.now, healthy, Outbox())
+    bench.outlet.judge(bench.now, verdicts[:1], Outbox())
+    assert bench.flow(SYNC) is bench.flows[1]
+
+
+def test_acknowledgements_leave_datagrams_as_soon_as_there_is_a_stream() -> None:
+    """Where they are lost, the peer takes the stream that it sent on for stalled."""
+    bench = Bench("udp")
+    bench.outlet.acknowledge(bench.now, [ChunkAck(DATA, 1, 1 << 20)], shout=False)
+    (udp,) = bench.flows
+    assert len(udp.parts) == 1
+    stream = flow_of("tcp", 9)
+    bench.outlet._flows[stream.flow] = stream
+    bench.outlet.acknowledge(bench.now, [ChunkAck(DATA, 2, 1 << 20)], shout=False)
+    assert len(udp.parts) == 1
+    assert len(stream.parts) == 1

@@ -22,11 +22,12 @@ from holdfast.links.ports import (
     Fitness,
     FlowVerdict,
     Received,
+    link_unit,
     traffic_name,
 )
 from holdfast.machine import Outbox
 from holdfast.telemetry.facts import NodeFact
-from holdfast.types import SECOND, SYNC
+from holdfast.types import DATA, SECOND, SYNC
 from holdfast.wire.frames import PathRow, PathRows
 
 LARGE, SMALL = 20, 21
@@ -326,3 +327,21 @@ def test_a_row_of_another_path_changes_nothing() -> None:
     frame = Received(world.nodes["n2"].id, [PathRows((news,))], world.now)
     world.turn("n1", [("health", frame)])
     assert adapter(world, 16) == home
+
+
+def test_verdicts_about_all_flows_of_a_link_in_one_turn_move_no_channel() -> None:
+    """From a stream to datagrams because the stream was judged first, and there it would stay."""
+    world = connected()
+    world.send("n1", "n2", [b"x"], SMALL)
+    world.run(0.1)
+    before = place(world, SMALL)[0]
+    assert before.endswith("tcp")
+    link = world.link("n1", "n2")
+    unfit = tuple(
+        Fitness(traffic, UNFIT, "more than 15 % is lost") for traffic in (SYNC, DATA, DATAGRAMS)
+    )
+    stream_first = sorted(link.flows.values(), key=lambda flow: not flow.stream)
+    verdicts = [FlowVerdict(flow.flow, True, 0, True, 0, unfit) for flow in stream_first]
+    world.turn("n1", [(link_unit(link.peer), verdict) for verdict in verdicts])
+    assert place(world, SMALL)[0] == before
+    assert moves(world, SMALL) == []
