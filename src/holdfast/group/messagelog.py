@@ -136,11 +136,14 @@ class MessageLog(Machine):
         if table.turn and table.bytes + size <= self._limit:
             return table
         turn = table.turn + 1
+        emptied = log_tables(self._group)
         if table.turn:
             self._now_at = (self._now_at + 1) % TABLES
-        name = log_table(self._group, self._now_at)
-        if self._tables[self._now_at].held:
+            emptied = [emptied[self._now_at]] if self._tables[self._now_at].held else []
+        # Where nothing is known of any table there may be something all the same: this unit failed, and was made anew.
+        for name in emptied:
             out.write(Erase(name, b"", _END))
+        name = log_table(self._group, self._now_at)
         out.write(Put(name, _TURN, turn.to_bytes(8, "big")))
         self._pending.pop(self._now_at, None)
         table = self._tables[self._now_at] = _Table()
