@@ -17,7 +17,7 @@ from holdfast.group.log import NUMBER_MAX, Cursor, is_sound_stream
 from holdfast.group.metadata import is_sound_about
 from holdfast.machine import RangeSet
 from holdfast.types import Nanos
-from holdfast.wire.blocks import HEAD, MESSAGES_MAX, whole_block
+from holdfast.wire.blocks import HEAD, MESSAGES_MAX, part_of_block, whole_block
 from holdfast.wire.frames import About, Idle, Payload, StreamId
 
 PIECE_OVERHEAD: Final = 256
@@ -207,20 +207,19 @@ class Stream:
         messages: list[memoryview] = []
         runs: list[Run] = []
         for piece in self.pieces(first, last):
-            block = piece.block
-            unpacked = whole_block(block)
-            assert unpacked is not None, "a block is checked before it is kept"
-            begin, stop, end = HEAD, HEAD + 4 * piece.count, len(block)
-            content = stop
-            low, high = max(first, piece.first), min(last, piece.last)
-            if not piece.is_whole(low, high):
+            block, low, high = piece.block, max(first, piece.first), min(last, piece.last)
+            if piece.is_whole(low, high):
+                whole = whole_block(block)
+                assert whole is not None, "a block is checked before it is kept"
+                begin = HEAD + 4 * piece.count
+                some, run = whole, (block[HEAD:begin], block[begin:])
+            else:
                 a, b = low - piece.start, high - piece.start + 1
-                content += sum(map(len, unpacked[:a]))
-                unpacked = unpacked[a:b]
-                end = content + sum(map(len, unpacked))
-                begin, stop = HEAD + 4 * a, HEAD + 4 * b
-            runs.append((block[begin:stop], block[content:end]))
-            messages = messages + unpacked if messages else unpacked
+                some, begin = part_of_block(block, a, b)
+                end = begin + sum(map(len, some))
+                run = (block[HEAD + 4 * a : HEAD + 4 * b], block[begin:end])
+            runs.append(run)
+            messages = messages + some if messages else some
         assert len(messages) == last - first + 1, "only what is held is delivered"
         return messages, runs
 

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.wire.blocks import HEAD, MESSAGES_MAX, block_size, pack_block, unpack_block
+from holdfast.wire.blocks import (
+    HEAD,
+    MESSAGES_MAX,
+    block_size,
+    pack_block,
+    part_of_block,
+    unpack_block,
+    whole_block,
+)
 from holdfast.wire.codec import Rejected
 
 
@@ -91,3 +99,36 @@ def test_messages_share_the_memory_of_the_block() -> None:
     messages = unpack_block(block)
     assert isinstance(messages, list)
     assert all(message.obj is block for message in messages)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.one_of(
+        st.binary(max_size=60),
+        st.lists(st.binary(max_size=9), max_size=9).map(pack_block),
+        st.lists(st.binary(max_size=9), max_size=9).map(lambda some: pack_block(some) + b"."),
+        st.tuples(st.integers(0, 40), st.integers(0, 6), st.binary(max_size=40)).map(
+            lambda head: pack("<II", *head[:2]) + head[2]
+        ),
+    )
+)
+def test_a_whole_block_is_what_any_block_is_that_ends_with_its_bytes(data: bytes) -> None:
+    """The short way of almost all blocks gives what the long way gives, or sends there."""
+    short, long = whole_block(memoryview(data)), unpack_block(data)
+    if short is not None:
+        assert block_size(data) == len(data)
+        assert short == long
+    elif not isinstance(long, Rejected) and long:
+        assert block_size(data) < len(data), "more follows: that is for the long way"
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.binary(max_size=9), min_size=1, max_size=9), st.data())
+def test_a_part_of_a_block_is_read_by_itself(messages: list[bytes], data: st.DataObject) -> None:
+    first = data.draw(st.integers(0, len(messages) - 1))
+    stop = data.draw(st.integers(first + 1, len(messages)))
+    block = memoryview(pack_block(messages))
+    some, begin = part_of_block(block, first, stop)
+    assert some == messages[first:stop]
+    content = b"".join(messages[first:stop])
+    assert bytes(block[begin : begin + len(content)]) == content
