@@ -220,7 +220,10 @@ class Stream:
                 end = content + sum(map(len, unpacked))
                 begin, stop = HEAD + 4 * a, HEAD + 4 * b
             runs.append((block[begin:stop], block[content:end]))
-            messages = messages + unpacked if messages else unpacked
+            if messages:
+                messages += unpacked
+            else:
+                messages = unpacked
         assert len(messages) == last - first + 1, "only what is held is delivered"
         return messages, runs
 
