@@ -162,7 +162,7 @@ class Stream:
         """Let the highest pieces go, from `stop` on, until what the log does not have is within `limit`."""
         held = sum(piece.size for piece in self._pieces[bisect_left(self._firsts, fixed) :])
         while held > limit:
-            if self._pieces[-1].first < max(stop, fixed):
+            if not self._pieces or self._pieces[-1].first < max(stop, fixed):
                 return False
             held -= self._pieces[-1].size
             self._drop_top()

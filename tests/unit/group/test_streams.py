@@ -121,6 +121,17 @@ def test_without_room_the_lowest_numbers_win() -> None:
     assert stream.exists == 10, "what was let go is known to exist, so it is asked for again"
 
 
+def test_what_is_larger_than_all_the_room_is_not_taken() -> None:
+    """Whoever sent it has a larger window, or is out of its mind: it is a gap, and nothing raises."""
+    room = len(payload(1, 2).block)
+    stream = Stream(S)
+    assert not stream.take(payload(1, 2), room, 1)
+    assert (stream.bytes, list(stream.held), stream.exists) == (0, [], 2)
+    stream.take(payload(1, 1), LOTS, 1)
+    assert not stream.take(payload(2, 9), room, 1)
+    assert not stream.take(payload(2, 9), room, fixed=2)
+
+
 def test_what_the_log_has_is_never_let_go_and_takes_no_room() -> None:
     room = len(payload(3, 4).block) + PIECE_OVERHEAD
     stream = Stream(S)
