@@ -170,6 +170,7 @@ class Delivery:
         self.failed = failed
         self._out.clear()
         self.outstanding = self._messages = 0
+        self._settle()  # Nobody is to wait for what it had before.
 
     def undo(self, why: str, at: Cursor) -> dict[StreamId, int]:
         """What was delivered above `at` is not in the order. The application's state is worth nothing any more; how

@@ -144,7 +144,8 @@ class Leading:
 
     def deadline(self, now: Nanos) -> Nanos:
         if self._skipped:
-            watch_ns = min(self._watch_ns, self._looked_ns + self._core.config.free_period_ns)
+            later_ns = max(LOOK_NS, self._core.config.free_period_ns)
+            watch_ns = min(self._watch_ns, self._looked_ns + later_ns)
         else:
             watch_ns = self._watch_ns = min(self._tally.deadline(), self.tenure.deadline(now))
         due_ns = min(self.appends.deadline(), watch_ns)

@@ -162,7 +162,7 @@ class Stream:
         """Let the highest pieces go, from `stop` on, until what the log does not have is within `limit`."""
         held = sum(piece.size for piece in self._pieces[bisect_left(self._firsts, fixed) :])
         while held > limit:
-            if self._pieces[-1].first < max(stop, fixed):
+            if not self._pieces or self._pieces[-1].first < max(stop, fixed):
                 return False
             held -= self._pieces[-1].size
             self._drop_top()
@@ -219,7 +219,10 @@ class Stream:
                 end = begin + sum(map(len, some))
                 run = (block[HEAD + 4 * a : HEAD + 4 * b], block[begin:end])
             runs.append(run)
-            messages = messages + some if messages else some
+            if messages:
+                messages += some
+            else:
+                messages = some
         assert len(messages) == last - first + 1, "only what is held is delivered"
         return messages, runs
 

@@ -437,7 +437,10 @@ class LinkMachine(Machine):
             return
         if not channel.ack(now, frame, self._datagram_flows):
             self.rejected["ack"] = self.rejected.get("ack", 0) + 1
-        self._touched = self._touched or channel.wants()
+        if not self._touched:
+            flow = self._outlet.lanes.flow_of(channel)
+            # Where there is one small write at a time, the others wait for this one.
+            self._touched = channel.wants() or (flow is not None and flow.choked)
 
     def _datagram_flows(self) -> dict[FlowId, bool]:
         return {flow.flow: not flow.stream for flow in self.flows.values()}

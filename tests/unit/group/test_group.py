@@ -10,7 +10,7 @@ from tests.unit.group.harness import FAST, GROUP, World, leader, leading, node_i
 
 from holdfast.group.config import source_unit
 from holdfast.group.log import Kind
-from holdfast.group.ports import AddReplica, Flush, Refound, RemoveReplica
+from holdfast.group.ports import AddReplica, AppFailed, Flush, Refound, RemoveReplica
 from holdfast.links.ports import Received
 from holdfast.types import MILLISECOND, SECOND, NodeId
 from holdfast.wire.blocks import pack_block
@@ -707,6 +707,23 @@ def test_an_application_that_raises_suspends_its_replica_and_nobody_else() -> No
     settle(world, sent)
     ready(world)
     assert [name for name, _ in world.events("restored")] == ["n2"]
+
+
+def test_one_that_fails_and_cannot_be_suspended_holds_nobody_back() -> None:
+    """One of two: the other alone would be no majority. It had been given all that there was, and the source has no
+    room, so nothing comes any more that would take it further."""
+    world = started(1, voters=2, rejoin_ns=100 * SECOND)
+    settle(world, talk(world, ("n1",), rounds=200, count=20))
+    host, source = world.hosts["n2"], world.hosts["n1"].source
+    host.frozen = True
+    talk(world, ("n1",), rounds=200, count=20)
+    world.run(SECOND)
+    assert source.held > 32_000, "it waits for n2"
+    world.inject("n2", AppFailed(host.status["applied"] + 1, "deliberate"))
+    world.run(SECOND)
+    assert host.status["state"] == "suspended"
+    assert [member["suspended"] for member in host.status["view"]] == [False, False]
+    assert source.held == 0
 
 
 def test_a_leader_whose_application_raises_hands_over() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.group.harness import World, node_id
+from tests.unit.group.harness import World, node_id, settle
 from tests.unit.group.test_group import started, texts
 
 from holdfast.group.config import GroupConfig
@@ -17,7 +17,7 @@ from holdfast.group.log import Kind
 from holdfast.group.peers import Peer
 from holdfast.group.ports import Applied
 from holdfast.machine import Outbox
-from holdfast.types import MILLISECOND, SECOND, NodeId
+from holdfast.types import MICROSECOND, MILLISECOND, SECOND, NodeId
 from holdfast.wire.blocks import pack_block
 from holdfast.wire.frames import Appended, Entry, MemberInfo, Payload, StreamId
 
@@ -188,3 +188,12 @@ def test_each_replica_answers_a_message_once_and_that_it_is_decided_not_at_once(
     world.run(world.config.append_period_ns)
     answers = [sender for sender, _, frame in frames if isinstance(frame, Appended)]
     assert all(answers.count(name) > 1 for name in ("n2", "n3", "n4")), "signs of life are answered"
+
+
+def test_a_leader_that_tells_what_is_free_very_often_does_not_wake_for_nothing() -> None:
+    """The world would fail if it did."""
+    world = started(1, free_period_ns=100 * MICROSECOND)
+    for _ in range(20):
+        world.send("n1", texts("a", 5))
+        world.run(MILLISECOND)
+    settle(world, 100)

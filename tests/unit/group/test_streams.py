@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from struct import unpack
+from time import process_time
 
 import pytest
 
@@ -12,7 +13,7 @@ from holdfast.wire.blocks import pack_block
 from holdfast.wire.frames import Payload, StreamId
 
 S = StreamId(b"s" * 16, 1, 0)
-LOTS = 1 << 20
+LOTS = 1 << 24
 
 
 def text(number: int) -> bytes:
@@ -54,6 +55,14 @@ def test_any_blocks_that_cover_a_range_read_the_same(ranges: list[tuple[int, int
     assert b"".join(content for _, content in runs) == b"".join(expected)
     lengths = b"".join(lengths for lengths, _ in runs)
     assert list(unpack(f"<{len(lengths) // 4}I", lengths)) == list(map(len, expected))
+
+
+def test_reading_many_blocks_takes_as_long_as_reading_each_of_them() -> None:
+    """No quadratic costs: what was sent one by one, behind a gap that is filled now, is one entry."""
+    stream = filled(*((number, number) for number in range(1, 40_001)))
+    begin = process_time()
+    assert len(stream.read(1, 40_000)[0]) == 40_000
+    assert process_time() - begin < 1
 
 
 def test_the_digest_of_what_is_delivered_knows_messages_and_places_and_not_blocks() -> None:
@@ -110,6 +119,17 @@ def test_without_room_the_lowest_numbers_win() -> None:
     assert stream.take(payload(1, 2), room, 1), "lower: the highest makes room"
     assert list(stream.held) == [(1, 7)]
     assert stream.exists == 10, "what was let go is known to exist, so it is asked for again"
+
+
+def test_what_is_larger_than_all_the_room_is_not_taken() -> None:
+    """Whoever sent it has a larger window, or is out of its mind: it is a gap, and nothing raises."""
+    room = len(payload(1, 2).block)
+    stream = Stream(S)
+    assert not stream.take(payload(1, 2), room, 1)
+    assert (stream.bytes, list(stream.held), stream.exists) == (0, [], 2)
+    stream.take(payload(1, 1), LOTS, 1)
+    assert not stream.take(payload(2, 9), room, 1)
+    assert not stream.take(payload(2, 9), room, fixed=2)
 
 
 def test_what_the_log_has_is_never_let_go_and_takes_no_room() -> None:

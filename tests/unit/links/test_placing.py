@@ -278,6 +278,23 @@ def test_streams_alone_go_on_in_small_writes_where_only_small_segments_pass() ->
     assert world.messages("n2", "n1") == [bytes(3000)] * 10
 
 
+def test_where_one_small_write_goes_at_a_time_channels_take_turns_without_a_pause() -> None:
+    """What one has to send waits for what another has sent, and goes when that has arrived."""
+    world = connected(adapters=("red",), transports='"tcp"')
+    link = world.link("n1", "n2")
+    (flow,) = link.flows.values()
+    world.path("n1", "n2").over = 600
+    fitness = (Fitness(1, UNFIT, "segments over 600 bytes do not pass"), Fitness(SYNC, FIT))
+    link.down(world.now, [FlowVerdict(flow.flow, True, 600, True, 0, fitness)], Outbox())
+    for _ in range(5):
+        world.send("n1", "n2", [bytes(3000)], port=20)
+        world.send("n1", "n2", [b"small"], port=16)
+        world.run(0.02)
+        assert link.unacked == 0
+    assert world.messages("n2", "n1", 20) == [bytes(3000)] * 5
+    assert world.messages("n2", "n1", 16) == [b"small"] * 5
+
+
 def test_everything_that_is_placed_says_where_and_why() -> None:
     world = connected()
     world.send("n1", "n2", [b"x"])
