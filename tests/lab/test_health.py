@@ -158,8 +158,8 @@ def test_a_filter_for_fragments_is_seen_and_survived(trial: Trial, ways: str) ->
 
 
 def test_a_quarter_of_the_flows_is_seen_and_survived(trial: Trial) -> None:
-    """Which of the path's flows are in the quarter is chance. Where it is the stream of the messages alone, it is seen when
-    that is given up, after three seconds of silence; the messages have left it long before."""
+    """Which of the path's flows are in the quarter is chance. Where it is the stream of the messages alone, it is seen
+    when that is given up, after three seconds of silence; the messages have left it long before."""
     outcome = trial.run("blackout share 25%", "->", LAST_S)
     assert 0 <= outcome.alarm_ms <= 1000 * LAST_S, outcome
     goes_on(outcome)
