@@ -1,18 +1,24 @@
-"""Holdfast keeps a cluster of Python services talking when the network only half works.
+"""Holdfast keeps a cluster of Python services communicating when the network is only partly working.
 
-The names here are what applications use; everything else is for those who read on.
+This module exports the public API for applications.
 """
 
 from typing import TYPE_CHECKING, Any
 
+from holdfast import accelerator
+
 __version__ = "0.1.0"
 
+accelerator.install()  # before anything that it may replace is imported
+
 if TYPE_CHECKING:
-    from holdfast.group.actions import DROP, IGNORE, RECOVER, SUSPEND, Action
-    from holdfast.group.loss import LossInfo
+    from holdfast.group.loss.actions import DROP, IGNORE, RECOVER, SUSPEND, Action
+    from holdfast.group.loss.loss_info import LossInfo
     from holdfast.group.ports import Batch, Context, Decision, Replica
-    from holdfast.health.needs import Needs
+    from holdfast.group.services.fence import Fence
+    from holdfast.health.placement.needs import Needs
     from holdfast.node.config import NodeConfig, parse_config
+    from holdfast.runtime.dialogs.remote import connect_dialogs
     from holdfast.runtime.node import Node
 
 __all__ = [
@@ -24,35 +30,39 @@ __all__ = [
     "Batch",
     "Context",
     "Decision",
+    "Fence",
     "LossInfo",
     "Needs",
     "Node",
     "NodeConfig",
     "Replica",
     "__version__",
+    "connect_dialogs",
     "parse_config",
 ]
 
 _WHERE = {
-    "DROP": "holdfast.group.actions",
-    "IGNORE": "holdfast.group.actions",
-    "RECOVER": "holdfast.group.actions",
-    "SUSPEND": "holdfast.group.actions",
-    "Action": "holdfast.group.actions",
+    "DROP": "holdfast.group.loss.actions",
+    "IGNORE": "holdfast.group.loss.actions",
+    "RECOVER": "holdfast.group.loss.actions",
+    "SUSPEND": "holdfast.group.loss.actions",
+    "Action": "holdfast.group.loss.actions",
     "Batch": "holdfast.group.ports",
     "Context": "holdfast.group.ports",
     "Decision": "holdfast.group.ports",
-    "LossInfo": "holdfast.group.loss",
-    "Needs": "holdfast.health.needs",
+    "Fence": "holdfast.group.services.fence",
+    "LossInfo": "holdfast.group.loss.loss_info",
+    "Needs": "holdfast.health.placement.needs",
     "Node": "holdfast.runtime.node",
     "NodeConfig": "holdfast.node.config",
     "Replica": "holdfast.group.ports",
+    "connect_dialogs": "holdfast.runtime.dialogs.remote",
     "parse_config": "holdfast.node.config",
 }
 
 
 def __getattr__(name: str) -> Any:
-    # Imported when first used: `holdfast --help` and the simulator need no sockets.
+    # Imported on first use, so that `holdfast --help` and the simulator do not load sockets.
     if name in _WHERE:
         from importlib import import_module
 

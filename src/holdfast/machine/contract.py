@@ -1,44 +1,28 @@
-"""What a machine is, and what it may ask for.
+"""The machine contract.
 
-A machine is a *unit* of a node: one link, the health of all paths, one replica of one group. Units sit in layers.
-In a turn each unit is called at most twice: once on the pass up (inputs from below, from beside and from the
-application, then its deadline if it is due), once on the pass down (what the layers above want sent).
+A machine is a *unit* of a node: one link, the health of all paths, one replica of one group. Units are arranged in
+layers. In a turn, each unit is called at most twice: on the pass up with inputs from below, from the same layer and
+from the application, and with its deadline if that has passed; on the pass down with requests of the layers above.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
-import msgspec
+from mypy_extensions import mypyc_attr
 
 from holdfast.types import NEVER, Nanos
 
-
-class Put(msgspec.Struct, frozen=True, gc=False):
-    """Make `value` durable under `(table, key)`. Keys of one table sort as bytes."""
-
-    table: str
-    key: bytes
-    value: bytes
-
-
-class Erase(msgspec.Struct, frozen=True, gc=False):
-    """Remove every key of `table` in `[first, stop)`."""
-
-    table: str
-    first: bytes
-    stop: bytes
-
-
-Write = Put | Erase
+NODE_STORE: Final = ""
+"""The store that every node has."""
 
 
 class Outbox:
-    """What the machine that is running now asks for. The turn empties it after each call, or discards it.
+    """The outputs of the running machine. The turn collects or discards them after each call.
 
-    Everything that leaves the machine downwards or outwards waits until all writes that the machine has asked for,
-    in this turn and in earlier ones, are durable. `immediate=True` is for what promises nothing: probes, payload,
-    requests to send again.
+    Everything that leaves the machine downwards or outwards waits until all writes of the machine, in this turn and in
+    earlier ones, are durable. `immediate=True` is for output that promises nothing: probes, payload, retransmission
+    requests.
     """
 
     __slots__ = ("downs", "effects", "facts", "ups", "writes")
@@ -47,28 +31,29 @@ class Outbox:
         self.ups: list[tuple[str, Any]] = []
         self.downs: list[tuple[str, Any, bool]] = []
         self.effects: list[tuple[Any, bool]] = []
-        self.writes: list[Write] = []
+        self.writes: list[Any] = []
         self.facts: list[Any] = []
 
     def up(self, unit: str, item: Any) -> None:
-        """Hand `item` to a unit of a higher layer in this turn; to any other unit in the next."""
+        """Pass `item` to a unit of a higher layer in this turn, or to any other unit in the next turn."""
         self.ups.append((unit, item))
 
     def down(self, unit: str, item: Any, immediate: bool = False) -> None:
-        """Hand `item` to a unit of a lower layer, on the pass down of this turn. On the pass up a unit may hand
-        something to itself: one call of `down` then serves that and what the layers above add."""
+        """Pass `item` to a unit of a lower layer on the pass down of this turn. On the pass up, a unit may pass items
+        to itself, so that one call of `down` handles them together with those of the layers above."""
         self.downs.append((unit, item, immediate))
 
     def effect(self, item: Any, immediate: bool = False) -> None:
-        """Ask the driver for something in the world: transmit, open, deliver to the application."""
+        """Request an effect from the driver: transmit, open, deliver to the application."""
         self.effects.append((item, immediate))
 
-    def write(self, write: Write) -> None:
-        """Make something durable. One commit serves all writes of the turn."""
+    def write(self, write: Any) -> None:
+        """Make something durable in the machine's store: a `Write`, or what another store takes. One commit serves
+        all writes of the turn."""
         self.writes.append(write)
 
     def fact(self, fact: Any) -> None:
-        """Record something for telemetry."""
+        """Record a fact for telemetry."""
         self.facts.append(fact)
 
     def clear(self) -> None:
@@ -84,18 +69,24 @@ class Outbox:
             self.facts = []
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Machine:
-    """Base of all machines. A subclass sets `layer`, overrides what it needs and keeps `deadline` current."""
+    """Base class of all machines. A subclass sets `layer`, overrides what it needs, and keeps `deadline` current."""
 
-    layer: ClassVar[int] = 0
+    layer: ClassVar[str] = ""
+    """The name of its layer; the subsystems of a node say in which order layers run."""
+    hears: ClassVar[tuple[type, ...]] = ()
+    """The events of links that its unit subscribes to."""
+    store: str = NODE_STORE
+    """The store that its writes go to. Its sends wait for that store, and for no other."""
     deadline: Nanos = NEVER
 
     def up(self, now: Nanos, inputs: list[Any], out: Outbox) -> None:
-        """Take a batch of inputs, in the order in which they came."""
+        """Process a batch of inputs, in order of arrival."""
 
     def wake(self, now: Nanos, out: Outbox) -> None:
-        """`deadline` has come. Must move it into the future."""
+        """`deadline` has passed. Must set a later one."""
         self.deadline = NEVER
 
     def down(self, now: Nanos, inputs: list[Any], out: Outbox) -> None:
-        """Take what the layers above want from this one."""
+        """Process requests of the layers above."""

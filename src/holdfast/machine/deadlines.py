@@ -1,4 +1,4 @@
-"""A heap of wake-ups, one for each unit. Ties go by the order in which they were asked for."""
+"""A heap of deadlines, one per unit. Ties break in the order in which the deadlines were set."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from holdfast.types import NEVER, Nanos
 
 
 class Deadlines:
-    """Who must be woken next. Changing a deadline leaves a stale entry behind, which is skipped when it surfaces."""
+    """The next units to wake. Changing a deadline leaves a stale heap entry, which is skipped when it surfaces."""
 
     __slots__ = ("_current", "_heap", "_order")
 
     def __init__(self) -> None:
         self._heap: list[tuple[Nanos, int, str]] = []
         self._current: dict[str, int] = {}
-        """The entry of the heap that counts for each unit, by its order."""
+        """The valid heap entry of each unit, by sequence number."""
         self._order = 0
 
     def set(self, unit: str, deadline: Nanos) -> None:
-        """Replace the wake-up of `unit`; `NEVER` removes it."""
+        """Replace the deadline of `unit`; `NEVER` removes it."""
         current = self._current
         if deadline >= NEVER:
             current.pop(unit, None)
@@ -31,7 +31,7 @@ class Deadlines:
             self._compact()
 
     def due(self, now: Nanos) -> list[str]:
-        """The units whose time has come, earliest first. They have no wake-up until they set one again."""
+        """The units whose deadline has passed, earliest first. Their deadlines are removed."""
         units: list[str] = []
         heap, current = self._heap, self._current
         while heap and heap[0][0] <= now:
@@ -42,7 +42,7 @@ class Deadlines:
         return units
 
     def next(self) -> Nanos:
-        """The earliest wake-up, or `NEVER`."""
+        """The earliest deadline, or `NEVER`."""
         heap, current = self._heap, self._current
         while heap:
             deadline, order, unit = heap[0]

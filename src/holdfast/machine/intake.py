@@ -1,4 +1,4 @@
-"""The bounded queue in front of a node: inputs wait here for their turn, synchronisation first."""
+"""The bounded input queue of a node, with synchronisation first."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from holdfast.types import CLASSES, SYNC
 
 
 class Intake:
-    """Inputs that wait for a turn, one queue per class, each bounded in bytes.
+    """Inputs that wait for a turn, in one queue per traffic class, each bounded in bytes.
 
-    `offer` refuses what does not fit, and the caller then waits or says so: a transport stops reading, an
-    application's `try_send` returns False. `take` gives a batch that is bounded in bytes, `SYNC` first.
+    `offer` refuses what does not fit; the caller then waits or reports it: a transport stops reading, `try_send` of an
+    application returns False. `take` returns a batch that is bounded in bytes, `SYNC` first.
     """
 
     __slots__ = ("_queues", "_waiting", "bound", "waiting")
@@ -25,7 +25,7 @@ class Intake:
         self.waiting = 0
 
     def offer(self, cls: int, unit: str, item: Any, size: int) -> bool:
-        """Queue an input of `size` bytes for `unit`; False when its class is full."""
+        """Queue an input of `size` bytes for `unit`. Returns False if its class is full."""
         if self._waiting[cls] and self._waiting[cls] + size > self.bound[cls]:
             return False
         self._queues[cls].append((unit, item, size))
@@ -34,13 +34,13 @@ class Intake:
         return True
 
     def force(self, cls: int, unit: str, item: Any, size: int) -> None:
-        """Queue what has happened already and cannot be refused; whoever calls this then stops its source."""
+        """Queue an input that has already happened and cannot be refused. The caller must then stop its source."""
         self._queues[cls].append((unit, item, size))
         self._waiting[cls] += size
         self.waiting += 1
 
     def take(self, limit: int = 1 << 20) -> list[tuple[str, Any]]:
-        """A batch of about `limit` bytes; at least one input when any waits."""
+        """A batch of about `limit` bytes, with at least one input if there is any."""
         batch: list[tuple[str, Any]] = []
         for cls in CLASSES:
             queue = self._queues[cls]
@@ -53,5 +53,5 @@ class Intake:
         return batch
 
     def room(self, cls: int) -> int:
-        """Bytes that class `cls` can still take."""
+        """Bytes of room in the queue of class `cls`."""
         return max(0, self.bound[cls] - self._waiting[cls])

@@ -1,4 +1,4 @@
-"""Sets of integers kept as sorted, disjoint, half-open ranges: what arrived, what is missing."""
+"""Sets of integers as sorted, disjoint, half-open ranges, for received and missing numbers."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Iterable, Iterator
 
 
 class RangeSet:
-    """A set of integers as ranges `[start, stop)`; adding a range costs O(log n) plus what it swallows."""
+    """A set of integers as ranges `[start, stop)`. Adding a range costs O(log n) plus the ranges it absorbs."""
 
     __slots__ = ("starts", "stops")
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
         self.starts: list[int] = []
         self.stops: list[int] = []
-        """Where ranges begin and end, in order. Others may look, where a call for each look would be too dear."""
+        """Starts and ends of the ranges, in order. Hot paths may read them directly to avoid a call."""
         for start, stop in ranges:
             self.add(start, stop)
 
     def add(self, start: int, stop: int) -> None:
-        """Add `[start, stop)`; touching ranges become one."""
+        """Add `[start, stop)`. Adjacent ranges are merged."""
         if start >= stop:
             return
         starts, stops = self.starts, self.stops
@@ -39,7 +39,7 @@ class RangeSet:
         stops[low:high] = [stop]
 
     def remove(self, start: int, stop: int) -> None:
-        """Remove `[start, stop)`; a range that it splits becomes two."""
+        """Remove `[start, stop)`, which may split a range in two."""
         if start >= stop or not self.starts:
             return
         starts, stops = self.starts, self.stops
@@ -63,7 +63,7 @@ class RangeSet:
         return at >= 0 and number < self.stops[at]
 
     def covers(self, start: int, stop: int) -> bool:
-        """Whether every number of `[start, stop)` is in the set."""
+        """Whether the set contains every number of `[start, stop)`."""
         if start >= stop:
             return True
         at = bisect_right(self.starts, start) - 1
@@ -90,7 +90,7 @@ class RangeSet:
         return iter(list(zip(self.starts, self.stops, strict=True)))
 
     def __len__(self) -> int:
-        """The number of ranges, which is what it costs, not the number of integers."""
+        """The number of ranges, not of integers: the memory cost of the set."""
         return len(self.starts)
 
     def __bool__(self) -> bool:
@@ -104,7 +104,7 @@ class RangeSet:
     __hash__ = None  # type: ignore[assignment]  # mutable, so not a key
 
     def total(self) -> int:
-        """How many integers are in the set."""
+        """The number of integers in the set."""
         return sum(self.stops) - sum(self.starts)
 
     def __repr__(self) -> str:

@@ -1,72 +1,70 @@
-"""One turn: a batch of inputs through all machines of a node, one pass up and one pass down.
+"""One turn: a batch of inputs passes through all machines of a node, up and then down.
 
-The turn is where three promises are kept, once for all protocols:
+The turn enforces three rules for all protocols:
 
-- what a machine sends waits for what it wrote (a vote never leaves before it is on disk);
-- what is raised again waits for the next turn (no recursion, bounded work);
-- a machine that raises loses its own part of the turn, and nobody else's: its outputs are discarded, it is
-  rebuilt from the store, and a second failure soon after stops that unit, never the node.
+- Output of a machine waits for its writes: a vote is never sent before it is on disk.
+- Items emitted again wait for the next turn: no recursion, bounded work.
+- A machine that raises affects only itself: its outputs are discarded and it is rebuilt from the store. A second
+  failure soon after stops the unit, never the node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
-import msgspec
-
-from holdfast.machine.contract import Machine, Outbox, Write
+from holdfast.machine.contract import NODE_STORE, Machine, Outbox
 from holdfast.machine.deadlines import Deadlines
+from holdfast.machine.results import Failure, Result
+from holdfast.machine.writes import StoreFailed
 from holdfast.types import SECOND, Nanos
 
-LAYERS = 8
 FORGIVEN_AFTER = 60 * SECOND
 """A unit that fails twice within this time is stopped."""
 
 
-class Failure(msgspec.Struct, frozen=True):
-    """A machine raised. `inputs` is what it was given, for replay; `stopped` says that it will not run again."""
+class _StoreMark:
+    """How far the writes of one store are durable, and whether its units must wait."""
 
-    unit: str
-    error: BaseException
-    inputs: list[Any]
-    at: Nanos
-    stopped: bool
+    __slots__ = ("blocked", "committed", "name")
 
-
-class Result(msgspec.Struct):
-    """What one turn asks of the driver. Writes are committed together and in turn order."""
-
-    number: int
-    writes: list[Write]
-    effects: list[Any]
-    facts: list[Any]
-    failures: list[Failure]
-    more: bool
-    """Something waits for the next turn: run it without waiting for an input."""
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.committed = 0
+        self.blocked = False
 
 
 class _Unit:
-    __slots__ = ("deadline", "held", "last_write", "layer", "machine", "name")
+    __slots__ = ("deadline", "held", "last_write", "layer", "machine", "mark", "name")
 
-    def __init__(self, name: str, machine: Machine) -> None:
+    def __init__(self, name: str, machine: Machine, layer: int, mark: _StoreMark) -> None:
         self.name = name
         self.machine = machine
-        self.layer = machine.layer
+        self.layer = layer
+        self.mark = mark
         self.deadline = machine.deadline
-        """As `Deadlines` knows it."""
+        """The deadline as registered in `Deadlines`."""
         self.last_write = 0
         self.held: list[tuple[int, str | None, Any]] = []
-        """What waits for durable writes: (turn of the write, unit below or None for the driver, item)."""
+        """Outputs that wait for durable writes: (turn of the write, unit below or None for the driver, item)."""
 
 
 class Turns:
-    """Runs the machines of one node. The driver calls `run` with inputs and the time and does what it returns."""
+    """Runs the machines of one node. The driver calls `run` with inputs and the time, and executes the result."""
 
-    def __init__(self, rebuild: Callable[[str], Machine | None]) -> None:
-        """`rebuild` gives a fresh machine for a unit that failed, or None if it comes later by `add`, or never."""
+    def __init__(
+        self, rebuild: Callable[[str], Machine | None], layers: Sequence[str] = ("",)
+    ) -> None:
+        """`rebuild` gives a fresh machine for a unit that failed, or None if it comes later by `add`, or never.
+        `layers` are the names of all layers, lowest first."""
         self._rebuild = rebuild
+        self._levels = {layer: level for level, layer in enumerate(layers)}
+        self._top = len(layers)
+        self._marks: dict[str, _StoreMark] = {}
+        self._parked_up: dict[str, list[Any]] = {}
+        self._parked_down: dict[str, list[Any]] = {}
+        """What units of blocked stores were handed; they take it when their store has room again."""
         self._units: dict[str, _Unit] = {}
         self._stopped: dict[str, Failure] = {}
         self._failed_at: dict[str, Nanos] = {}
@@ -75,27 +73,36 @@ class Turns:
         self._carry_down: list[tuple[str, Any]] = []
         self._holding: dict[str, _Unit] = {}
         self._out = Outbox()
-        # What each unit is handed in the turn that runs now, by layer; empty between turns.
-        self._ups: list[dict[str, list[Any]]] = [{} for _ in range(LAYERS)]
-        self._downs: list[dict[str, list[Any]]] = [{} for _ in range(LAYERS)]
+        # Items for each unit in the running turn, by layer; empty between turns.
+        self._ups: list[dict[str, list[Any]]] = [{} for _ in layers]
+        self._downs: list[dict[str, list[Any]]] = [{} for _ in layers]
         self.number = 0
-        self.committed = 0
         self.unclaimed = 0
-        """Items for units that do not exist (any more); counted, never an error."""
+        """Items for units that do not exist; counted, never an error."""
 
     # -- units ---------------------------------------------------------------------------------------------------
 
     def add(self, name: str, machine: Machine) -> None:
         assert name not in self._units, f"unit {name} exists"
-        assert 0 <= machine.layer < LAYERS
         if name in self._stopped:
             return
-        self._units[name] = _Unit(name, machine)
+        self._units[name] = _Unit(name, machine, self._level(machine), self._mark(machine.store))
         self._deadlines.set(name, machine.deadline)
+
+    def _level(self, machine: Machine) -> int:
+        assert machine.layer in self._levels, f"no subsystem declares layer {machine.layer!r}"
+        return self._levels[machine.layer]
+
+    def _mark(self, store: str) -> _StoreMark:
+        if store not in self._marks:
+            self._marks[store] = _StoreMark(store)
+        return self._marks[store]
 
     def drop(self, name: str) -> None:
         if self._units.pop(name, None):
             self._holding.pop(name, None)
+            self._parked_up.pop(name, None)
+            self._parked_down.pop(name, None)
             self._deadlines.set(name, 1 << 63)
 
     def machine(self, name: str) -> Machine | None:
@@ -114,26 +121,61 @@ class Turns:
 
     # -- the turn ------------------------------------------------------------------------------------------------
 
-    def written(self, turn: int) -> bool:
-        """All writes up to and including `turn` are durable. True when that sets something free for the next turn."""
-        assert turn >= self.committed, "commits are in turn order"
-        self.committed = turn
-        return any(unit.held[0][0] <= turn for unit in self._holding.values())
+    def written(self, turn: int, store: str = NODE_STORE) -> bool:
+        """All writes to a store up to and including `turn` are durable. Returns True if that releases items for the
+        next turn."""
+        mark = self._mark(store)
+        assert turn >= mark.committed, "commits must be in turn order"
+        mark.committed = turn
+        return any(unit.mark is mark and unit.held[0][0] <= turn for unit in self._holding.values())
+
+    def block(self, store: str, blocked: bool) -> bool:
+        """While a store cannot take more, its units do not run: what they are handed waits. True when units can go
+        on now that had to wait."""
+        self._mark(store).blocked = blocked
+        if blocked:
+            return False
+        names = [
+            name
+            for name, unit in self._units.items()
+            if unit.mark.name == store and (name in self._parked_up or name in self._parked_down)
+        ]
+        for name in names:
+            self._carry_up += [(name, item) for item in self._parked_up.pop(name, ())]
+            self._carry_down += [(name, item) for item in self._parked_down.pop(name, ())]
+            self._deadlines.set(name, self._units[name].deadline)
+        return bool(names)
+
+    def fail_store(self, store: str, reason: str) -> None:
+        """A store other than the node's own has failed: what waited for its writes is discarded, and its units are
+        told. Turns submitted so far count as settled, so that later writes can be reported."""
+        mark = self._mark(store)
+        mark.committed = self.number
+        for name, unit in self._units.items():
+            if unit.mark is mark:
+                unit.held.clear()
+                self._holding.pop(name, None)
+                self._carry_up.append((name, StoreFailed(store, reason)))
+        self.block(store, blocked=False)
+
+    def stores(self) -> list[str]:
+        """The stores that units of this node write to, the node's own included."""
+        return list(self._marks)
 
     def post(self, unit: str, item: Any) -> None:
-        """Put an input in front of the next turn's."""
+        """Put an input in front of the inputs of the next turn."""
         self._carry_up.append((unit, item))
 
     def run(self, now: Nanos, inputs: Iterable[tuple[str, Any]]) -> Result:
-        """Take `inputs` (unit, item) and everything that waited through the machines."""
+        """Run `inputs` (unit, item) and all carried items through the machines."""
         self.number += 1
-        result = Result(self.number, [], [], [], [], False)
+        result = Result(self.number, [], [], [], [], False, {})
         downs = self._downs
-        # Carried items first: they were asked for before anything that was held, or were meant to overtake it.
+        # Carried items come first: they were emitted before anything that was held, or were meant to overtake it.
         if self._carry_down:
             carried, self._carry_down = self._carry_down, []
             for name, item in carried:
-                self._hand_down(name, item, LAYERS, downs)
+                self._hand_down(name, item, self._top, downs)
         if self._holding:
             self._release(result, downs)
         self._gather(now, inputs)
@@ -144,7 +186,7 @@ class Turns:
         return result
 
     def _gather(self, now: Nanos, inputs: Iterable[tuple[str, Any]]) -> None:
-        """Sort what there is to take by unit and layer, and add the units whose time has come."""
+        """Sort items by unit and layer, and add the units whose deadline has passed."""
         units, ups = self._units, self._ups
         if self._carry_up:
             carried, self._carry_up = self._carry_up, []
@@ -169,8 +211,11 @@ class Turns:
                 continue
             for name, items in layer.items():
                 unit = units.get(name)
-                if unit is None:  # Dropped by a callback in the middle of the turn.
+                if unit is None:  # removed by a callback during the turn
                     self.unclaimed += len(items)
+                    continue
+                if unit.mark.blocked:
+                    self._parked_up.setdefault(name, []).extend(items)
                     continue
                 machine = unit.machine
                 try:
@@ -178,14 +223,14 @@ class Turns:
                         machine.up(now, items, out)
                     if machine.deadline <= now:
                         machine.wake(now, out)
-                        assert machine.deadline > now, f"{name} asked to be woken in the past"
+                        assert machine.deadline > now, f"{name} set a deadline in the past"
                 except Exception as error:  # noqa: BLE001 whatever it raised, only this unit may suffer
                     self._fail(unit, error, items, now, result)
                     continue
                 if out.ups:
                     self._hand_up(level, ups)
                 if out.downs or out.effects or out.facts or out.writes:
-                    # The pass down is still to come, so a unit may also ask for a call of its own `down`.
+                    # The pass down is still to come, so a unit may also request a call of its own `down`.
                     self._collect(unit, level + 1, result, downs)
                 if machine.deadline != unit.deadline:
                     self._set_deadline(unit)
@@ -212,7 +257,7 @@ class Turns:
     def _pass_down(self, now: Nanos, result: Result, downs: list[dict[str, list[Any]]]) -> None:
         units = self._units
         out = self._out
-        for level in range(LAYERS - 1, -1, -1):
+        for level in range(self._top - 1, -1, -1):
             layer = downs[level]
             if not layer:
                 continue
@@ -220,6 +265,9 @@ class Turns:
                 unit = units.get(name)
                 if unit is None:
                     self.unclaimed += len(items)
+                    continue
+                if unit.mark.blocked:
+                    self._parked_down.setdefault(name, []).extend(items)
                     continue
                 machine = unit.machine
                 try:
@@ -255,12 +303,11 @@ class Turns:
     def _collect(
         self, unit: _Unit, level: int, result: Result, downs: list[dict[str, list[Any]]]
     ) -> None:
-        """Move what the unit asked for out of the outbox: on its way, or held until its writes are durable."""
+        """Take the outputs of a unit: pass them on, or hold them until its writes are durable."""
         out = self._out
         if out.writes:
-            result.writes.extend(out.writes)
-            unit.last_write = result.number
-        if unit.last_write > self.committed or unit.held:
+            self._take_writes(unit, out.writes, result)
+        if unit.last_write > unit.mark.committed or unit.held:
             self._hold(unit, level, result, downs)
         else:
             units = self._units
@@ -278,10 +325,20 @@ class Turns:
             result.facts += out.facts
         out.clear()
 
+    def _take_writes(self, unit: _Unit, writes: list[Any], result: Result) -> None:
+        unit.last_write = result.number
+        store = unit.mark.name
+        if store == NODE_STORE:
+            result.writes.extend(writes)
+        elif store in result.store_writes:
+            result.store_writes[store].extend(writes)
+        else:
+            result.store_writes[store] = list(writes)
+
     def _hold(
         self, unit: _Unit, level: int, result: Result, downs: list[dict[str, list[Any]]]
     ) -> None:
-        """The unit has writes that are not durable: only what promises nothing may go."""
+        """The unit has writes that are not durable; only immediate output may leave."""
         held = unit.held
         for target, item, immediate in self._out.downs:
             if immediate:
@@ -297,17 +354,17 @@ class Turns:
             self._holding[unit.name] = unit
 
     def _release(self, result: Result, downs: list[dict[str, list[Any]]]) -> None:
-        """Let go of what waited for writes that are durable now, in the order in which it was asked for."""
+        """Release outputs whose writes are durable now, in order."""
         for name, unit in list(self._holding.items()):
             ready = 0
             for after, target, item in unit.held:
-                if after > self.committed:
+                if after > unit.mark.committed:
                     break
                 ready += 1
                 if target is None:
                     result.effects.append(item)
                 else:
-                    self._hand_down(target, item, LAYERS, downs)
+                    self._hand_down(target, item, self._top, downs)
             del unit.held[:ready]
             if not unit.held:
                 del self._holding[name]
@@ -329,7 +386,7 @@ class Turns:
             try:
                 machine = self._rebuild(unit.name)
             except Exception as second:  # noqa: BLE001 a unit that cannot be rebuilt stops, and only that unit
-                error.add_note(f"rebuilding it failed too: {second!r}")
+                error.add_note(f"rebuilding the unit failed as well: {second!r}")
                 stopped = True
         failure = Failure(unit.name, error, inputs, now, stopped=stopped)
         result.failures.append(failure)
@@ -339,5 +396,6 @@ class Turns:
             self._units.pop(unit.name, None)
             return
         unit.machine = machine
-        unit.layer = machine.layer
+        unit.layer = self._level(machine)
+        unit.mark = self._mark(machine.store)
         self._set_deadline(unit)

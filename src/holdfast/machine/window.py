@@ -1,4 +1,4 @@
-"""Windows over a growing number: which were seen (replay), what is kept for each (ring)."""
+"""Windows over increasing numbers: a replay window and a ring buffer."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ T = TypeVar("T")
 
 
 class ReplayWindow:
-    """Remembers which of the last `size` numbers were seen. Older numbers count as seen: refuse, never repeat."""
+    """Records which of the last `size` numbers were seen. Older numbers count as seen and are refused."""
 
     __slots__ = ("_missing", "_top", "size")
 
     def __init__(self, size: int = 1024, top: int = -1) -> None:
-        """`top`: no number up to this one will be shown."""
+        """`top`: all numbers up to this one count as seen."""
         self.size = size
         self._top = top
         self._missing: dict[int, None] = {}
-        """Numbers below the top that were not seen, lowest first; some of them too old by now."""
+        """Numbers below the top that were not seen, lowest first; some may be too old by now."""
 
     def accept(self, number: int) -> bool:
-        """True the first time that `number` is shown and it is not too old; records it."""
+        """Record `number`. Returns True if it was not seen before and is not too old."""
         top = self._top
         if number <= top:
             if number not in self._missing:
@@ -34,14 +34,14 @@ class ReplayWindow:
         return True
 
     def _skip(self, first: int, number: int) -> None:
-        """Nothing was seen from `first` up to `number`, which is the new top."""
+        """Numbers from `first` up to `number`, the new top, were not seen."""
         oldest = number - self.size + 1
         self._missing.update(dict.fromkeys(range(max(first, oldest, 0), number)))
         if len(self._missing) > self.size:
             self._missing = {n: None for n in self._missing if n >= oldest}
 
     def fresh(self, number: int) -> bool:
-        """Whether `accept` would accept, without recording: checked before the cost of opening a seal."""
+        """Whether `accept` would return True, without recording: checked before the cost of decryption."""
         return number > self._top or (number in self._missing and number > self._top - self.size)
 
 
@@ -58,7 +58,7 @@ class RingWindow(Generic[T]):
         self._slots: list[T | None] = [None] * capacity
 
     def put(self, number: int, item: T) -> bool:
-        """Keep `item`; False when the number lies outside the window or is taken."""
+        """Store `item`. Returns False if the number is outside the window or in use."""
         if not self.base <= number < self.base + self.capacity:
             return False
         slot = number % self.capacity
@@ -74,7 +74,7 @@ class RingWindow(Generic[T]):
         return self._slots[number % self.capacity]
 
     def release(self, upto: int) -> None:
-        """Forget everything below `upto`; the window moves up."""
+        """Remove everything below `upto`; the window moves up."""
         last = min(upto, self.base + self.capacity)
         for number in range(self.base, last):
             slot = number % self.capacity

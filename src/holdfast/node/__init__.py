@@ -1,1 +1,1 @@
-"""A node without IO: its configuration, and its machines put together. `core` is the stack as a picture."""
+"""A node without IO: its configuration, and the assembly of its machines. `core` shows the stack."""

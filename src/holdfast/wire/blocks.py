@@ -1,6 +1,6 @@
-"""Many messages as one run of bytes: their lengths first, so that both ends work per batch, not per message.
+"""Many messages as one byte string, lengths first, so that both ends work per batch and not per message.
 
-block = u32 length of what follows | u32 count | count x u32 length | the messages
+block = u32 length of the rest | u32 count | count x u32 length | the messages
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from holdfast.wire.codec import Rejected
 _HEAD: Final = Struct("<II")
 _LENGTH: Final = Struct("<I")
 _ONE: Final = Struct("<III")
-"""All that stands before the message of a block of one."""
+"""Everything before the message of a block with one message."""
 HEAD: Final = _HEAD.size
 MESSAGES_MAX: Final = 1 << 20
 
@@ -23,7 +23,7 @@ Buffer = bytes | memoryview
 
 
 def pack_block(messages: Sequence[Buffer]) -> bytes:
-    """One block that holds `messages`."""
+    """One block that contains `messages`."""
     count = len(messages)
     if count == 1:
         message = messages[0]
@@ -40,6 +40,11 @@ def roomy_block(messages: Sequence[Buffer], lengths: Sequence[int], room: int) -
     return bytearray().join((head, *messages))
 
 
+def head_of_one(size: int) -> bytes:
+    """Everything before the message, in a block with one message of `size` bytes."""
+    return _ONE.pack(8 + size, 1, size)
+
+
 def block_after(
     head: bytes, messages: Sequence[Buffer], lengths: Sequence[int], size: int
 ) -> bytes:
@@ -51,14 +56,14 @@ def block_after(
 
 
 def block_size(data: Buffer, start: int = 0) -> int:
-    """The length of the block that begins at `start`, head included; 0 when its head is not complete."""
+    """The length of the block at `start`, including its header; 0 if the header is incomplete."""
     if len(data) - start < HEAD:
         return 0
     return 4 + int(_HEAD.unpack_from(data, start)[0])
 
 
 def whole_block(data: memoryview) -> list[memoryview] | None:
-    """The messages of a block that is just all of `data`, without a copy; None where it is not such a one."""
+    """The messages of a block that is exactly `data`, without a copy; None otherwise."""
     end = len(data)
     if end < _ONE.size:
         return None
@@ -75,8 +80,8 @@ def whole_block(data: memoryview) -> list[memoryview] | None:
 
 
 def part_of_block(data: memoryview, first: int, stop: int) -> tuple[list[memoryview], int]:
-    """The messages at places `first` to `stop` of a block that is sound, and where they begin. The others cost nothing
-    but to add up their lengths."""
+    """The messages at places `first` to `stop` of a valid block, and their offset. The other messages cost only the sum
+    of their lengths."""
     _, count = _HEAD.unpack_from(data)
     lengths = unpack_from(f"<{stop}I", data, HEAD)
     begin = HEAD + 4 * count + sum(lengths[:first])

@@ -28,7 +28,7 @@ from holdfast.wire.codec import (
     decode_body,
     part_size,
 )
-from holdfast.wire.frames import AnyFrame
+from holdfast.wire.frames import Frame
 from holdfast.wire.seal import TAG, Seal
 
 FORMAT: Final = 1
@@ -38,22 +38,22 @@ UNCHECKED: Final = 4
 """No checksum, because the stream below is authenticated; accepted only there."""
 
 LENGTH: Final = Struct("<I")
-"""What a stream puts before each packet."""
+"""The length prefix of a packet on a stream."""
 _HEAD: Final = Struct("<QBBIQ")
 _TAIL: Final = Struct("<BBIQ")
-"""The head without the check."""
+"""The header without the checksum."""
 _CHECK: Final = Struct("<Q")
 CHECK: Final = _CHECK.size
 HEAD: Final = _HEAD.size
 _ONE_FRAME: Final = array_header(1)
 AT_ONCE: Final = 4096
-"""A body up to this size is put together before its checksum is made; one of a larger is made piece by piece."""
+"""A body up to this size is joined before its checksum is computed; a larger one is hashed piece by piece."""
 PACKET_MAX: Final = 1 << 20
-"""Nothing larger is read from a stream."""
+"""The largest packet accepted from a stream."""
 
 
 class Packet(msgspec.Struct, frozen=True, gc=False):
-    """A packet whose head was read; the body is opened by the link that its session belongs to."""
+    """A packet with a parsed header; the link of its session opens the body."""
 
     flags: int
     session: int
@@ -62,7 +62,7 @@ class Packet(msgspec.Struct, frozen=True, gc=False):
 
 
 class RoomyPacket:
-    """A packet at the end of a buffer, with room for its length before it: a stream sends it without a copy."""
+    """A packet at the end of a buffer, with room for its length prefix: a stream sends it without a copy."""
 
     __slots__ = ("_buffer", "_start")
 
@@ -77,7 +77,7 @@ class RoomyPacket:
         return bytes(memoryview(self._buffer)[self._start :])
 
     def framed(self) -> memoryview:
-        """The packet after its length, as streams carry it."""
+        """The packet after its length prefix, as on streams."""
         start = self._start - LENGTH.size
         LENGTH.pack_into(self._buffer, start, len(self))
         return memoryview(self._buffer)[start:]
@@ -87,18 +87,18 @@ AnyPacket = bytes | RoomyPacket
 
 
 def read_head(data: bytes | memoryview) -> Packet | Rejected:
-    """The head of a packet, checked as far as it can be without a key."""
+    """The header of a packet, checked as far as possible without a key."""
     view = memoryview(data)
     if len(view) < HEAD:
         return Rejected("short", f"{len(view)} bytes")
     _, form, flags, session, number = _HEAD.unpack_from(view)
     if form != FORMAT:
-        return Rejected("format", f"packet format {form}, this node reads {FORMAT}")
+        return Rejected("format", f"packet format {form}; this node reads {FORMAT}")
     return Packet(flags, session, number, view)
 
 
-def read_plain(packet: Packet, authenticated: bool = False) -> list[AnyFrame] | Rejected:
-    """The frames of a plain packet; `authenticated` says that TLS has checked its bytes."""
+def read_plain(packet: Packet, authenticated: bool = False) -> list[Frame] | Rejected:
+    """The frames of a plain packet; `authenticated` means that TLS has checked its bytes."""
     view = packet.data
     if packet.flags:
         if packet.flags != UNCHECKED or not authenticated:
@@ -109,9 +109,9 @@ def read_plain(packet: Packet, authenticated: bool = False) -> list[AnyFrame] | 
     return decode_body(view[HEAD:])
 
 
-def read_at_once(data: memoryview, session: int) -> tuple[int, list[AnyFrame]] | None:
-    """Number and frames of a plain packet of this session: what almost all are, in one step. None sends whoever
-    wants to know what is wrong to `read_head` and `read_plain`."""
+def read_at_once(data: memoryview, session: int) -> tuple[int, list[Frame]] | None:
+    """Number and frames of a plain packet of this session, in one step for the common case. None: use `read_head` and
+    `read_plain` to find the error."""
     if len(data) < HEAD:
         return None
     check, form, flags, shown, number = _HEAD.unpack_from(data)
@@ -121,8 +121,8 @@ def read_at_once(data: memoryview, session: int) -> tuple[int, list[AnyFrame]] |
     return (number, frames) if type(frames) is list else None
 
 
-def read_sealed(packet: Packet, seal: Seal) -> list[AnyFrame] | Rejected:
-    """The frames of a sealed or clear packet; `Rejected` when it was not made with this key."""
+def read_sealed(packet: Packet, seal: Seal) -> list[Frame] | Rejected:
+    """The frames of a sealed or clear packet; `Rejected` if it was not made with this key."""
     view = packet.data
     head = view[:HEAD]
     if packet.flags & CLEAR:
@@ -137,7 +137,7 @@ def read_sealed(packet: Packet, seal: Seal) -> list[AnyFrame] | Rejected:
 def write_plain(
     session: int, number: int, parts: Sequence[Part], authenticated: bool = False
 ) -> bytes:
-    """A plain packet. What goes inside TLS needs no checksum of ours."""
+    """A plain packet. Inside TLS it needs no checksum."""
     if authenticated:
         return b"".join((_HEAD.pack(0, FORMAT, UNCHECKED, session, number), *body_buffers(parts)))
     tail = _TAIL.pack(FORMAT, 0, session, number)
@@ -164,7 +164,7 @@ def write_plain(
 def write_in_place(
     session: int, number: int, part: RoomyPart, authenticated: bool = False
 ) -> RoomyPacket:
-    """The same for one frame whose bulk is a whole buffer: everything before it goes into the room at its front."""
+    """The same for one frame whose payload is a whole buffer: the headers go into its free front."""
     flags = UNCHECKED if authenticated else 0
     front = _HEAD.pack(0, FORMAT, flags, session, number) + array_header(1) + part.head
     buffer, start = part.buffer, ROOM - len(front)
@@ -177,7 +177,7 @@ def write_in_place(
 def write_sealed(
     session: int, number: int, parts: Sequence[Part], seal: Seal, clear: bool = False
 ) -> bytes:
-    """A packet that only the holder of the key can read, or (`clear`) that everybody can read and nobody change."""
+    """A packet that only the holder of the key can read or, if `clear`, that all can read but not modify."""
     body = b"".join(body_buffers(parts))
     flags = CLEAR | SEALED if clear else SEALED
     head = _HEAD.pack(0, FORMAT, flags, session, number)

@@ -1,7 +1,7 @@
-"""The seal of datagrams: AES-256-GCM under a key that was agreed over TLS, the packet number as the nonce.
+"""The seal of datagrams: AES-256-GCM with a key exchanged over TLS and the packet number as the nonce.
 
-A key serves one direction of one session, and numbers only grow, so a nonce never comes twice. A node that
-restarts has no session, so it has no key to use again.
+A key serves one direction of one session, and numbers only increase, so a nonce is never reused. A restarted node has
+no session and therefore no old key.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 KEY: Final = 32
 TAG: Final = 16
 NUMBER_MAX: Final = 1 << 48
-"""A session ends long before its numbers do."""
+"""A session ends long before its packet numbers run out."""
 
 Buffer = bytes | memoryview
 
 
 class Seal:
-    """One key. `close` and `open` encrypt; `tag` and `check` only authenticate, and leave the bytes as they are."""
+    """One key. `close` and `open` encrypt; `tag` and `check` only authenticate and leave the bytes readable."""
 
     __slots__ = ("_aead",)
 

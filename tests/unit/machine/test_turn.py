@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.machine import Machine, Outbox, Put, Turns
+from holdfast.machine import Machine, Outbox, Put, StoreFailed, Turns
 from holdfast.machine.turn import FORGIVEN_AFTER
 from holdfast.types import NEVER, SECOND
+
+LAYERS = tuple(map(str, range(8)))
 
 Act = Callable[[Outbox], None]
 Call = tuple[str, str, list[Any]]
@@ -46,7 +48,7 @@ class Scripted(Machine):
 
 
 def scripted(layer: int, name: str, log: list[Call], deadline: int = NEVER) -> Scripted:
-    kind: type[Scripted] = type("Scripted", (Scripted,), {"layer": layer})
+    kind: type[Scripted] = type("Scripted", (Scripted,), {"layer": str(layer)})
     return kind(name, log, deadline)
 
 
@@ -57,7 +59,7 @@ class Node:
         self.log: list[Call] = []
         self.now = 1000
         self.rebuilt: list[str] = []
-        self.turns = Turns(self.rebuild)
+        self.turns = Turns(self.rebuild, LAYERS)
         for name in names:
             self.turns.add(name, self.make(name))
 
@@ -328,7 +330,7 @@ def test_a_unit_that_asks_to_be_woken_in_the_past_has_failed() -> None:
     result = node.run()
     (failure,) = result.failures
     assert failure.unit == "a1"
-    assert "woken in the past" in str(failure.error)
+    assert "deadline in the past" in str(failure.error)
     assert node.turns.next_deadline() == NEVER
 
 
@@ -589,7 +591,7 @@ def test_after_a_minute_a_failure_is_forgiven() -> None:
 
 def test_a_unit_that_is_rebuilt_later_comes_back_by_add() -> None:
     node = Node()
-    node.turns = Turns(lambda name: None)
+    node.turns = Turns(lambda name: None, LAYERS)
     node.turns.add("a6", node.make("a6", deadline=5000))
     result = node.run(("a6", fail))
     assert not result.failures[0].stopped
@@ -606,7 +608,7 @@ def test_a_unit_that_cannot_be_rebuilt_stops_and_the_node_goes_on() -> None:
         raise ValueError("its rows are damaged")
 
     node = Node()
-    node.turns = Turns(refuse)
+    node.turns = Turns(refuse, LAYERS)
     node.turns.add("a6", node.make("a6"))
     node.turns.add("b6", node.make("b6"))
     result = node.run(("a6", fail), ("b6", "fine"))
@@ -619,7 +621,7 @@ def test_a_unit_that_cannot_be_rebuilt_stops_and_the_node_goes_on() -> None:
 
 def test_a_rebuilt_unit_has_the_deadline_that_it_asks_for() -> None:
     node = Node("a6")
-    node.turns = Turns(lambda name: node.make(name, deadline=7000))
+    node.turns = Turns(lambda name: node.make(name, deadline=7000), LAYERS)
     node.turns.add("a6", node.make("a6", deadline=9000))
     node.run(("a6", fail))
     assert node.turns.next_deadline() == 7000
@@ -632,7 +634,7 @@ def test_a_unit_that_a_callback_drops_in_the_middle_of_a_turn_is_left_out() -> N
         node.turns.drop("b6")
         return node.make(name)
 
-    node.turns = Turns(rebuild)
+    node.turns = Turns(rebuild, LAYERS)
     for name in ("a2", "a6", "b6"):
         node.turns.add(name, node.make(name))
     node.run(("a2", fail), ("b6", "gone"), ("a6", "fine"))
@@ -656,3 +658,75 @@ def test_a_unit_has_one_name_and_a_known_layer() -> None:
         node.turns.add("a6", node.make("a6"))
     with pytest.raises(AssertionError):
         node.turns.add("a8", node.make("a8"))
+
+
+# -- several stores ----------------------------------------------------------------------------------------------
+
+
+def in_store(node: Node, unit: str, store: str) -> None:
+    """From the next rebuild on its writes go to another store."""
+    machine = node.unit(unit)
+    node.turns.drop(unit)
+    machine.store = store
+    node.turns.add(unit, machine)
+
+
+def test_a_unit_waits_for_the_writes_of_its_own_store_and_for_no_other() -> None:
+    node = Node("a1", "b1")
+    in_store(node, "b1", "mail")
+    result = node.run(
+        ("a1", write("x")), ("a1", effect("sent a")), ("b1", write("y")), ("b1", effect("sent b"))
+    )
+    assert [w.key for w in result.writes] == [b"x"]
+    assert {store: [w.key for w in writes] for store, writes in result.store_writes.items()} == {
+        "mail": [b"y"]
+    }
+    assert result.effects == []
+    assert node.turns.written(1, "mail")
+    assert node.run().effects == ["sent b"]
+    assert node.turns.written(1)
+    assert node.run().effects == ["sent a"]
+
+
+def test_units_of_a_store_that_is_full_wait_and_all_others_go_on() -> None:
+    node = Node("a1", "b1")
+    in_store(node, "b1", "mail")
+    node.turns.block("mail", blocked=True)
+    node.run(("a1", "one"), ("b1", "two"))
+    assert node.log == [("a1", "up", ["one"])]
+    node.run(("b1", "three"), ("a1", down("b1", "never: same layer")))
+    assert [name for name, _, _ in node.log] == ["a1"]
+    assert node.turns.block("mail", blocked=False), "something waited"
+    node.run(("b1", "four"))
+    assert ("b1", "up", ["two", "three", "four"]) in node.log
+    assert not node.turns.block("mail", blocked=False)
+
+
+def test_the_deadline_of_a_unit_whose_store_is_full_comes_when_it_has_room() -> None:
+    node = Node("b1")
+    in_store(node, "b1", "mail")
+    unit = node.unit("b1")
+    unit.deadline = node.now + 5
+    node.run(("b1", "set it"))
+    node.turns.block("mail", blocked=True)
+    node.now += 10
+    assert not node.run().more
+    assert node.log == []
+    assert node.turns.next_deadline() == NEVER, "it does not spin"
+    node.turns.block("mail", blocked=False)
+    node.run()
+    assert node.log == [("b1", "wake", [])]
+
+
+def test_a_failed_store_discards_what_waited_for_it_and_tells_its_units() -> None:
+    node = Node("a1", "b1")
+    in_store(node, "b1", "mail")
+    node.run(
+        ("a1", write("x")), ("a1", effect("sent a")), ("b1", write("y")), ("b1", effect("sent b"))
+    )
+    node.turns.fail_store("mail", "no route to the database")
+    assert node.run().effects == []
+    assert node.log == [("b1", "up", [StoreFailed("mail", "no route to the database")])]
+    node.turns.written(1)
+    assert node.run().effects == ["sent a"], "the node's own store is not concerned"
+    assert node.run(("b1", effect("on"))).effects == ["on"]

@@ -8,10 +8,11 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import msgspec
 from hypothesis import strategies as st
 
-from holdfast.wire import frames
-from holdfast.wire.frames import AnyFrame
+from holdfast.group.frames import GROUP_FRAMES
+from holdfast.health.frames import HEALTH_FRAMES
+from holdfast.wire.frames import LINK_FRAMES, Frame
 
-FRAMES: tuple[type[frames.Frame], ...] = get_args(AnyFrame)
+FRAMES: tuple[type[Frame], ...] = (*LINK_FRAMES, *HEALTH_FRAMES, *GROUP_FRAMES)
 
 LEAVES: dict[Any, st.SearchStrategy[Any]] = {
     int: st.integers(-(1 << 63), (1 << 64) - 1),
@@ -39,7 +40,7 @@ def of_type(annotation: Any) -> st.SearchStrategy[Any]:
 
 
 def of_struct(struct: type[msgspec.Struct]) -> st.SearchStrategy[Any]:
-    hints = get_type_hints(struct, vars(frames))
+    hints = get_type_hints(struct)
     names = struct.__struct_fields__
     return st.tuples(*[of_type(hints[name]) for name in names]).map(lambda values: struct(*values))
 

@@ -10,6 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.unit.wire.samples import FRAMES, any_frame, of_struct
 
+from holdfast.group.frames import Idle, StreamId
+from holdfast.health.frames import Heartbeat, Probe
 from holdfast.links.flow import CHUNK_OVERHEAD
 from holdfast.wire.codec import (
     Part,
@@ -20,10 +22,10 @@ from holdfast.wire.codec import (
     decode_body,
     decode_frame,
     encode,
+    filled_part,
     part_size,
-    probe_part,
 )
-from holdfast.wire.frames import Basic, Chunk, ChunkAck, Frame, Hello, Idle, Probe, Refuse, StreamId
+from holdfast.wire.frames import Chunk, ChunkAck, Frame, Hello, Refuse
 from holdfast.wire.packet import HEAD
 from holdfast.wire.seal import TAG
 
@@ -93,7 +95,7 @@ def test_fields_that_a_newer_node_has_added_are_ignored(frame: Any, added: list[
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ([20, 1, 2, 3], Basic(1, 2, 3, echo_ns=0, echo_age_ns=0, sent=b"")),
+        ([20, 1, 2, 3], Heartbeat(1, 2, 3, echo_ns=0, echo_age_ns=0, sent=b"")),
         ([5, 1, 2, 3], ChunkAck(1, 2, 3, ranges=())),
         ([2, "self", "why"], Refuse("self", "why", retry_ms=5000)),
     ],
@@ -110,9 +112,9 @@ def test_a_missing_field_without_a_default_is_rejected() -> None:
 
 
 def test_an_unknown_frame_rejects_its_packet_and_names_it() -> None:
-    rejected = decode_body(body(encode(Basic(1, 2, 3)), encode([99, 1])))
+    rejected = decode_body(body(encode(Heartbeat(1, 2, 3)), encode([250, 1])))
     assert isinstance(rejected, Rejected)
-    assert "99" in rejected.detail
+    assert "250" in rejected.detail
 
 
 def test_a_rejection_has_a_bounded_text() -> None:
@@ -139,8 +141,8 @@ def test_a_probe_part_decodes_to_its_probe_and_grows_by_one_for_each_byte_of_fil
 ) -> None:
     """H1: a diagnostic packet really has its size; so the head in front of the fill never changes its length."""
     empty = Probe(7, 9000, 8, 9, memoryview(b""))
-    part = probe_part(empty, memoryview(bytes(size)))
-    assert part_size(part) == part_size(probe_part(empty, memoryview(b""))) + size
+    part = filled_part(empty, memoryview(bytes(size)))
+    assert part_size(part) == part_size(filled_part(empty, memoryview(b""))) + size
     frames = decode_body(body(part))
     assert frames == [Probe(7, 9000, 8, 9, memoryview(bytes(size)))]
 

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.wire.samples import any_frame
 
+from holdfast.health.frames import Heartbeat, Probe
 from holdfast.wire.codec import Rejected, encode
-from holdfast.wire.frames import AnyFrame, Basic, Probe, Refuse
+from holdfast.wire.frames import Frame, Refuse
 from holdfast.wire.packet import (
     CLEAR,
     FORMAT,
@@ -28,7 +29,7 @@ from holdfast.wire.seal import KEY, TAG, Seal
 
 SEAL = Seal(bytes(range(KEY)))
 OTHER = Seal(bytes(KEY))
-FRAMES: list[AnyFrame] = [Basic(1, 2, 3), Refuse("self", "why")]
+FRAMES: list[Frame] = [Heartbeat(1, 2, 3), Refuse("self", "why")]
 PARTS = [encode(frame) for frame in FRAMES]
 
 PLAIN = write_plain(0x01020304, 77, PARTS)
@@ -43,7 +44,7 @@ def head(data: bytes) -> Packet:
     return packet
 
 
-def read(data: bytes, authenticated: bool = False) -> list[AnyFrame] | Rejected:
+def read(data: bytes, authenticated: bool = False) -> list[Frame] | Rejected:
     """As a link reads: by its head first."""
     packet = read_head(data)
     if isinstance(packet, Rejected):
@@ -153,7 +154,7 @@ def test_a_clear_packet_does_not_pass_as_an_encrypted_one_or_the_other_way_round
 @pytest.mark.parametrize("form", [0, 2, 255])
 def test_another_packet_format_is_named_with_the_one_that_is_read(form: int) -> None:
     rejected = read_head(PLAIN[:8] + bytes([form]) + PLAIN[9:])
-    assert rejected == Rejected("format", f"packet format {form}, this node reads {FORMAT}")
+    assert rejected == Rejected("format", f"packet format {form}; this node reads {FORMAT}")
 
 
 def test_what_is_shorter_than_a_head_is_rejected() -> None:

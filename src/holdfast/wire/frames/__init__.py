@@ -1,64 +1,38 @@
-"""Every frame there is, in one place, because both ends must agree on all of them.
+"""Frames: what nodes say to each other.
 
-A frame is a frozen struct, sent as a msgpack array whose first element is its tag. Fields are only ever added at
-the end, with a default: an older node ignores them, a newer one fills them in. Tags are never used again.
-`HELLO` and `REFUSE` are the same in every version, or two versions could not find out about each other.
+A frame is a frozen struct, sent as a msgpack array whose first element is its tag. Fields are only ever added at the
+end, with a default: an older node ignores them, a newer one fills them in. A tag is never used again. `Hello` and
+`Refuse` are the same in every version, or two versions could not find out about each other.
+
+Here are the frames of links, which carry all others. Every other subsystem has a module `frames` of its own, and says
+in its declaration which unit each frame is for (`holdfast.subsystem`).
+
+| tags | subsystem |
+| --- | --- |
+| 1 to 19 | links |
+| 20 to 39 | health |
+| 40 to 63, 112 to 127 | group |
+| 64 to 95 | overlay |
+| 96 to 111 | stability |
+| 128 to 159 | dialog |
+| 160 to 191 | objects |
+| 192 to 199 | collect |
+| 200 and above | applications and tests |
 """
 
 from __future__ import annotations
 
-from typing import Final
-
-from holdfast.wire.frames.base import VERSION_HIGH, VERSION_LOW, Frame
-from holdfast.wire.frames.groups import (
-    About,
-    Append,
-    Appended,
-    Ballot,
-    Entry,
-    Found,
-    Freed,
-    Idle,
-    Lost,
-    Nack,
-    Outputs,
-    OutputsHere,
-    Payload,
-    Placed,
-    Seek,
-    Standing,
-    StateChunk,
-    StateRequest,
-    StreamId,
-    Vote,
-)
-from holdfast.wire.frames.health import (
-    AskRows,
-    Basic,
-    Confirm,
-    Edition,
-    Heeded,
-    Notice,
-    PathRow,
-    PathRows,
-    Probe,
-    Settled,
-    Signature,
-    StressCell,
-    StressCounts,
-    StressOrder,
-    StressProbe,
-    StressReport,
-    TableDigest,
-    TunablesInfo,
-)
+from holdfast.wire.frames.base import VERSION_HIGH, VERSION_LOW, FilledFrame, Frame
 from holdfast.wire.frames.links import (
+    LINK_FRAMES,
+    AckRequest,
     AdapterInfo,
     Bye,
     Chunk,
     ChunkAck,
+    DeliveryQuery,
+    DeliveryReport,
     Hello,
-    Hurry,
     Key,
     MemberInfo,
     Members,
@@ -67,104 +41,22 @@ from holdfast.wire.frames.links import (
 )
 
 __all__ = [
-    "IMMEDIATE",
+    "LINK_FRAMES",
     "VERSION_HIGH",
     "VERSION_LOW",
-    "About",
+    "AckRequest",
     "AdapterInfo",
-    "AnyFrame",
-    "Append",
-    "Appended",
-    "AskRows",
-    "Ballot",
-    "Basic",
     "Bye",
     "Chunk",
     "ChunkAck",
-    "Confirm",
-    "Edition",
-    "Entry",
-    "Found",
+    "DeliveryQuery",
+    "DeliveryReport",
+    "FilledFrame",
     "Frame",
-    "Freed",
-    "Heeded",
     "Hello",
-    "Hurry",
-    "Idle",
     "Key",
-    "Lost",
     "MemberInfo",
     "Members",
-    "Nack",
-    "Notice",
-    "Outputs",
-    "OutputsHere",
-    "PathRow",
-    "PathRows",
-    "Payload",
-    "Placed",
-    "Probe",
     "RawBatch",
     "Refuse",
-    "Seek",
-    "Settled",
-    "Signature",
-    "Standing",
-    "StateChunk",
-    "StateRequest",
-    "StreamId",
-    "StressCell",
-    "StressCounts",
-    "StressOrder",
-    "StressProbe",
-    "StressReport",
-    "TableDigest",
-    "TunablesInfo",
-    "Vote",
 ]
-
-AnyFrame = (
-    Hello
-    | Refuse
-    | Key
-    | Chunk
-    | ChunkAck
-    | Hurry
-    | Members
-    | RawBatch
-    | Bye
-    | Basic
-    | Probe
-    | Signature
-    | Heeded
-    | Notice
-    | Settled
-    | Confirm
-    | PathRows
-    | TableDigest
-    | AskRows
-    | StressOrder
-    | StressProbe
-    | StressCounts
-    | StressReport
-    | Payload
-    | Placed
-    | Idle
-    | Nack
-    | Append
-    | Appended
-    | StateRequest
-    | StateChunk
-    | Freed
-    | Ballot
-    | Vote
-    | Seek
-    | Standing
-    | Lost
-    | Found
-    | Outputs
-    | OutputsHere
-)
-
-IMMEDIATE: Final = frozenset({Basic, Probe, StressProbe, Payload, Idle, Nack, Lost, RawBatch})
-"""Frames that promise nothing, so they do not wait for writes."""

@@ -1,15 +1,22 @@
-"""What every frame is."""
+"""The base of all frames."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
 VERSION_LOW: Final = 1
 VERSION_HIGH: Final = 1
-"""The range of frame versions that this node speaks; the highest that both speak is used."""
+"""The range of frame versions that this node supports; the highest common one is used."""
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """Base of all frames."""
+    """Base class of all frames."""
+
+    by_multicast: ClassVar[bool] = False
+    """Whether nodes take it from a multicast group too."""
+
+
+class FilledFrame(Frame, frozen=True, gc=False, array_like=True):
+    """A frame whose last field, `fill`, makes its packet as large as its sender wants."""

@@ -1,6 +1,8 @@
-"""Frames of links: who talks, pieces of channels, datagrams."""
+"""Frames of links: handshake, pieces of channels, datagrams."""
 
 from __future__ import annotations
+
+from typing import Final
 
 import msgspec
 
@@ -8,7 +10,7 @@ from holdfast.wire.frames.base import Frame
 
 
 class AdapterInfo(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """One adapter as others must know it."""
+    """An adapter as announced to other nodes."""
 
     name: str
     subnet: str
@@ -16,15 +18,15 @@ class AdapterInfo(msgspec.Struct, frozen=True, gc=False, array_like=True):
     port: int
     transports: tuple[str, ...]
     multicast: str = ""
-    """`host:port` of the multicast group that the adapters of its subnet listen to; empty without multicast."""
+    """`host:port` of the multicast group of the subnet; empty without multicast."""
     mtu: int = 1500
-    """The largest packet that it is meant to carry."""
+    """The largest packet that the adapter is meant to carry."""
     measure: tuple[str, ...] = ()
-    """What is measured with flows of their own, where both ends say so: `alt`, `frag`, `mss`."""
+    """What is measured on separate flows, if both ends enable it: `alt`, `frag`, `mss`."""
 
 
 class MemberInfo(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A member of the domain and where it can be reached; a higher incarnation replaces a lower one."""
+    """A member of the domain and its adapters; a higher incarnation replaces a lower one."""
 
     node: bytes
     name: str
@@ -33,11 +35,11 @@ class MemberInfo(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Hello(Frame, frozen=True, gc=False, array_like=True, tag=1):
-    """The first frame on a flow, repeated until the peer's echo shows that it arrived.
+    """The first frame on a flow, repeated until the echo of the peer shows that it arrived.
 
-    `epoch` counts the sender's sessions on this link; a link's session is the pair of both epochs and both
-    incarnations. `session` is the number that the peer must put into packets it sends to the sender. The echo is
-    what the sender has heard of the peer on this very flow: both directions of it work once both have echoed.
+    `epoch` counts the sessions of the sender on this link; the epochs and incarnations of both ends identify a session.
+    `session` is the number that the peer must put into packets to the sender. The echo is what the sender has received
+    from the peer on this flow: both directions work once both ends have echoed.
     """
 
     low: int
@@ -51,15 +53,15 @@ class Hello(Frame, frozen=True, gc=False, array_like=True, tag=1):
     echo_incarnation: int = 0
     echo_epoch: int = 0
     ask: bool = True
-    """The sender has not been echoed on this flow yet: please answer."""
+    """The sender has not been echoed on this flow yet and asks for an answer."""
     to: bytes = b""
-    """The node that it is meant for, where the sender knows: an address can get a new owner."""
+    """The intended recipient, if known: an address can get a new owner."""
     use: str = ""
-    """What the flow is for, as in `links.ports.OpenFlow`: data, or measuring only."""
+    """The purpose of the flow, as in `links.ports.OpenFlow`: data, or measuring only."""
 
 
 class Refuse(Frame, frozen=True, gc=False, array_like=True, tag=2):
-    """Why the sender of a `Hello` is not let in; it may try again after `retry_ms`."""
+    """Why a `Hello` was refused; the sender may try again after `retry_ms`."""
 
     code: str
     text: str
@@ -67,16 +69,16 @@ class Refuse(Frame, frozen=True, gc=False, array_like=True, tag=2):
 
 
 class Key(Frame, frozen=True, gc=False, array_like=True, tag=3):
-    """The key for datagrams to the sender of this frame, under `session`. Only ever sent over TLS."""
+    """The key for datagrams to the sender of this frame, under `session`. Only sent over TLS."""
 
     session: int
     key: bytes
     multicast: bytes = b""
-    """The key that the sender of this frame puts on what it multicasts."""
+    """The key with which the sender of this frame seals its multicast packets."""
 
 
 class Chunk(Frame, frozen=True, gc=False, array_like=True, tag=4):
-    """A piece of a channel's byte stream."""
+    """A piece of the byte stream of a channel."""
 
     channel: int
     offset: int
@@ -84,8 +86,8 @@ class Chunk(Frame, frozen=True, gc=False, array_like=True, tag=4):
 
 
 class ChunkAck(Frame, frozen=True, gc=False, array_like=True, tag=5):
-    """What arrived of a channel: everything below `upto`, and `ranges` above it. `limit` is the offset that the
-    receiver has room for."""
+    """What arrived of a channel: everything below `upto`, and `ranges` above it. `limit` is the offset up to which the
+    receiver has room."""
 
     channel: int
     upto: int
@@ -93,25 +95,66 @@ class ChunkAck(Frame, frozen=True, gc=False, array_like=True, tag=5):
     ranges: tuple[tuple[int, int], ...] = ()
 
 
-class Hurry(Frame, frozen=True, gc=False, array_like=True, tag=7):
-    """The sender waits for acknowledgements: on a stream they would take their time."""
+class AckRequest(Frame, frozen=True, gc=False, array_like=True, tag=7):
+    """The sender waits for acknowledgements: on a stream they would take their time.
+
+    With a `path` it asks what has arrived on that flow, and the answer has the same number and `received`."""
+
+    n: int = 0
+    path: str = ""
+    """The flow in doubt, as its receiver calls it."""
+    received: int = -1
+    """In an answer: bytes of channels that have arrived on it."""
 
 
 class Members(Frame, frozen=True, gc=False, array_like=True, tag=6):
-    """Members that the sender knows of."""
+    """Members that the sender knows."""
 
     members: tuple[MemberInfo, ...]
 
 
 class RawBatch(Frame, frozen=True, gc=False, array_like=True, tag=8):
-    """Datagrams of an application, several in one packet: a block (see `wire.blocks`)."""
+    """Datagrams of an application, several per packet, as a block (see `wire.blocks`)."""
 
     port: int
     block: memoryview
 
 
 class Bye(Frame, frozen=True, gc=False, array_like=True, tag=9):
-    """The sender leaves on purpose: it is not dead, and nothing is wrong with its paths."""
+    """The sender leaves intentionally: it is not dead, and its paths are not faulty."""
 
     rest: bool = False
-    """Only this link is given up, because nobody uses it; the sender stays in the domain."""
+    """Only this link is closed, because it is unused; the sender stays in the domain."""
+
+
+class DeliveryQuery(Frame, frozen=True, gc=False, array_like=True, tag=10):
+    """Asks how many packets with datagrams of applications have arrived on a flow."""
+
+    path: str
+    """The flow, as its receiver calls it."""
+    sent: int
+    """How many were sent on it."""
+
+
+class DeliveryReport(Frame, frozen=True, gc=False, array_like=True, tag=11):
+    """The answer to a `DeliveryQuery`."""
+
+    path: str
+    """The flow, as its sender calls it."""
+    sent: int
+    received: int
+
+
+LINK_FRAMES: Final[tuple[type[Frame], ...]] = (
+    Hello,
+    Refuse,
+    Key,
+    Chunk,
+    ChunkAck,
+    AckRequest,
+    Members,
+    RawBatch,
+    Bye,
+    DeliveryQuery,
+    DeliveryReport,
+)

@@ -1,0 +1,163 @@
+"""The configuration of a node, as values. `holdfast.node.config` reads and checks it.
+
+The fields of `NodeConfig` are those that every node has. Everything else belongs to a subsystem, which declares a
+`Section` for each top-level key of the file that it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
+
+from holdfast.errors import ConfigError
+from holdfast.wire.frames import AdapterInfo
+
+T = TypeVar("T")
+MEASURE: tuple[Literal["alt", "frag", "mss"], ...] = ("alt", "frag", "mss")
+
+
+class AdapterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An adapter: a local address, and the transports used on it."""
+
+    name: str
+    address: str
+    """`host:port` at which other nodes reach this node, so the host is not 0.0.0.0."""
+    subnet: str = ""
+    """Adapters on one subnet reach each other. Default: the name of the adapter."""
+    transports: tuple[Literal["tcp", "udp"], ...] = ("tcp", "udp")
+    mtu: int = 1500
+    """The largest packet that this adapter is meant to carry; sizes are probed up to it."""
+    measure: tuple[Literal["alt", "frag", "mss"], ...] = MEASURE
+    """What is measured on separate flows, if the adapter of the peer enables it too: other source ports, fragments, TCP
+    segment sizes."""
+    websocket: bool = False
+    """Carry the streams of this adapter in WebSockets, for networks that only an HTTP proxy connects."""
+    proxy: str = ""
+    """`http://[user:password@]host:port`: open those WebSockets through this proxy."""
+    multicast: str = ""
+    """`239.255.x.y:port` or `[ff02::x]:port`, the same for all adapters of the subnet: enables multicast probing."""
+
+
+class SubnetConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The heartbeat settings of one subnet."""
+
+    name: str
+    neighbourhood: Literal["all", "ring", "hypercube"] = "all"
+    """Which nodes exchange heartbeats: all, neighbours on a ring, or neighbours on a hypercube. The same on every node
+    of the domain."""
+
+
+class SecurityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`tls`: nodes authenticate each other and encrypt. `plain`: neither, and on loopback only."""
+
+    mode: Literal["tls", "plain"] = "tls"
+    authority: str = ""
+    certificate: str = ""
+    key: str = ""
+
+
+class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The web page of this node."""
+
+    address: str = ""
+    """`host:port`; no page by default."""
+    token: str = ""
+    """Required if the address is not loopback."""
+
+
+class TelemetryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Telemetry for the pipeline."""
+
+    enabled: bool = True
+    directory: str = ""
+    """Default: `<data>/telemetry`."""
+    max_mb: int = 512
+    seal_s: float = 30.0
+
+
+class LabConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """For demonstrations: allows `holdfast fault` to break packets that this node sends."""
+
+    faults: bool = False
+
+
+class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole file."""
+
+    domain: str
+    name: str
+    data: str = ""
+    """Directory for everything that the node stores; in memory by default."""
+    preset: Literal["lan", "wan"] = "lan"
+    join: tuple[str, ...] = ()
+    """Addresses of members; one reachable member is enough."""
+    mesh: Literal["all", "join"] = "all"
+    """Link to every member, or only to those in `join` and those that join this node."""
+    adapter: tuple[AdapterConfig, ...] = ()
+    subnet: tuple[SubnetConfig, ...] = ()
+    security: SecurityConfig = SecurityConfig()
+    web: WebConfig = WebConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
+    lab: LabConfig = LabConfig()
+    sections: Mapping[str, Any] = {}
+    """What subsystems read, by top-level key of the file. Use `Section.of`."""
+
+    def adapters(self) -> tuple[AdapterInfo, ...]:
+        infos = []
+        for adapter in self.adapter:
+            host, port = split_address(adapter.address, f"adapter {adapter.name!r}")
+            infos.append(
+                AdapterInfo(
+                    adapter.name,
+                    adapter.subnet or adapter.name,
+                    host,
+                    port,
+                    adapter.transports,
+                    adapter.multicast,
+                    adapter.mtu,
+                    # Behind a proxy there are no segments of ours to measure.
+                    () if adapter.websocket else adapter.measure,
+                )
+            )
+        return tuple(infos)
+
+    @property
+    def subnets(self) -> list[str]:
+        """The subnet of each adapter."""
+        return [adapter.subnet or adapter.name for adapter in self.adapter]
+
+
+class Section(Generic[T]):
+    """One top-level key of the file that a subsystem reads, with its type and its default."""
+
+    def __init__(self, key: str, kind: Any, default: T) -> None:
+        self.key = key
+        self.kind = kind
+        """A struct type for a table, `tuple[Struct, ...]` for an array of tables, or a plain type."""
+        self.default = default
+
+    def of(self, config: NodeConfig) -> T:
+        """What the configuration says here, or the default."""
+        value: T = config.sections.get(self.key, self.default)
+        return value
+
+
+def split_address(address: str, where: str) -> tuple[str, int]:
+    """`host:port`, or a `ConfigError` that names the place."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    named = bool(host) and host.isprintable() and " " not in host
+    if not named or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise ConfigError(
+            f"{where}: {address!r} is not an address; write host:port, such as 10.0.0.1:7400"
+        )
+    return host, int(port)
+
+
+def check_unique(values: list[str], what: str, source: str) -> None:
+    """Two things of one kind cannot share a name."""
+    for value in values:
+        if values.count(value) > 1:
+            raise ConfigError(f"{source}: two {what} {value!r}")

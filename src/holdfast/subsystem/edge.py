@@ -1,0 +1,116 @@
+"""The side of a subsystem that faces applications and operators.
+
+An edge carries out the effects of its subsystem's machines, answers the control socket and holds what applications
+use. The asyncio driver and the simulator run the same contract, so an edge that uses only its `Port` runs under both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from holdfast.errors import HoldfastError
+from holdfast.machine import Failure
+from holdfast.types import SYNC, Nanos
+
+if TYPE_CHECKING:
+    from holdfast.subsystem.config import NodeConfig
+    from holdfast.subsystem.declaration import Assembly
+
+EffectHandler = Callable[[Any], None]
+Control = Callable[[dict[str, Any]], dict[str, Any] | Awaitable[dict[str, Any]]]
+"""Answers one kind of request of the control socket. A `HoldfastError` is the answer of a request that is refused."""
+TableReader = Callable[[list[tuple[bytes, bytes]]], None]
+
+
+class StoreWriter(Protocol):
+    """What commits the writes of one store, in turn order, off the event loop."""
+
+    @property
+    def full(self) -> bool:
+        """Its units should not run until something is written."""
+        ...
+
+    def submit(self, turn: int, writes: Any) -> None:
+        """Commit the writes of a turn, after those of earlier turns."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Port(Protocol):
+    """What a driver offers to edges while a node runs."""
+
+    @property
+    def core(self) -> Assembly: ...
+
+    @property
+    def config(self) -> NodeConfig: ...
+
+    def clock(self) -> Nanos:
+        """The monotonic time of the node."""
+        ...
+
+    def offer(self, unit: str, item: Any, size: int = 64, cls: int = SYNC) -> bool:
+        """Queue an input for a unit; False when its class is full, and then nothing happened."""
+        ...
+
+    def answer(self, unit: str, item: Any) -> None:
+        """Queue what a unit waits for, however full its class is. Not for other threads."""
+        ...
+
+    def answer_from_thread(self, unit: str, item: Any, patient: bool = False) -> None:
+        """The same from any thread. A patient answer may wait a few milliseconds for the next turn."""
+        ...
+
+    def expect_answers(self) -> None:
+        """Work was handed to a thread: a turn takes place in a few milliseconds that looks for patient answers."""
+        ...
+
+    def use_store(self, store: str, writer: StoreWriter) -> None:
+        """From now on `writer` commits what units write to `store`. It reports to `written` and `write_failed`."""
+        ...
+
+    def written(self, turn: int, store: str = "") -> None:
+        """From any thread: the writes of a store up to `turn` are durable."""
+        ...
+
+    def write_failed(self, error: HoldfastError, store: str = "") -> None:
+        """From any thread: a store cannot write. The node's own store stops the node; another fails its units."""
+        ...
+
+
+class Edge:
+    """Base of all edges: made once per node, `attach`ed for each run. Subclasses override what they need."""
+
+    name: ClassVar[str] = ""
+    """The attribute of `Node` that gives this edge to applications; empty: none."""
+
+    def meet(self, edges: Sequence[Edge]) -> None:
+        """All edges of the node are made: keep those that this one uses."""
+
+    def effects(self) -> Mapping[type, EffectHandler]:
+        """What carries out each type of effect of the subsystem's machines."""
+        return {}
+
+    def control(self) -> Mapping[str, Control]:
+        """Answers to the control socket, by the request's `do`."""
+        return {}
+
+    def attach(self, port: Port) -> None:
+        """A run begins: the core exists, its first turn has not run."""
+
+    def before_turn(self) -> None:
+        """Called before each turn: hand over what applications asked for since the last one."""
+
+    def after_turn(self) -> None:
+        """Called when all effects of a turn were carried out."""
+
+    def unit_failed(self, failure: Failure) -> None:
+        """A unit of the node failed, or was stopped."""
+
+    def halt(self, error: HoldfastError) -> None:
+        """The run ends: no turn follows. End every handle with `error`; may be called twice."""
+
+    def close(self) -> None:
+        """Called off the event loop after `halt`: wait for threads, close files."""
