@@ -16,13 +16,14 @@ from time import monotonic_ns
 import pytest
 from tests.netns.namespaces import Loop, Seen, Tap, cable, possible
 
+from holdfast.health.frames import Probe
 from holdfast.links.multicast import MulticastMachine
 from holdfast.links.ports import SendFrame, link_unit, multicast_unit
+from holdfast.links.subsystem import LinkService
 from holdfast.node.config import AdapterConfig, NodeConfig, SecurityConfig
 from holdfast.runtime.node import Node
 from holdfast.transports.authority import issue, load_authority, make_authority, write_pair
 from holdfast.types import SECOND, SYNC, FlowId
-from holdfast.wire.frames import Probe
 
 pytestmark = [
     pytest.mark.root,
@@ -74,7 +75,7 @@ class Pair:
             core = self.nodes[name]._core
             assert core is not None
             other = next(n for n in NAMES if n != name)
-            link = core.link(self.nodes[other].id)
+            link = core.service(LinkService).link(self.nodes[other].id)
             if link is None:
                 return {}
             return {

@@ -1,4 +1,4 @@
-"""The receiving half of a channel: pieces of a byte stream in any order become messages in theirs."""
+"""The receiving half of a channel: pieces of a byte stream in any order become ordered messages."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from holdfast.wire.codec import Rejected
 from holdfast.wire.frames import Chunk, ChunkAck
 
 WINDOW: Final = 4 << 20
-"""How far beyond what it has in order a receiver takes bytes."""
+"""How far beyond its contiguous prefix a receiver accepts bytes."""
 BLOCK_MAX: Final = 64 << 10
-"""What a sender puts into one block, unless a single message is larger."""
+"""The maximum size of a block, unless a single message is larger."""
 MESSAGE_MAX: Final = 64 << 20
 RANGES_MAX: Final = 32
 
 
 class ChannelIn:
-    """The receiving half. Takes pieces in any order, any number of times; gives messages once, in order."""
+    """The receiving half. Accepts pieces in any order and repeatedly; delivers messages once, in order."""
 
     def __init__(self, channel: int) -> None:
         self.channel = channel
@@ -32,11 +32,11 @@ class ChannelIn:
         self._need = 0
 
     def take(self, frame: Chunk, messages: list[memoryview]) -> Rejected | None:
-        """Add a piece; messages that are complete now go to `messages`."""
+        """Add a piece; messages that are complete now are appended to `messages`."""
         start, data = frame.offset, frame.data
         stop = start + len(data)
         if start == self.upto and not self._have.starts and not self._partial:
-            # In order, and nothing else waits: as it nearly always is, and mostly it is just one block.
+            # In order and nothing else waits: the common case, mostly just one block.
             block = whole_block(data)
             if block is None:
                 return self._feed(data, messages)
@@ -71,12 +71,12 @@ class ChannelIn:
             self.duplicates += 1
             return
         self._have.add(start, stop)
-        # A view would pin the whole packet for as long as the hole is open.
+        # A view would keep the whole packet alive as long as the gap exists.
         insort(self._early, (start, stop, memoryview(bytes(data))), key=lambda piece: piece[:2])
         self._early_bytes += stop - start
 
     def _feed(self, data: memoryview, messages: list[memoryview]) -> Rejected | None:
-        """Go on with bytes that are next."""
+        """Continue with the next bytes."""
         end = len(data)
         self.upto += end
         at = 0
@@ -84,8 +84,8 @@ class ChannelIn:
             self._partial += data
             if self._need and len(self._partial) < self._need:
                 return None
-            # The list of messages pins the old buffer, so the rest goes into a new one.
-            data, self._partial = memoryview(bytes(self._partial)), bytearray()
+            # Messages are views of the old buffer, so the rest goes into a new one.
+            data, self._partial = memoryview(self._partial).toreadonly(), bytearray()
             end = len(data)
         while at < end:
             size = block_size(data, at)

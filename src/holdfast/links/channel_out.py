@@ -1,7 +1,7 @@
-"""The sending half of a channel: a byte stream of blocks, with offsets of its own, above all flows of a link.
+"""The sending half of a channel: a byte stream of blocks with its own offsets, above all flows of a link.
 
-Because the stream is cut into pieces by offset, any piece fits into any packet on any flow: sending again, moving
-to another path and using smaller packets are the same operation. The link decides which flow is used and when.
+The stream is cut into pieces by offset, so any piece fits into any packet on any flow: retransmitting, moving to
+another path and using smaller packets are the same operation. The link decides which flow is used and when.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from itertools import accumulate
 from typing import Final
 
 from holdfast.links.channel_in import BLOCK_MAX, RANGES_MAX, WINDOW
+from holdfast.links.doubt import Doubt, Patience
 from holdfast.machine.rangeset import RangeSet
-from holdfast.types import MILLISECOND, FlowId, Nanos
-from holdfast.wire.blocks import HEAD, block_after, roomy_block
+from holdfast.types import MILLISECOND, SECOND, FlowId, Nanos
+from holdfast.wire.blocks import HEAD, block_after, head_of_one, roomy_block
 from holdfast.wire.codec import ROOM, Part, chunk_head, roomy_chunk
 from holdfast.wire.frames import ChunkAck
 
 ROOMY_MIN: Final = 8 << 10
-"""A smaller block is copied into its packet, together with what else goes there."""
+"""A smaller block is copied into its packet, together with other frames."""
 REORDER: Final = 3
-"""A piece is lost when this many that were sent later on the same flow have arrived."""
+"""A piece is lost when this many later ones on the same flow have arrived."""
 CONGESTION_MIN: Final = 8 << 10
 CONGESTION_START: Final = 64 << 10
 CONGESTION_MAX: Final = 1 << 20
@@ -31,7 +32,7 @@ RTO_MAX: Final = 2000 * MILLISECOND
 
 
 class _Sent:
-    """A piece on its way."""
+    """A piece in flight."""
 
     __slots__ = ("again", "at", "flow", "order", "start", "stop")
 
@@ -47,8 +48,8 @@ class _Sent:
 
 
 class _Block:
-    """Messages that travel together. They are put into one buffer when they are sent: most are sent once, as a
-    whole, and a buffer that is free again after each write stays in the processor's cache."""
+    """Messages that travel together. They are joined into one buffer when they are sent: most are sent once and
+    completely, and a buffer that is free after each write stays in the CPU cache."""
 
     __slots__ = ("_bytes", "_messages", "size")
 
@@ -58,7 +59,7 @@ class _Block:
         self._bytes: memoryview | None = None
 
     def whole(self, channel: int, start: int) -> Part:
-        """All of it as a frame: a large one in a buffer with room for what stands before it in a packet."""
+        """The complete block as a frame; a large one in a buffer with room for the packet headers."""
         messages = self._messages
         lengths = list(map(len, messages))
         if self.size < ROOMY_MIN:
@@ -66,12 +67,22 @@ class _Block:
         return roomy_chunk(channel, start, roomy_block(messages, lengths, ROOM))
 
     def piece(self, start: int, stop: int) -> memoryview:
-        """Some of it; whoever wants a piece wants the others, too."""
+        """A part of it; a block that is requested in part is needed completely."""
         if self._bytes is None:
             lengths = list(map(len, self._messages))
             self._bytes = memoryview(roomy_block(self._messages, lengths, 0))
             self._messages = []
         return self._bytes[start:stop]
+
+    def roomy_piece(self, start: int, stop: int) -> bytearray:
+        """The same in a buffer with room for the packet headers. One large message is not joined with its head for
+        that: each byte of it is copied once."""
+        if self._bytes is not None or len(self._messages) != 1:
+            return bytearray().join((_ROOM, self.piece(start, stop)))
+        message = memoryview(self._messages[0])
+        head = head_of_one(len(message))
+        first, last = max(start - len(head), 0), max(stop - len(head), 0)
+        return bytearray().join((_ROOM, head[start:stop], message[first:last]))
 
     @property
     def in_pieces(self) -> bool:
@@ -79,6 +90,11 @@ class _Block:
 
 
 _FREED: Final = _Block([], 0)
+_ROOM: Final = bytes(ROOM)
+
+
+RELAPSE_NS: Final = 600 * SECOND
+RELAPSES_MAX: Final = 5
 
 
 class ChannelOut:
@@ -89,26 +105,33 @@ class ChannelOut:
         self.flow: FlowId | None = None
         self.moves = 0
         self.reason = ""
-        """Why it uses the flow that it uses."""
+        """Why it uses its current flow."""
         self.home = ""
         self.waiting_bytes = 0
         self.given_bytes = 0
-        """All that was ever written, as an application's handle counts it: four bytes more for each message."""
+        """The total of written bytes as counted by the handle of the application: four more per message."""
         self.told_waiting = -1
-        """What the application was last told of the bytes that wait; -1: it is to be told in any case."""
+        """The last number of waiting bytes reported to the application; -1: report in any case."""
         self.messages = 0
         self.acked = 0
         """Everything below this offset has arrived."""
         self.limit = WINDOW
+        self.patience = Patience()
+        self.doubt: Doubt | None = None
+        """The flow that it uses may not deliver: everything goes on another one as well."""
+        self.emitted = 0
+        """Bytes of all pieces that were ever sent."""
         self.rtt_ns = 0
         self.backoff = 0
+        self._returns = 0
+        self._returned_at: Nanos = -RELAPSE_NS
         self.waiting: list[bytes] = []
-        """Messages that no block was made of yet, and some that have just gone."""
+        """Messages that are not in a block yet, and some that have just been taken."""
         self._taken = 0
         self._blocks: list[_Block] = []
         self._starts: list[int] = []
         self._first = 0
-        """The first block that is still held; those before it are empty by now."""
+        """The first block that is still held; those before it are empty."""
         self._packed = 0
         self._sent = 0
         self._order = 0
@@ -120,6 +143,16 @@ class ChannelOut:
         self._sacked = RangeSet()
         self._congestion = CONGESTION_START
         self._reduced_order = 0
+
+    def came_back(self, now: Nanos) -> None:
+        """It returned to a stream that had stalled."""
+        recent = now < self._returned_at + RELAPSE_NS
+        self._returns = min(self._returns + 1, RELAPSES_MAX) if recent else 1
+        self._returned_at = now
+
+    def relapses(self, now: Nanos) -> int:
+        """How often the time doubles for which it avoids a stream that stalls again."""
+        return self._returns if now < self._returned_at + RELAPSE_NS else 0
 
     @property
     def traffic(self) -> int:
@@ -133,7 +166,7 @@ class ChannelOut:
 
     def write(self, messages: list[bytes]) -> None:
         self.waiting += messages
-        # Whoever sent these counts them as waiting until it is told otherwise.
+        # The sender counts these as waiting until it is informed otherwise.
         self.told_waiting = -1
         count = len(messages)
         size = len(messages[0]) if count == 1 else sum(map(len, messages))
@@ -147,7 +180,7 @@ class ChannelOut:
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything waits or is on its way, or did when the application was last told."""
+        """Whether anything waits or is in flight, or did at the last report to the application."""
         on_its_way = self._packed > self.acked
         return on_its_way or self._taken < len(self.waiting) or self.told_waiting > 0
 
@@ -159,19 +192,19 @@ class ChannelOut:
         return new and self._sent < self.limit
 
     def stalled_since(self) -> Nanos | None:
-        """Since when something is on its way and nothing was acknowledged. A slow path is not a stalled one."""
+        """Since when something is in flight without any acknowledgement. A slow path is not a stalled one."""
         return self._progress_at if self._flight else None
 
     def rto(self) -> Nanos:
-        """How long to wait for an acknowledgement of a datagram."""
+        """How long to wait for the acknowledgement of a datagram."""
         base = 3 * self.rtt_ns if self.rtt_ns else 100 * MILLISECOND
         return min(RTO_MAX, max(RTO_MIN, base) << min(self.backoff, 6))
 
     # -- sending -------------------------------------------------------------------------------------------------
 
     def send_all(self, now: Nanos, flow: FlowId, piece_max: int) -> Part | None:
-        """All that waits, as one piece on a stream, which is how it nearly always is: what `pump` does, in one step.
-        None where there is more to it."""
+        """Everything that waits, as one piece on a stream: the common case of `pump` in one step. None if it does not
+        apply."""
         messages, start = self.waiting, self._packed
         size = self.waiting_bytes + 4 * len(messages) + HEAD
         stop = start + size
@@ -213,27 +246,32 @@ class ChannelOut:
                     break
                 self._pack(min(piece_max, BLOCK_MAX))
             stop = min(self._packed, self.limit)
-            if not datagrams and self._emit_whole(stop, piece_max, now, flow, frames):
+            in_doubt = (
+                datagrams or self.doubt is not None
+            )  # a whole block has room for one packet only
+            if not in_doubt and self._emit_whole(stop, piece_max, now, flow, frames):
                 size = self._packed - self._sent
             else:
-                size = self._emit(self._sent, stop, piece_max, now, flow, frames, again=False)
+                size = self._emit(
+                    self._sent, stop, piece_max, now, flow, frames, again=False, alone=not in_doubt
+                )
             self._sent += size
             budget -= size
         return frames
 
     def _pack(self, block_max: int) -> None:
-        """Make the next block out of messages that wait."""
+        """Build the next block from waiting messages."""
         waiting, first = self.waiting, self._taken
         count = len(waiting) - first
         if self.waiting_bytes + 4 * count + HEAD > block_max:
-            # As many as fit if all are as large as the average; it does not matter if one more would have fitted.
+            # As many as fit by average size; one more might have fitted, which does not matter.
             count = max(1, (block_max - HEAD) // (self.waiting_bytes // count + 4))
         taken = waiting[first : first + count]
         lengths = list(map(len, taken))
         size = sum(lengths)
         if size + 4 * len(taken) + HEAD > block_max:
             ends = list(accumulate(lengths))
-            # Each message takes four bytes more, for its length; at least one is taken, however large.
+            # Each message takes four more bytes for its length; at least one is taken, however large.
             count = bisect_right(
                 range(len(ends)), block_max - HEAD, key=lambda k: ends[k] + 4 * k + 4
             )
@@ -247,7 +285,7 @@ class ChannelOut:
         self._packed += size
 
     def _take(self, count: int, size: int) -> None:
-        """So many messages have gone from the waiting ones."""
+        """Remove this many messages from the waiting ones."""
         self.waiting_bytes -= size
         self._taken += count
         if self._taken == len(self.waiting):
@@ -265,18 +303,24 @@ class ChannelOut:
         flow: FlowId,
         frames: list[Part],
         again: bool,
+        alone: bool = False,
     ) -> int:
+        """`alone`: a large piece may get a packet of its own, which only one flow can send."""
         begin, block = self._find(start)
         stop = min(stop, start + piece_max, begin + block.size)
-        head = chunk_head(self.channel, start, stop - start)
-        frames.append((head, block.piece(start - begin, stop - begin)))
+        if alone and stop - start >= ROOMY_MIN:
+            buffer = block.roomy_piece(start - begin, stop - begin)
+            frames.append(roomy_chunk(self.channel, start, buffer))
+        else:
+            head = chunk_head(self.channel, start, stop - start)
+            frames.append((head, block.piece(start - begin, stop - begin)))
         self._count_sent(start, stop, now, flow, again)
         return stop - start
 
     def _emit_whole(
         self, stop: int, piece_max: int, now: Nanos, flow: FlowId, frames: list[Part]
     ) -> bool:
-        """Send the newest block without a further copy, if all of it can go now."""
+        """Send the newest block without a further copy, if it can be sent completely."""
         start, block = self._starts[-1], self._blocks[-1]
         whole = start == self._sent and stop == self._packed and not block.in_pieces
         if not whole or block.size > piece_max:
@@ -288,12 +332,13 @@ class ChannelOut:
     def _count_sent(self, start: int, stop: int, now: Nanos, flow: FlowId, again: bool) -> None:
         self._order += 1
         if not self._flight or self._flight[-1].flow != flow:
-            self._progress_at = now  # a flow that was just chosen has its time from now on
+            self._progress_at = now  # the stall timer of a newly chosen flow starts now
         self._flight.append(_Sent(start, stop, now, flow, self._order, again))
         self._flight_bytes += stop - start
+        self.emitted += stop - start
 
     def _find(self, offset: int) -> tuple[int, _Block]:
-        """The block that holds `offset`, and where it begins."""
+        """The block that contains `offset`, and its start."""
         starts = self._starts
         at = len(starts) - 1
         if offset < starts[at]:
@@ -305,8 +350,8 @@ class ChannelOut:
     def ack(
         self, now: Nanos, frame: ChunkAck, datagram_flows: Callable[[], dict[FlowId, bool]]
     ) -> bool:
-        """Take an acknowledgement; False when it speaks of bytes that were never sent. `datagram_flows` says which
-        flows may lose a piece and go on."""
+        """Process an acknowledgement; False if it covers bytes that were never sent. `datagram_flows` are the flows
+        that may lose a piece."""
         if frame.upto > self._sent or len(frame.ranges) > RANGES_MAX:
             return False
         self.limit = max(self.limit, min(frame.limit, frame.upto + 4 * WINDOW))
@@ -327,7 +372,7 @@ class ChannelOut:
         return True
 
     def _free(self, upto: int) -> None:
-        """Forget the blocks that end at or before `upto`."""
+        """Free the blocks that end at or before `upto`."""
         blocks, starts, first = self._blocks, self._starts, self._first
         while first < len(blocks) and starts[first] + blocks[first].size <= upto:
             blocks[first] = _FREED
@@ -338,7 +383,7 @@ class ChannelOut:
         self._first = first
 
     def _settle(self, now: Nanos, datagram_flows: Callable[[], dict[FlowId, bool]]) -> None:
-        """Take what arrived out of the flight, and find what must have been lost on the way."""
+        """Remove what arrived from the flight, and find what was lost."""
         flight, acked, sacked = self._flight, self.acked, self._sacked
         if not sacked.starts:
             while flight and flight[0].stop <= acked:
@@ -373,7 +418,7 @@ class ChannelOut:
             self.rtt_ns = (7 * self.rtt_ns + sample) // 8 if self.rtt_ns else sample
 
     def _give_up(self, piece: _Sent) -> None:
-        """The piece will not arrive: send it again, and send less for a while (once per flight)."""
+        """The piece is lost: retransmit it, and reduce the window (once per flight)."""
         self._flight_bytes -= piece.stop - piece.start
         self._again_flight -= piece.again
         for start, stop in self._sacked.missing(max(piece.start, self.acked), piece.stop):
@@ -383,7 +428,7 @@ class ChannelOut:
             self._congestion = max(CONGESTION_MIN, self._congestion // 2)
 
     def expire(self, now: Nanos, flow: FlowId) -> bool:
-        """Give up what was sent as datagrams on `flow` longer than the time-out ago; True if there was any."""
+        """Give up datagrams on `flow` that exceed the timeout; True if there was any."""
         rto = self.rto()
         late = [p for p in self._flight if p.flow == flow and now - p.at >= rto]
         if not late:
@@ -395,19 +440,40 @@ class ChannelOut:
         return True
 
     def give_up_strays(self, now: Nanos, patience_ns: Nanos) -> None:
-        """What was sent on a flow that the channel has left since, and did not arrive in time, goes again: nobody
-        else watches that flow for this channel."""
+        """Retransmit what was sent on a flow that the channel has left since and did not arrive in time, because no
+        other check covers that flow."""
         while self._flight and self._flight[0].flow != self.flow:
             if now - self._flight[0].at < patience_ns:
                 return
             self.abandon(self._flight[0].flow)
 
+    def copies(self, flow: FlowId, piece_max: int, budget: int) -> list[Part]:
+        """What is on its way on `flow`, once more, for another one; the flight stays as it is."""
+        frames: list[Part] = []
+        for piece in self._flight:
+            if piece.flow != flow:
+                continue
+            for start, stop in self._sacked.missing(max(piece.start, self.acked), piece.stop):
+                while start < stop and budget > 0:
+                    begin, block = self._find(start)
+                    end = min(stop, start + piece_max, begin + block.size)
+                    head = chunk_head(self.channel, start, end - start)
+                    frames.append((head, block.piece(start - begin, end - begin)))
+                    budget -= end - start
+                    self.emitted += end - start
+                    start = end
+        return frames
+
+    def oldest_on(self, flow: FlowId) -> bool:
+        """Whether something is on its way on `flow`."""
+        return any(piece.flow == flow for piece in self._flight)
+
     def in_flight(self, flow: FlowId) -> int:
-        """Bytes that are on their way on `flow`."""
+        """Bytes in flight on `flow`."""
         return sum(piece.stop - piece.start for piece in self._flight if piece.flow == flow)
 
     def give_up_larger(self, flow: FlowId, piece_max: int) -> None:
-        """Pieces on `flow` that are larger than what passes there now will not arrive: they go again, cut smaller."""
+        """Pieces on `flow` that are larger than its new limit will not arrive: retransmit them in smaller pieces."""
         kept: deque[_Sent] = deque()
         for piece in self._flight:
             if piece.flow == flow and piece.stop - piece.start > piece_max:
@@ -417,7 +483,7 @@ class ChannelOut:
         self._flight = kept
 
     def abandon(self, flow: FlowId) -> None:
-        """Nothing that is on its way on `flow` counts any more: the flow closed, or the channel moves off it."""
+        """Nothing in flight on `flow` counts any more: the flow closed, or the channel leaves it."""
         kept: deque[_Sent] = deque()
         for piece in self._flight:
             if piece.flow == flow:

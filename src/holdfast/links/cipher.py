@@ -1,7 +1,7 @@
-"""How packets of one link are opened and closed: session numbers, keys, replay windows.
+"""Encryption of the packets of one link: session numbers, keys, replay windows.
 
-On a stream, TLS (or loopback) does the protecting. Datagrams, and streams outside TLS that measure, are sealed with
-two keys, one for each direction: each side makes the key for what it wants to receive and sends it over TLS.
+On a stream, TLS (or loopback) protects the data. Datagrams, and measuring streams outside TLS, are sealed with two
+keys, one per direction: each side creates the key for what it receives and sends it over TLS.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from holdfast.links.flow import TAG_SHIFT, FlowState
 from holdfast.machine import ReplayWindow
 from holdfast.wire.codec import Part, Rejected, RoomyPart
-from holdfast.wire.frames import AnyFrame, Key
+from holdfast.wire.frames import Frame, Key
 from holdfast.wire.packet import (
     HEAD,
     SEALED,
@@ -28,11 +28,11 @@ from holdfast.wire.packet import (
 from holdfast.wire.seal import KEY, TAG, Seal
 
 WINDOWS_MAX: Final = 1024
-"""Datagram flows of one session that the peer may use at a time; beyond that the oldest is not heard any more."""
+"""Concurrent datagram flows of one session that the peer may use; beyond that, the oldest is ignored."""
 
 
 class Cipher:
-    """The keys of one session. `renew` begins another: nothing of the old one can be read any more."""
+    """The keys of one session. `renew` starts another one: nothing of the old one can be read any more."""
 
     def __init__(
         self, sealed: bool, entropy: Callable[[int], bytes], multicast_key: bytes = b""
@@ -48,7 +48,7 @@ class Cipher:
         self._closer: Seal | None = None
         self._windows: dict[int, ReplayWindow] = {}
         self._dropped_tag = -1
-        """Flows up to this one had a window that made room for newer ones: nothing of theirs is read any more."""
+        """Flows up to this one lost their window to newer ones: their packets are not read any more."""
 
     def renew(self, session: int) -> None:
         self.session = session
@@ -59,7 +59,7 @@ class Cipher:
             self._opener = Seal(self._key)
 
     def forget_peer(self) -> None:
-        """The peer began anew: its key is void until it sends another."""
+        """The peer started a new session: its key is void until it sends another."""
         self._closer = None
         self._forget_windows()
 
@@ -67,37 +67,38 @@ class Cipher:
         return Key(self.session, self._key, self._multicast_key)
 
     def take_key(self, frame: Key) -> bool:
-        """Use the peer's key; False when it does not belong to this session."""
+        """Use the key of the peer; False if it does not belong to this session."""
         if len(frame.key) != KEY or frame.session != self.peer_session:
             return False
         self._closer = Seal(frame.key)
         return True
 
     def usable(self, flow: FlowState) -> bool:
-        """Whether anything can be sent on this flow now."""
+        """Whether this flow can send now."""
         return not (flow.own_seal and self.sealed) or self._closer is not None
 
     def overhead(self, flow: FlowState) -> int:
-        """What a packet on this flow has around its body."""
+        """The overhead of a packet on this flow."""
         return HEAD + TAG if flow.own_seal and self.sealed else HEAD
 
     @property
     def has_key(self) -> bool:
         return not self.sealed or self._closer is not None
 
-    def read(self, flow: FlowState, data: memoryview) -> list[AnyFrame] | Rejected:
+    def read(self, flow: FlowState, data: memoryview) -> list[Frame] | Rejected:
         """The frames of a packet that may be read on this flow."""
         if not self.sealed:
             plain = read_at_once(data, self.session)
             if plain is not None:
-                # A plain stream repeats nothing.
+                # A plain stream does not repeat packets.
                 return plain[1] if flow.stream or self._accept(plain[0]) else Rejected("replay")
         packet = read_head(data)
         if isinstance(packet, Rejected):
             return packet
         if packet.session not in (0, self.session):
             return Rejected("session", "of an earlier session")
-        # A plain stream repeats nothing, and its ends number apart: only one knows at once that it measures.
+        # A plain stream does not repeat packets, and its ends number differently: only one knows at once that it
+        # measures.
         if not flow.own_seal or (flow.stream and not self.sealed):
             return read_plain(packet, flow.authenticated)
         if not self.sealed:
@@ -112,13 +113,13 @@ class Cipher:
         if window is not None and not window.fresh(packet.number):
             return Rejected("replay")
         frames = read_sealed(packet, self._opener)
-        # After the seal: a number that somebody made up must not push out the window of a real flow.
+        # After the seal: a forged number must not displace the window of a real flow.
         if not isinstance(frames, Rejected) and not self._accept(packet.number):
             return Rejected("replay")
         return frames
 
     def write(self, flow: FlowState, parts: Sequence[Part], clear: bool = False) -> AnyPacket:
-        """A packet for this flow; the caller has asked `usable`."""
+        """A packet for this flow; the caller has checked `usable`."""
         if not flow.own_seal or not self.sealed:
             session = self.peer_session if flow.ready else 0
             if len(parts) == 1 and isinstance(part := parts[0], RoomyPart):

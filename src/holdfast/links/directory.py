@@ -1,11 +1,11 @@
-"""The directory: who is in the domain and where. Every member tells what it knows; a link is made to each neighbour.
+"""The directory: the members of the domain and their addresses. A link is created to each neighbour.
 
-A record belongs to its node and is replaced only by one with a higher incarnation. Knowledge spreads over the
-channels of the links: all of it when a session begins, and each change to everybody as it comes. It is durable, so
-a node that restarts finds the domain again also when nobody is left at the addresses that it was told to join by.
+A record belongs to its node and is replaced only by one with a higher incarnation. Records spread over the channels of
+the links: all of them when a session starts, and each change to all peers. They are durable, so a restarted node finds
+the domain again even if the addresses in `join` are no longer used.
 
-Who is a neighbour the mesh says. In a small domain everybody is; in a large one a link is also made to whom an
-application or a group needs, and one that neither end needs any more is given up.
+The mesh determines the neighbours: all members in a small domain. In a large one, a link is also created to members
+that an application or a group needs, and a link that neither end needs is closed.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any, ClassVar, Final, Protocol
 
 import msgspec
 
-from holdfast.links.config import Self
 from holdfast.links.handshake import check_member
 from holdfast.links.ports import (
+    LinkImpossible,
     MemberLeft,
     MemberUpdate,
     NeedLink,
@@ -25,22 +25,24 @@ from holdfast.links.ports import (
     PeerDown,
     PeerUp,
     Received,
+    ReleaseLink,
     Rest,
     RestAsked,
     SendChannel,
     link_unit,
 )
 from holdfast.machine import Machine, Outbox, Put
+from holdfast.subsystem import LocalNode
 from holdfast.types import NEVER, SECOND, SYNC, Nanos, NodeId
 from holdfast.wire.codec import encode
 from holdfast.wire.frames import MemberInfo, Members
 
 DIRECTORY: Final = "directory"
 MEMBERS: Final = "members"
-"""The table of the store in which the directory is kept."""
+"""The store table of the directory."""
 MEMBERS_MAX: Final = 10_000
 REST_NS: Final = 30 * SECOND
-"""How long a link that nobody needs is kept: who is a neighbour changes often while a domain grows."""
+"""How long an unneeded link is kept: neighbours change often while a domain grows."""
 
 _decoder: Final = msgspec.msgpack.Decoder(MemberInfo)
 
@@ -49,7 +51,7 @@ def _decode(value: bytes) -> MemberInfo | None:
     try:
         return _decoder.decode(value)
     except msgspec.DecodeError:
-        return None  # of a version that we do not read: it will be told to us again
+        return None  # of a version that we cannot read: we will receive it again
 
 
 def _members_of(item: Received) -> list[MemberInfo]:
@@ -58,7 +60,7 @@ def _members_of(item: Received) -> list[MemberInfo]:
 
 
 class Mesh(Protocol):
-    """Says who the neighbours of this node are."""
+    """Determines the neighbours of this node."""
 
     @property
     def sparse(self) -> bool:
@@ -74,13 +76,14 @@ class Mesh(Protocol):
 
 
 class DirectoryMachine(Machine):
-    """Unit `directory`, layer 3."""
+    """Unit `directory`."""
 
-    layer: ClassVar[int] = 3
+    layer: ClassVar[str] = "directory"
+    hears: ClassVar[tuple[type, ...]] = (PeerUp, PeerDown, RestAsked)
 
     def __init__(
         self,
-        me: Self,
+        me: LocalNode,
         spawn: Callable[[Nanos, MemberInfo], bool],
         stored: list[tuple[bytes, bytes]],
         now: Nanos,
@@ -88,13 +91,16 @@ class DirectoryMachine(Machine):
         needed_names: tuple[str, ...] = (),
         drop: Callable[[NodeId], None] | None = None,
     ) -> None:
-        """`stored` are the rows of table `MEMBERS`; to the members of `needed_names` there is always a link. `drop`
-        is called with whom no link is needed any more."""
+        """`stored` are the rows of table `MEMBERS`; there is always a link to the members of `needed_names`. `drop` is
+        called with members to which no link is needed any more."""
         self.me = me
+        self.members_max: int = MEMBERS_MAX
+        self.rest_ns: Nanos = REST_NS
+        """How long a link that is not needed stays up."""
         self.members: dict[NodeId, MemberInfo] = {}
         self.state: dict[NodeId, tuple[str, Nanos]] = {}
-        self.needed: dict[NodeId, bool] = {}
-        """Whom applications talk to."""
+        self.needed: dict[NodeId, dict[str, bool]] = {}
+        """Members whose link is leased, and by which units."""
         self._up: dict[NodeId, bool] = {}
         self._spawn = spawn
         self._drop = drop
@@ -102,14 +108,14 @@ class DirectoryMachine(Machine):
         self._needed_names = needed_names
         self._linked: dict[NodeId, bool] = {}
         self._look = True
-        """Something happened that may call for another link, or make one superfluous."""
+        """Another link may be needed, or one may have become unnecessary."""
         self._unneeded: dict[NodeId, Nanos] = {}
-        """Since when nobody here needs the link to a peer."""
+        """Since when this node does not need the link to a peer."""
         self._remembered = [member for _, value in stored if (member := _decode(value))]
         self.deadline = now + 1 if self._remembered else NEVER
 
     def wake(self, now: Nanos, out: Outbox) -> None:
-        """At the start: look for everybody who was there in an earlier life. Later: let links rest."""
+        """At the start: connect to all members of the earlier incarnation. Later: close unneeded links."""
         self.deadline = NEVER
         remembered, self._remembered = self._remembered, []
         for member in remembered:
@@ -137,7 +143,9 @@ class DirectoryMachine(Machine):
                     for member in _members_of(item):
                         self._learn(now, member, news, out)
                 case NeedLink():
-                    self._need(item.peer)
+                    self._need(item, out)
+                case ReleaseLink():
+                    self._release(item)
                 case MemberLeft():
                     self._member_left(now, item)
                 case RestAsked():
@@ -163,13 +171,33 @@ class DirectoryMachine(Machine):
         if item.left and self._mesh is not None:
             self._mesh.left(item.peer)
 
-    def _need(self, peer: NodeId) -> None:
-        self.needed[peer] = self._look = True
+    def _need(self, item: NeedLink, out: Outbox) -> None:
+        reason = self._impossible(item.peer)
+        if reason and item.holder:
+            # The lease stays: the node may become a member, or get another adapter.
+            out.up(item.holder, LinkImpossible(item.peer, reason))
+        self.needed.setdefault(item.peer, {})[item.holder] = self._look = True
         if self._mesh is not None:
-            self._mesh.need(peer)
+            self._mesh.need(item.peer)
+
+    def _release(self, item: ReleaseLink) -> None:
+        leases = self.needed.get(item.peer, {})
+        leases.pop(item.holder, None)
+        if not leases and self.needed.pop(item.peer, None) is not None:
+            self._look = True
+
+    def _impossible(self, peer: NodeId) -> str:
+        """Why there can be no link to a node; empty when there can."""
+        member = self.members.get(peer)
+        if member is None:
+            return "it is not a member of the domain"
+        mine = {adapter.subnet for adapter in self.me.adapters}
+        if not mine.intersection(adapter.subnet for adapter in member.adapters):
+            return "there is no common subnet"
+        return ""
 
     def _member_left(self, now: Nanos, item: MemberLeft) -> None:
-        """Somebody to whom it said goodbye tells so."""
+        """A member reports that another one has left."""
         member = self.members.get(item.node)
         if member is None or member.incarnation > item.incarnation or item.node in self._up:
             return
@@ -181,7 +209,7 @@ class DirectoryMachine(Machine):
     # -- links ---------------------------------------------------------------------------------------------------
 
     def _wants(self, node: NodeId) -> bool:
-        """Whether this node itself has a use for a link."""
+        """Whether this node needs a link."""
         member = self.members.get(node)
         return (
             self._mesh is None
@@ -192,7 +220,7 @@ class DirectoryMachine(Machine):
         )
 
     def _link_up(self, now: Nanos) -> None:
-        """Make the links that are missing, and note which are not needed."""
+        """Create missing links, and record which are not needed."""
         if not self._look:
             return
         self._look = False
@@ -213,16 +241,16 @@ class DirectoryMachine(Machine):
         for node in (*self._linked, *self._up):
             if node not in wanted and node not in self._unneeded:
                 self._unneeded[node] = now
-                self.deadline = min(self.deadline, now + REST_NS)
+                self.deadline = min(self.deadline, now + self.rest_ns)
 
     def _rest(self, now: Nanos, out: Outbox) -> None:
-        """Ask the peers of links that nobody here has needed for a while whether they may rest."""
+        """Ask the peers of links that were not needed for a while whether they can be closed."""
         for node, since in list(self._unneeded.items()):
-            if since + REST_NS > now:
-                self.deadline = min(self.deadline, since + REST_NS)
+            if since + self.rest_ns > now:
+                self.deadline = min(self.deadline, since + self.rest_ns)
             elif node in self._up:
                 self._unneeded[node] = now
-                self.deadline = min(self.deadline, now + REST_NS)
+                self.deadline = min(self.deadline, now + self.rest_ns)
                 out.down(link_unit(node), Rest())
             else:
                 del self._unneeded[node]
@@ -248,7 +276,7 @@ class DirectoryMachine(Machine):
             return
         if node == self.me.node or check_member(member):
             return
-        if known is None and len(self.members) >= MEMBERS_MAX:
+        if known is None and len(self.members) >= self.members_max:
             return
         self._known(now, member)
         out.write(Put(MEMBERS, node, encode(member)))

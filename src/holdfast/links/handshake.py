@@ -1,9 +1,9 @@
-"""The handshake: who may talk to us, in which version, and how we say no."""
+"""The handshake: which peers are accepted, in which version, and refusals."""
 
 from __future__ import annotations
 
-from holdfast.links.config import Self
 from holdfast.links.ports import Identity
+from holdfast.subsystem import LocalNode
 from holdfast.wire.codec import encode
 from holdfast.wire.frames import Hello, MemberInfo, Refuse
 from holdfast.wire.packet import write_plain
@@ -13,7 +13,9 @@ HOST_MAX = 255
 ADAPTERS_MAX = 32
 
 
-def check_hello(me: Self, hello: Hello, identity: Identity | None, stream: bool) -> Refuse | None:
+def check_hello(
+    me: LocalNode, hello: Hello, identity: Identity | None, stream: bool
+) -> Refuse | None:
     """Why a `Hello` is not accepted, or None."""
     member = hello.member
     if hello.domain != me.domain:
@@ -21,12 +23,13 @@ def check_hello(me: Self, hello: Hello, identity: Identity | None, stream: bool)
     if hello.high < me.low or hello.low > me.high:
         return Refuse(
             "version",
-            f"{me.name} speaks frame versions {me.low} to {me.high}, "
-            f"{member.name} speaks {hello.low} to {hello.high}: upgrade the older one",
+            f"{me.name} supports frame versions {me.low} to {me.high}, {member.name} supports "
+            f"{hello.low} to {hello.high}: upgrade the older one",
         )
     if hello.sealed != me.sealed:
         return Refuse(
-            "security", "one side is plain, the other is not: give both the same [security]"
+            "security",
+            "one side uses plain mode, the other does not: use the same [security] for both",
         )
     problem = check_member(member)
     if problem:
@@ -39,7 +42,7 @@ def check_hello(me: Self, hello: Hello, identity: Identity | None, stream: bool)
         return Refuse("name", f"the name {me.name!r} is taken by another node of this domain")
     if me.sealed and stream:
         if identity is None:
-            return Refuse("certificate", "no certificate was shown")
+            return Refuse("certificate", "no certificate was presented")
         if identity.name != member.name or identity.domain != me.domain:
             return Refuse(
                 "certificate",
@@ -49,16 +52,17 @@ def check_hello(me: Self, hello: Hello, identity: Identity | None, stream: bool)
     return None
 
 
-def check_addressee(me: Self, hello: Hello) -> Refuse | None:
-    """Whether a `Hello` is meant for this node. Asked by a link: whoever calls for the former owner of this address
-    is turned away, but has a link here by then, and is called back."""
+def check_addressee(me: LocalNode, hello: Hello) -> Refuse | None:
+    """Whether a `Hello` is meant for this node. Checked by a link: a node that calls the former owner of this address
+    is refused, but has a link here by then, and is called back."""
     if hello.to in (b"", me.node):
         return None
     return Refuse("moved", f"{me.name} has this address now")
 
 
 def check_member(member: MemberInfo) -> str:
-    """Why a member cannot be, or nothing. Its addresses reach the sockets of this node, so they must make sense."""
+    """Why a member record is invalid, or an empty string. Its addresses are passed to sockets, so they must be
+    valid."""
     if len(member.node) != 16 or not 0 < len(member.name) <= NAME_MAX:
         return "a node id has 16 bytes and a name at most 64 letters"
     if len(member.adapters) > ADAPTERS_MAX or member.incarnation < 1:
@@ -67,23 +71,23 @@ def check_member(member: MemberInfo) -> str:
         if max(len(adapter.name), len(adapter.subnet)) > NAME_MAX or len(adapter.transports) > 8:
             return "an adapter's name and subnet have at most 64 letters"
         if not 0 < len(adapter.host) <= HOST_MAX or not adapter.host.isprintable():
-            return "an adapter's host is not one"
+            return "the host of an adapter is invalid"
         if not 0 <= adapter.port < 1 << 16:
-            return "an adapter's port is not one"
+            return "the port of an adapter is invalid"
         if not 0 <= adapter.mtu < 1 << 16 or len(adapter.measure) > 8:
-            return "an adapter's mtu is not one, or it measures too much"
+            return "the mtu of an adapter is invalid, or it measures too much"
         if len(adapter.multicast) > HOST_MAX + 6 or max(map(len, adapter.measure), default=0) > 16:
-            return "an adapter's multicast group or what it measures is not one"
+            return "the multicast group or the measurements of an adapter are invalid"
     return ""
 
 
-def version_of(me: Self, hello: Hello) -> int:
-    """The highest version that both speak."""
+def version_of(me: LocalNode, hello: Hello) -> int:
+    """The highest version that both support."""
     return min(me.high, hello.high)
 
 
-def bare_hello(me: Self, adapter: str) -> bytes:
-    """The packet that opens a flow to somebody unknown: who we are, and please say who you are."""
+def bare_hello(me: LocalNode, adapter: str) -> bytes:
+    """The first packet to an unknown peer: our identity, and a request for its own."""
     hello = Hello(
         low=me.low,
         high=me.high,

@@ -19,16 +19,19 @@ from holdfast.wire.frames import AdapterInfo
 ALT: Final = "alt"
 FRAG: Final = "frag"
 MSS: Final = "mss"
+SEGMENTS: Final = (0, 536, 160, 88)
+"""Segment sizes that are tried for a connection whose handshake does not end: a certificate makes packets of over 1200
+bytes, and some path may pass only what is as small as a basic heartbeat. Linux takes no less than the last."""
 MEASURE: Final = (ALT, FRAG, MSS)
-"""Everything that can be measured with flows of its own."""
+"""Everything that can be measured on separate flows."""
 IP_TCP: Final = 40
-"""Bytes that IP and TCP, both without options, put before what a segment carries. Options take their share of it."""
+"""Size of the IP and TCP headers without options. Options reduce the payload of a segment."""
 MSS_RUNGS: Final = (536, 960, 1240, 1460, 3960, 8960)
-"""Sizes of segments that are measured, as far as both adapters take them. Packets are larger by `IP_TCP`."""
+"""Measured segment sizes, as far as both adapters support them. Packets are larger by `IP_TCP`."""
 
 
 def uses(mine: AdapterInfo, theirs: AdapterInfo) -> list[tuple[str, str]]:
-    """The (transport, use) of the flows that measure between two adapters."""
+    """The (transport, use) of the measuring flows between two adapters."""
     kinds = [kind for kind in MEASURE if kind in mine.measure and kind in theirs.measure]
     transports = [name for name in mine.transports if name in theirs.transports]
     found: list[tuple[str, str]] = []
@@ -54,7 +57,12 @@ def carries(use: str) -> bool:
 
 
 def accepted(use: str, stream: bool) -> str:
-    """What an inbound flow is for, given what the peer says; anything unknown is taken for data."""
+    """The purpose of an inbound flow according to the peer; unknown values count as data."""
     if stream:
         return use if mss_of(use) else ""
     return use if use in (ALT, FRAG) else ""
+
+
+def smaller_segment(segment: int) -> int:
+    """What to try after a handshake that did not end with segments of this size; after the smallest it begins again."""
+    return SEGMENTS[(SEGMENTS.index(segment) + 1) % len(SEGMENTS)]

@@ -1,4 +1,4 @@
-"""The multicast group of an adapter: whether what is sent once reaches everybody who should hear it.
+"""The multicast group of an adapter: whether a packet that is sent once reaches every node that should hear it.
 
 A packet to the group begins with the id of its sender, because there is no session between all of them:
 
@@ -11,14 +11,11 @@ probes is taken from a group.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from holdfast.links.config import Self
 from holdfast.links.flow import IP_UDP
-from holdfast.links.inlet import Route
 from holdfast.links.ports import (
-    MULTICAST,
     Arrived,
     FlowClosed,
     FlowLost,
@@ -36,10 +33,11 @@ from holdfast.links.ports import (
     multicast_unit,
 )
 from holdfast.machine import Machine, Outbox, ReplayWindow
+from holdfast.subsystem import LocalNode, Route, Subscribers
 from holdfast.telemetry.facts import NodeFact
 from holdfast.types import MICROSECOND, NEVER, FlowId, Nanos, NodeId
-from holdfast.wire.codec import Part, Rejected, encode, part_size, probe_part
-from holdfast.wire.frames import AdapterInfo, AnyFrame, Basic, MemberInfo, Probe, StressProbe
+from holdfast.wire.codec import Part, Rejected, encode, fill_of, filled_part, part_size
+from holdfast.wire.frames import AdapterInfo, FilledFrame, Frame, MemberInfo
 from holdfast.wire.packet import (
     HEAD,
     SEALED,
@@ -53,15 +51,14 @@ from holdfast.wire.seal import TAG, Seal
 
 NODE_ID: Final = 16
 ADAPTER_SHIFT: Final = 48
-"""All groups of a node share its key, so the upper bits of a packet's number tell them apart."""
+"""All groups of a node share its key, so the upper bits of a packet number distinguish them."""
 PEER_SHIFT: Final = 32
-HEARD: Final = (Basic, Probe, StressProbe)
 _SESSION: Final = 0xFFFFFFFF
 _EMPTY: Final = memoryview(b"")
 
 
 class _Peer:
-    """A node that shares the group."""
+    """A node in the same multicast group."""
 
     __slots__ = ("adapter", "flow", "session", "window")
 
@@ -69,8 +66,8 @@ class _Peer:
         self.adapter = adapter
         self.session = member.incarnation & _SESSION
         self.flow: FlowId | None = None
-        """Its number as health knows it, once it can be heard."""
-        # Its numbers go on when a session ends, and so does what we know of them.
+        """Its number as known to health, once it can be heard."""
+        # Its packet numbers continue across sessions, and so does the replay window.
         known = before is not None and before.session == self.session
         self.window: ReplayWindow = before.window if before and known else ReplayWindow()
 
@@ -78,15 +75,16 @@ class _Peer:
 class MulticastMachine(Machine):
     """Unit `multicast/<adapter>`, layer 1."""
 
-    layer: ClassVar[int] = 1
+    layer: ClassVar[str] = "links"
+    hears: ClassVar[tuple[type, ...]] = (PeerUp, PeerDown, MulticastKey)
 
     def __init__(
         self,
-        me: Self,
+        me: LocalNode,
         adapter: AdapterInfo,
         key: bytes,
         routes: Mapping[type, Route],
-        listeners: list[str],
+        subscribers: Subscribers,
         now: Nanos,
     ) -> None:
         self.me = me
@@ -94,13 +92,13 @@ class MulticastMachine(Machine):
         self.unit = multicast_unit(adapter.name)
         self.rejected: dict[str, int] = {}
         self._routes = routes
-        self._listeners = listeners
+        self._subscribers = subscribers
         self._seal = Seal(key) if me.sealed else None
         self._keys: dict[NodeId, Seal] = {}
-        """Of peers, also of those whose session has not begun."""
+        """Keys of peers, including those without a session yet."""
         self._peers: dict[NodeId, _Peer] = {}
         self._former: dict[NodeId, _Peer] = {}
-        """Whose session has ended; at most as many as there are links."""
+        """Peers whose session has ended; at most as many as there are links."""
         self._flow: FlowId | None = None
         self._overhead = IP_UDP
         self._index = [a.name for a in me.adapters].index(adapter.name)
@@ -131,14 +129,14 @@ class MulticastMachine(Machine):
             elif kind is OpenFailed:
                 self._retry(now)
                 self._count_rejected(now, "join", item.reason, out)
-            elif kind is Reannounce:
+            elif kind is Reannounce and self._subscribers.hears(item.unit, FlowReady):
                 for peer in self._peers:
                     self._announce_to((item.unit,), peer, out)
 
     def down(self, now: Nanos, inputs: list[Any], out: Outbox) -> None:
-        sent: list[tuple[AnyFrame, int]] = []
+        sent: list[tuple[Frame, int]] = []
         for item in inputs:
-            # What is handed over for several peers goes out once: all of them hear it.
+            # What is passed for several peers is sent once: all of them receive it.
             if type(item) is SendFrame and (item.frame, item.wire_size) not in sent:
                 sent.append((item.frame, item.wire_size))
                 self._send(now, item, out)
@@ -185,26 +183,25 @@ class MulticastMachine(Machine):
                 return
 
     def _introduce(self, node: NodeId, out: Outbox) -> None:
-        """Tell health of a peer, as soon as there is everything that it takes to hear it."""
+        """Report a peer to health, as soon as everything needed to hear it is known."""
         peer = self._peers.get(node)
         if peer is None or peer.flow is not None or self._flow is None:
             return
         if self.me.sealed and node not in self._keys:
             return
-        # The driver numbers flows from 1 upwards; the group is one of them, its members are below zero.
+        # The driver numbers flows from 1 upwards; the group is one of them, and its members have negative numbers.
         self._count += 1
         peer.flow = FlowId(-(self._flow << PEER_SHIFT | self._count))
-        self._announce_to(tuple(self._listeners), node, out)
+        self._announce_to(self._subscribers.of(FlowReady), node, out)
 
-    def _announce_to(self, units: tuple[str, ...], node: NodeId, out: Outbox) -> None:
+    def _announce_to(self, units: Sequence[str], node: NodeId, out: Outbox) -> None:
         peer = self._peers[node]
         if peer.flow is None:
             return
         mine = self.adapter
         ready = FlowReady(node, peer.flow, mine.name, peer.adapter, mine.subnet, "multicast")
         for unit in units:
-            if not unit.startswith(MULTICAST):
-                out.up(unit, ready)
+            out.up(unit, ready)
 
     def _forget(self, node: NodeId, reason: str, left: bool, out: Outbox) -> None:
         peer = self._peers.pop(node, None)
@@ -215,9 +212,8 @@ class MulticastMachine(Machine):
     def _lost(self, node: NodeId, peer: _Peer, reason: str, left: bool, out: Outbox) -> None:
         if peer.flow is None:
             return
-        for unit in self._listeners:
-            if not unit.startswith(MULTICAST):
-                out.up(unit, FlowLost(node, peer.flow, reason, left))
+        for unit in self._subscribers.of(FlowLost):
+            out.up(unit, FlowLost(node, peer.flow, reason, left))
         peer.flow = None
 
     # -- packets -------------------------------------------------------------------------------------------------
@@ -226,20 +222,20 @@ class MulticastMachine(Machine):
         if self._flow is None:
             return
         frame, clear = item.frame, False
-        if item.wire_size and isinstance(frame, Probe):
+        if item.wire_size and isinstance(frame, FilledFrame):
             clear = True
             empty = NODE_ID + HEAD + (TAG if self.me.sealed else 0) + 1
-            room = item.wire_size - self._overhead - empty - part_size(probe_part(frame, _EMPTY))
-            pattern = bytes(frame.fill) or b"\0"
+            room = item.wire_size - self._overhead - empty - part_size(filled_part(frame, _EMPTY))
+            pattern = fill_of(frame)
             fill = (pattern * (max(0, room) // len(pattern) + 1))[: max(0, room)]
-            part: Part = probe_part(frame, memoryview(fill))
+            part: Part = filled_part(frame, memoryview(fill))
         else:
             part = encode(frame)
         packet = self.me.node + self._write(now, part, clear)
         out.effect(Transmit(self._flow, [packet]), immediate=True)
 
     def _write(self, now: Nanos, part: Part, clear: bool) -> bytes:
-        # It begins where the clock stands, so that a unit that was rebuilt does not use a number again.
+        # It starts at the clock value, so that a rebuilt unit does not reuse a number.
         self._number = self._number + 1 if self._number else max(1, now // MICROSECOND)
         number = self._index << ADAPTER_SHIFT | self._number
         session = self.me.incarnation & _SESSION
@@ -249,25 +245,25 @@ class MulticastMachine(Machine):
 
     def _arrived(self, now: Nanos, item: Arrived, out: Outbox) -> None:
         if item.flow != self._flow:
-            return  # of before this unit was rebuilt, or before it left the group
-        by_unit: dict[tuple[NodeId, str], list[AnyFrame]] = {}
+            return  # from before this unit was rebuilt, or before it left the group
+        by_unit: dict[tuple[NodeId, str], list[Frame]] = {}
         for data in item.packets:
             node = NodeId(bytes(data[:NODE_ID]))
             if node == self.me.node:
-                continue  # what we sent comes back to us as well
+                continue  # we receive what we sent as well
             frames = self._read(node, data)
             if isinstance(frames, Rejected):
                 self._count_rejected(now, frames.reason, frames.detail, out)
                 continue
             for frame in frames:
-                if type(frame) in HEARD:
+                if frame.by_multicast and type(frame) in self._routes:
                     for unit in self._routes[type(frame)](frame):
                         by_unit.setdefault((node, unit), []).append(frame)
         for (node, unit), group in by_unit.items():
             out.up(unit, Received(node, group, item.at, self._peers[node].flow))
 
-    def _read(self, node: NodeId, data: memoryview) -> list[AnyFrame] | Rejected:
-        """The frames of a packet, if it comes from a peer that we know, and for the first time."""
+    def _read(self, node: NodeId, data: memoryview) -> list[Frame] | Rejected:
+        """The frames of a packet, if it is new and comes from a known peer."""
         peer = self._peers.get(node)
         if peer is None or peer.flow is None:
             return Rejected("stranger", "not a peer that shares this group")
@@ -284,7 +280,7 @@ class MulticastMachine(Machine):
             return Rejected("seal", "a plain packet in a sealed domain")
         else:
             frames = read_sealed(packet, self._keys[node])
-        # After the seal or the checksum: what somebody made up, or a damaged number, must not move the window.
+        # After the seal or the checksum: a forged or damaged number must not move the window.
         if not isinstance(frames, Rejected):
             peer.window.accept(packet.number)
         return frames

@@ -1,7 +1,7 @@
-"""What crosses the border of the link layer: to and from the driver below it, the machines above it.
+"""The interface of the link layer: to the driver below and the machines above.
 
-Below lies the driver (sockets or the simulator). A *flow* is one 5-tuple: a TCP connection, or a UDP socket with one
-remote address. The driver numbers flows; it never looks into a packet.
+The driver (sockets or the simulator) is below. A *flow* is one 5-tuple: a TCP connection, or a UDP socket with one
+remote address. The driver numbers flows and never parses packets.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from functools import lru_cache
 import msgspec
 
 from holdfast.types import DATA, FlowId, Nanos, NodeId
-from holdfast.wire.frames import AnyFrame, MemberInfo
+from holdfast.wire.frames import Frame, MemberInfo
 from holdfast.wire.packet import AnyPacket
 
-DOOR = "door"
-"""The unit that all driver inputs about flows go to."""
+ACCEPTOR = "acceptor"
+"""The unit that receives all driver inputs about flows."""
 
 
 @lru_cache(maxsize=4096)
 def link_unit(peer: bytes) -> str:
-    """The unit that holds the link to `peer`."""
+    """The unit of the link to `peer`."""
     return "link/" + peer.hex()
 
 
@@ -28,7 +28,7 @@ MULTICAST = "multicast/"
 
 
 def multicast_unit(adapter: str) -> str:
-    """The unit that holds the multicast group of an adapter."""
+    """The unit of the multicast group of an adapter."""
     return MULTICAST + adapter
 
 
@@ -36,7 +36,7 @@ def multicast_unit(adapter: str) -> str:
 
 
 class Identity(msgspec.Struct, frozen=True, gc=False):
-    """Who the peer's certificate says it is."""
+    """The identity in the certificate of the peer."""
 
     node: bytes
     name: str
@@ -44,7 +44,7 @@ class Identity(msgspec.Struct, frozen=True, gc=False):
 
 
 class FlowOpened(msgspec.Struct, frozen=True, gc=False):
-    """A TCP connection is up (accepted or made), or a UDP flow exists (asked for, or first heard from)."""
+    """A TCP connection is up (accepted or opened), or a UDP flow exists (requested, or created by a datagram)."""
 
     flow: FlowId
     adapter: str
@@ -53,19 +53,19 @@ class FlowOpened(msgspec.Struct, frozen=True, gc=False):
     port: int
     inbound: bool
     unit: str = ""
-    """Who asked for it with `OpenFlow`; empty when inbound."""
+    """The unit that requested it with `OpenFlow`; empty if inbound."""
     identity: Identity | None = None
     """From TLS; None on UDP and on plain TCP."""
     use: str = ""
-    """As it was asked for in `OpenFlow`; what an inbound flow is for is said in its `Hello`. Only an inbound stream
-    outside TLS says so here: `mss:1240`."""
+    """As requested in `OpenFlow`; the `Hello` of an inbound flow states its purpose. Only an inbound stream outside TLS
+    has it here: `mss:1240`."""
     overhead: int = 0
-    """Bytes that everything below puts around a packet that travels alone: IP, UDP or TCP with its options, the
-    length on a stream, the TLS record. 0 where the driver does not know."""
+    """The overhead of a packet that travels alone: IP, UDP or TCP with options, the length prefix on a stream, the TLS
+    record. 0 if the driver does not know it."""
 
 
 class OpenFailed(msgspec.Struct, frozen=True, gc=False):
-    """A flow that was asked for could not be opened."""
+    """A requested flow could not be opened."""
 
     adapter: str
     transport: str
@@ -74,6 +74,10 @@ class OpenFailed(msgspec.Struct, frozen=True, gc=False):
     unit: str
     reason: str
     use: str = ""
+    connected: bool = False
+    """A TCP connection was made, but the handshake on it did not end: larger segments may not pass."""
+    credentials: bool = False
+    """A certificate was not accepted: this node's or the peer's."""
 
 
 class FlowClosed(msgspec.Struct, frozen=True, gc=False):
@@ -84,7 +88,7 @@ class FlowClosed(msgspec.Struct, frozen=True, gc=False):
 
 
 class Arrived(msgspec.Struct, frozen=True, gc=False):
-    """Packets that came in on a flow, in order, and when (kernel time where there is one)."""
+    """Packets received on a flow, in order, with their time (kernel time if available)."""
 
     flow: FlowId
     packets: list[memoryview]
@@ -92,7 +96,7 @@ class Arrived(msgspec.Struct, frozen=True, gc=False):
 
 
 class Credit(msgspec.Struct, frozen=True, gc=False):
-    """Whether the flow takes more: False from when its buffer is full until it has drained."""
+    """Whether the flow accepts more: False from when its buffer is full until it has drained."""
 
     flow: FlowId
     open: bool
@@ -113,10 +117,12 @@ class OpenFlow(msgspec.Struct, frozen=True, gc=False):
     """Empty: it carries data. Otherwise it measures (`links.measuring`): `frag` (datagrams that IP may fragment),
     `alt` (another source port than the data has; carries data when the others are broken), `mss:1240` (a connection
     whose segments are just so large, outside TLS). Each asks for a socket of its own."""
+    segment: int = 0
+    """The largest segment of a TCP connection, both ways; 0: as large as the adapters allow."""
 
 
 class Transmit(msgspec.Struct, frozen=True, gc=False):
-    """Send packets on a flow. A stream transport puts a length in front of each."""
+    """Send packets on a flow. A stream transport prefixes each with its length."""
 
     flow: FlowId
     packets: list[AnyPacket]
@@ -128,7 +134,7 @@ class CloseFlow(msgspec.Struct, frozen=True, gc=False):
 
 
 class MayFragment(msgspec.Struct, frozen=True, gc=False):
-    """The peer opened this datagram flow to measure fragments: from now on IP may fragment what is sent on it."""
+    """The peer opened this datagram flow to measure fragments: from now on, IP may fragment what is sent on it."""
 
     flow: FlowId
 
@@ -137,26 +143,26 @@ class MayFragment(msgspec.Struct, frozen=True, gc=False):
 
 
 class SendFrame(msgspec.Struct, frozen=True, gc=False):
-    """A datagram: may be lost. Takes any good flow, or just the given one (a probe)."""
+    """A datagram, which may be lost. Uses any good flow, or the given one (a probe)."""
 
-    frame: AnyFrame
+    frame: Frame
     cls: int = DATA
     flow: FlowId | None = None
     wire_size: int = 0
-    """Fill up the packet to this size on the wire, alone in its packet; 0: pack it with others."""
+    """Pad the packet to this size on the wire, alone in its packet; 0: pack it with others."""
 
 
 class SendDatagrams(msgspec.Struct, frozen=True, gc=False):
-    """Frames that are encoded already, as datagrams: each may be lost. The same bytes may go to many peers. One that is
-    too large for any packet goes by the channel of the class."""
+    """Encoded frames as datagrams, each of which may be lost. The same bytes may go to many peers. A frame that is too
+    large for any packet uses the channel of the class."""
 
     cls: int
     frames: list[bytes]
 
 
 class SendChannel(msgspec.Struct, frozen=True, gc=False):
-    """Messages on a channel: reliable, in order, whatever path. Channel `cls` carries encoded frames; channels from
-    `PORT_MIN` on carry what applications send."""
+    """Messages on a channel: reliable and ordered on any path. Channel `cls` carries encoded frames; channels from
+    `PORT_MIN` on carry application data."""
 
     channel: int
     messages: list[bytes]
@@ -164,23 +170,23 @@ class SendChannel(msgspec.Struct, frozen=True, gc=False):
 
 PORT_MIN = 16
 DATAGRAMS = 1 << 20
-"""Added to the port of an application's datagrams where both kinds of traffic are named by a number."""
+"""Added to the port of application datagrams where both kinds of traffic are identified by a number."""
 
 
 def traffic_name(traffic: int) -> str:
-    """What people call this traffic."""
+    """The display name of this traffic."""
     if traffic > DATAGRAMS:
         return f"datagrams {traffic - DATAGRAMS}"
     return "datagrams" if traffic == DATAGRAMS else f"channel {traffic}"
 
 
 def class_of(traffic: int) -> int:
-    """The class that traffic belongs to: what applications send is `DATA`."""
+    """The class of traffic: application data is `DATA`."""
     return traffic if traffic < PORT_MIN else DATA
 
 
 class SendRaw(msgspec.Struct, frozen=True, gc=False):
-    """Datagrams of an application: packed together, may be lost."""
+    """Datagrams of an application, packed together; they may be lost."""
 
     port: int
     messages: list[bytes]
@@ -194,63 +200,72 @@ class MemberUpdate(msgspec.Struct, frozen=True, gc=False):
 
 FIT = 0
 HELD = 1
-"""It suits again, but it has failed before, and was not sound for long enough since."""
-UNFIT = 2
-"""It does not suit; used only while nothing suits."""
-BARRED = 3
-"""Never to be used by this traffic, which rather waits."""
+"""It fits again after a failure, but not for long enough yet."""
+AVOIDED = 2
+"""It fits, but advice says that it is about to fail: left if another flow fits, and used before unfit ones."""
+UNFIT = 3
+"""It does not fit; used only if nothing fits."""
+BARRED = 4
+"""Never used by this traffic, which waits instead."""
 
 
 class Fitness(msgspec.Struct, frozen=True, gc=False):
-    """What a flow is worth to one kind of traffic, by the need of that traffic."""
+    """The fitness of a flow for one kind of traffic, by the needs of that traffic."""
 
     traffic: int
-    """A channel's number, or `DATAGRAMS` plus the port of an application's datagrams. Those without an entry of
-    their own are judged as `DATA`, and as `DATAGRAMS`."""
+    """The channel number, or `DATAGRAMS` plus the port of application datagrams. Traffic without an entry is judged as
+    `DATA` and as `DATAGRAMS`."""
     state: int
     reason: str = ""
-    """In plain words, where it is not just fit."""
+    """In words, if it is not fit."""
     rank: int = 0
-    """Lower is better among flows in one state: what the traffic would rather have."""
+    """Lower is better among flows in one state: the preference of the traffic."""
     size: int = 0
-    """The packets that this traffic asked for: it is put into no larger ones, and not together with others, whose
-    larger packets may be lost where its own pass. 0: any."""
+    """The packet size that this traffic declared: it is not put into larger packets, nor together with other traffic,
+    whose larger packets may be lost where its own pass. 0: any."""
+
+
+class AskHeard(msgspec.Struct, frozen=True, gc=False):
+    """From health: what has arrived between these adapters, whatever it was? Answered with `PathHeard`."""
+
+    adapter: str
+    remote_adapter: str
 
 
 class RenewFlow(msgspec.Struct, frozen=True, gc=False):
-    """A connection that measures is stuck: everything behind what was lost on it waits. Another must take its place."""
+    """A measuring connection is stuck behind a lost segment, and must be replaced."""
 
     flow: FlowId
 
 
 class FlowVerdict(msgspec.Struct, frozen=True, gc=False):
-    """What health knows of sending on a flow: whether the peer hears it, and the largest packet that passes."""
+    """What health knows about sending on a flow: whether the peer hears it, and the largest packet that passes."""
 
     flow: FlowId
     alive: bool
     size: int
-    """The largest packet that passes; 0 leaves a datagram flow's size as it is, and says of a stream that it carries
-    segments of every size."""
+    """The largest packet that passes; 0 leaves the size of a datagram flow as it is, and means for a stream that
+    segments of every size pass."""
     degraded: bool = False
-    """The path has a soft error, whomever it hurts."""
+    """The path has a soft error, whichever traffic it affects."""
     rank: int = 0
-    """Lower is better among flows that are equally able."""
+    """Lower is better among equally able flows."""
     fitness: tuple[Fitness, ...] = ()
-    """Empty: a path with a soft error suits nobody, any other suits all."""
+    """Empty: a path with a soft error fits no traffic, any other fits all."""
 
 
 class Leave(msgspec.Struct, frozen=True, gc=False):
-    """Say goodbye to the peer: this node is about to stop."""
+    """Announce to the peer that this node is about to stop."""
 
 
 class Rest(msgspec.Struct, frozen=True, gc=False):
-    """To a link that nobody here needs: ask the peer whether it may rest, or, when `agreed`, end it."""
+    """To a link that this node does not need: ask the peer whether it can be closed or, if `agreed`, close it."""
 
     agreed: bool = False
 
 
 class Reannounce(msgspec.Struct, frozen=True, gc=False):
-    """A unit above was rebuilt: tell it again about the session and its flows."""
+    """A unit above was rebuilt: report the session and its flows again."""
 
     unit: str
 
@@ -259,30 +274,37 @@ class Reannounce(msgspec.Struct, frozen=True, gc=False):
 
 
 class Received(msgspec.Struct, frozen=True, gc=False):
-    """Frames of one packet or one channel batch, for one unit, in order. `flow` is None when they came by channel."""
+    """Frames of one packet or one channel batch, for one unit, in order. `flow` is None if they came by channel."""
 
     peer: NodeId
-    frames: list[AnyFrame]
+    frames: list[Frame]
     at: Nanos
     flow: FlowId | None = None
 
 
 class PeerUp(msgspec.Struct, frozen=True, gc=False):
-    """A session with a peer begins: channels are empty and open."""
+    """A session with a peer starts: channels are empty and open."""
 
     peer: NodeId
     member: MemberInfo
 
 
 class PeerDown(msgspec.Struct, frozen=True, gc=False):
-    """A session ended: the peer is a new incarnation, or every path is dead. What was not acknowledged may be lost."""
+    """A session ended: the peer has a new incarnation, or all paths are dead. Unacknowledged data may be lost."""
 
     peer: NodeId
     reason: str
     left: bool = False
-    """It said goodbye."""
+    """The peer announced that it stops."""
     resting: bool = False
     """Neither end needs the link; the peer stays a member, and nothing is wrong with it."""
+
+
+class PeerRefused(msgspec.Struct, frozen=True, gc=False):
+    """There is no session, and none can be made: a certificate was not accepted. Told once for each reason."""
+
+    peer: NodeId
+    reason: str
 
 
 class RestAsked(msgspec.Struct, frozen=True, gc=False):
@@ -292,24 +314,41 @@ class RestAsked(msgspec.Struct, frozen=True, gc=False):
 
 
 class MemberLeft(msgspec.Struct, frozen=True, gc=False):
-    """To the directory: a member that this node need not have a link to has left the domain."""
+    """To the directory: a member to which this node needs no link has left the domain."""
 
     node: NodeId
     incarnation: int
 
 
 class NeighboursChanged(msgspec.Struct, frozen=True, gc=False):
-    """Somebody else may be a neighbour now: look whom this node must have links to."""
+    """The neighbours may have changed: check which links are required."""
 
 
 class NeedLink(msgspec.Struct, frozen=True, gc=False):
-    """To the directory: an application talks to a member, so there must be a link to it, neighbour or not."""
+    """To the directory: a lease on the link to a member, neighbour or not. Each holder has a lease of its own; the link
+    rests when the last one is released."""
 
     peer: NodeId
+    holder: str = ""
+    """The unit that needs the link, or empty for the applications of this node."""
+
+
+class ReleaseLink(msgspec.Struct, frozen=True, gc=False):
+    """To the directory: the holder does not need the link any more."""
+
+    peer: NodeId
+    holder: str = ""
+
+
+class LinkImpossible(msgspec.Struct, frozen=True, gc=False):
+    """From the directory to the holder of a lease: the node is not a member, or shares no subnet with this one."""
+
+    peer: NodeId
+    reason: str
 
 
 class FlowReady(msgspec.Struct, frozen=True, gc=False):
-    """Both ends have agreed on the session on this flow: it can be measured and used."""
+    """The session is established on this flow: it can be measured and used."""
 
     peer: NodeId
     flow: FlowId
@@ -321,26 +360,45 @@ class FlowReady(msgspec.Struct, frozen=True, gc=False):
 
 
 class LinkQueue(msgspec.Struct, frozen=True, gc=False):
-    """So many bytes of channels wait to be sent to a peer by an adapter; said when that changes much."""
+    """Bytes of channels that wait to be sent to a peer by an adapter; reported when it changes considerably."""
 
     peer: NodeId
     adapter: str
     waiting: int
 
 
+class DataMissing(msgspec.Struct, frozen=True, gc=False):
+    """Nothing of the datagrams that applications of the peer send on this flow arrives; or something does again."""
+
+    peer: NodeId
+    flow: FlowId
+    missing: bool
+
+
+class PathHeard(msgspec.Struct, frozen=True, gc=False):
+    """What has arrived from a peer between two adapters, on all flows: the time of the last packet, and the bytes of
+    all packets so far."""
+
+    peer: NodeId
+    adapter: str
+    remote_adapter: str
+    at: Nanos
+    size: int
+
+
 class FlowLost(msgspec.Struct, frozen=True, gc=False):
-    """The flow cannot be used any more, for now or for good."""
+    """The flow cannot be used any more, temporarily or permanently."""
 
     peer: NodeId
     flow: FlowId
     reason: str
     left: bool = False
-    """The peer said goodbye: nothing is wrong with the path."""
+    """The peer announced that it stops: nothing is wrong with the path."""
 
 
 class FlowUnheard(msgspec.Struct, frozen=True, gc=False):
-    """A flow that was opened to measure with could not be agreed on, although the link is up: what is special about
-    it (its ports, or its kind) does not pass, in one direction or both. Another one is tried later."""
+    """A measuring flow could not be established although the link is up: its ports or its packet kind do not pass, in
+    one direction or both. Another one is tried later."""
 
     peer: NodeId
     adapter: str
@@ -351,14 +409,14 @@ class FlowUnheard(msgspec.Struct, frozen=True, gc=False):
 
 
 class MulticastKey(msgspec.Struct, frozen=True, gc=False):
-    """The key with which a peer seals what it multicasts; it came over TLS. For units `multicast/<adapter>`."""
+    """The key with which a peer seals its multicast packets, received over TLS. For units `multicast/<adapter>`."""
 
     peer: NodeId
     key: bytes
 
 
 class PortReady(msgspec.Struct, frozen=True, gc=False):
-    """Effect for the driver: messages that came for an application's port. `channel` tells which service."""
+    """Effect for the driver: messages for an application port. `channel` distinguishes the services."""
 
     peer: NodeId
     port: int
@@ -367,26 +425,32 @@ class PortReady(msgspec.Struct, frozen=True, gc=False):
 
 
 class SessionEnded(msgspec.Struct, frozen=True, gc=False):
-    """Effect for the driver: every channel to this peer has ended, and these bytes may not have arrived."""
+    """Effect for the driver: all channels to this peer have ended, and these bytes may not have arrived."""
 
     peer: NodeId
     reason: str
     unacked: int
 
 
+class SessionBegun(msgspec.Struct, frozen=True, gc=False):
+    """Effect for the driver: channels to this peer can be opened."""
+
+    peer: NodeId
+
+
 class PortRoom(msgspec.Struct, frozen=True, gc=False):
-    """Effect for the driver: bytes that wait in a channel's queue, whenever that has changed."""
+    """Effect for the driver: bytes waiting in the queue of a channel, after each change."""
 
     peer: NodeId
     port: int
     queued: int
     taken: int
-    """Bytes of all messages that this channel was ever given, each with four more: whoever sends knows by it what it
-    has handed over and the channel has not seen yet."""
+    """Bytes of all messages that this channel ever received, each with four more. The sender derives from it what it
+    has passed on and the channel has not seen yet."""
 
 
 class PortRefused(msgspec.Struct, frozen=True, gc=False):
-    """Effect for the driver: datagrams of an application that were not sent, how many, and why."""
+    """Effect for the driver: application datagrams that were not sent: how many, and why."""
 
     peer: NodeId
     port: int

@@ -1,10 +1,10 @@
-"""Transports: what carries packets between nodes. This is the edge: sockets, clocks and certificates live here.
+"""Transports carry packets between nodes. Sockets, clocks and certificates belong here.
 
-`port` says what a transport is and what it tells the driver. `tcp` and `udp` are one socket each that listens on one
-adapter; `sides` are further sockets for datagrams that measure, and `multicast` is the socket of a group. A TCP flow
-is a `connection`: `framing` cuts the stream into packets, `secure` is TLS without IO, `tls` decides whom to believe,
-`authority` makes the certificates. `faults` breaks the network on purpose, below all of them. `sockets` and
-`refusals` are what they share.
+`port` defines the interface between a transport and the driver. `tcp` and `udp` have one listening socket per adapter;
+`sides` has additional measuring sockets for datagrams, and `multicast` the socket of a multicast group. A TCP flow is a
+`connection`: `framing` splits the stream into packets, `secure` is TLS without IO, `tls` verifies certificates, and
+`authority` issues them. `websocket` carries the same flows through HTTP proxies. `faults` injects faults below all of
+them. `sockets` and `refusals` are shared code.
 """
 
 from holdfast.transports.faults import Faults, Rule
@@ -13,6 +13,7 @@ from holdfast.transports.port import Counters, Events, Transport
 from holdfast.transports.tcp import TcpLimits, TcpTransport
 from holdfast.transports.tls import Credentials, Tls, check_certificate, load_tls
 from holdfast.transports.udp import UdpLimits, UdpTransport
+from holdfast.transports.websocket import WebSocketTransport
 
 __all__ = [
     "Counters",
@@ -27,6 +28,7 @@ __all__ = [
     "Transport",
     "UdpLimits",
     "UdpTransport",
+    "WebSocketTransport",
     "check_certificate",
     "load_tls",
 ]

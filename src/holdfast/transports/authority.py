@@ -1,4 +1,4 @@
-"""The domain's certificate authority: one key that signs the certificates of all nodes. ECDSA on P-256."""
+"""The certificate authority of a domain: one key that signs the certificates of all nodes. ECDSA on P-256."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from holdfast.transports.tls import SCHEME, names_of, uri_of
 CA_CERTIFICATE: Final = "ca.pem"
 CA_KEY: Final = "ca.key"
 BACKDATED: Final = timedelta(minutes=5)
-"""Certificates begin a little before they are made: the clocks of two machines differ."""
+"""Certificates are valid from a little before their creation, because clocks differ."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
@@ -41,7 +41,7 @@ class Pair(msgspec.Struct, frozen=True):
 
 
 class Authority(msgspec.Struct, frozen=True):
-    """An authority that can sign."""
+    """An authority with its key."""
 
     domain: str
     certificate: x509.Certificate
@@ -49,7 +49,7 @@ class Authority(msgspec.Struct, frozen=True):
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What `holdfast ca show` says of one certificate."""
+    """The contents of a certificate as printed by `holdfast ca show`."""
 
     is_authority: bool
     domain: str
@@ -60,7 +60,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 def make_authority(domain: str, days: int, now: datetime | None = None) -> Pair:
-    """A new authority for a domain."""
+    """Create a new authority for a domain."""
     check_name("domain", domain)
     now = now or datetime.now(UTC)
     key = ec.generate_private_key(ec.SECP256R1())
@@ -77,7 +77,7 @@ def make_authority(domain: str, days: int, now: datetime | None = None) -> Pair:
 
 
 def issue(authority: Authority, name: str, days: int, now: datetime | None = None) -> Pair:
-    """A certificate for a node. It does not outlive the authority."""
+    """Issue a certificate for a node. It expires no later than the authority."""
     check_name("name", name)
     now = now or datetime.now(UTC)
     key = ec.generate_private_key(ec.SECP256R1())
@@ -96,8 +96,8 @@ def issue(authority: Authority, name: str, days: int, now: datetime | None = Non
 
 
 def load_authority(folder: Path) -> Authority:
-    """The authority in a folder. Raises `CertificateError`."""
-    made_by = f"make one with `holdfast ca init --domain DOMAIN --dir {folder}`"
+    """Load the authority in a folder. Raises `CertificateError`."""
+    made_by = f"create one with `holdfast ca init --domain DOMAIN --dir {folder}`"
     certificate = _read(folder / CA_CERTIFICATE, made_by)
     key = _read(folder / CA_KEY, made_by)
     try:
@@ -105,33 +105,33 @@ def load_authority(folder: Path) -> Authority:
         private = load_pem_private_key(key, None)
     except (ValueError, TypeError) as error:
         raise CertificateError(
-            f"the authority in {folder} cannot be read: {error}; nothing was made"
+            f"the authority in {folder} cannot be read: {error}; nothing was created"
         ) from None
     names = names_of(found)
     if not isinstance(private, ec.EllipticCurvePrivateKey) or len(names) != 1 or names[0][1]:
         raise CertificateError(
-            f"the authority in {folder} was not made by Holdfast; {made_by} in another folder. "
-            "Nothing was made."
+            f"the authority in {folder} was not created by Holdfast; {made_by} in another folder. "
+            "Nothing was created."
         )
     if private.public_key() != found.public_key():
         raise CertificateError(
-            f"{CA_KEY} and {CA_CERTIFICATE} in {folder} do not belong together; nothing was made"
+            f"{CA_KEY} and {CA_CERTIFICATE} in {folder} do not belong together; nothing was created"
         )
     return Authority(names[0][0], found, private)
 
 
 def look_at(path: Path) -> list[Seen]:
-    """What the certificates in a file say. Raises `CertificateError`."""
+    """The contents of the certificates in a file. Raises `CertificateError`."""
     data = _read(path, "give a file that ends in .pem")
     try:
         found = x509.load_pem_x509_certificates(data)
     except ValueError:
-        raise CertificateError(f"{path} holds no certificate in PEM form") from None
+        raise CertificateError(f"{path} contains no certificate in PEM form") from None
     return [_seen(certificate) for certificate in found]
 
 
 def write_pair(folder: Path, name: str, pair: Pair, force: bool) -> tuple[Path, Path]:
-    """Write NAME.pem and NAME.key (only for its owner to read); refuses to overwrite without `force`."""
+    """Write NAME.pem and NAME.key (readable by its owner only). Refuses to overwrite without `force`."""
     certificate, key = folder / f"{name}.pem", folder / f"{name}.key"
     if not force:
         for path in (certificate, key):
@@ -143,8 +143,8 @@ def write_pair(folder: Path, name: str, pair: Pair, force: bool) -> tuple[Path, 
         _write(certificate, pair.certificate, 0o644)
     except OSError as error:
         raise CertificateError(
-            f"cannot write {error.filename or folder}: {why(error)}; the files in {folder} may not "
-            "belong together, so issue again once that is mended"
+            f"cannot write {error.filename or folder}: {why(error)}; the files in {folder} may "
+            "not belong together: fix the cause and issue again"
         ) from None
     return certificate, key
 
@@ -152,8 +152,8 @@ def write_pair(folder: Path, name: str, pair: Pair, force: bool) -> tuple[Path, 
 def check_name(what: str, name: str) -> None:
     if not _NAME.fullmatch(name):
         raise MisuseError(
-            f"{what} {name!r} is not possible: 1 to 63 letters, digits, dots, dashes or underscores, "
-            "beginning with a letter or digit. Nothing was made."
+            f"{what} {name!r} is invalid: use 1 to 63 letters, digits, dots, dashes or "
+            "underscores, starting with a letter or digit. Nothing was created."
         )
 
 
@@ -229,13 +229,15 @@ def _read(path: Path, mend: str) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise CertificateError(f"{path} is missing; {mend}. Nothing was made.") from None
+        raise CertificateError(f"{path} is missing; {mend}. Nothing was created.") from None
     except OSError as error:
-        raise CertificateError(f"{path} cannot be read: {why(error)}. Nothing was made.") from None
+        raise CertificateError(
+            f"{path} cannot be read: {why(error)}. Nothing was created."
+        ) from None
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
-    """All or nothing: whoever reads it at this moment sees the old file or the new one."""
+    """Replace the file atomically: readers see the old file or the new one."""
     half = path.with_name(path.name + ".new")
     half.unlink(missing_ok=True)
     descriptor = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)

@@ -1,12 +1,12 @@
-"""One TCP connection: from the moment it is accepted or made until its socket is gone.
+"""One TCP connection, from accept or connect until its socket is closed.
 
     NEW ──► SECURING ──► WAITING ──► OPEN ──► ENDING ──► GONE
      └───── plain, or it measures ───┘
 
-The opener of a TLS connection cannot see whether the acceptor likes its certificate: in TLS 1.3 its own handshake is
-over before. So the acceptor says so with an empty packet, and the opener stays in WAITING until that comes.
+In TLS 1.3, the handshake of the opener ends before the acceptor has verified its certificate. The acceptor therefore
+confirms with an empty packet, and the opener stays in WAITING until that arrives.
 
-A connection that measures (`mss:N`) goes without TLS: what it carries is to cross the cable as it is. It says so with
+A measuring connection (`mss:N`) does not use TLS, because its bytes must cross the wire unchanged. It is identified by
 its first bytes, and its link seals what must be sealed.
 """
 
@@ -34,25 +34,25 @@ from holdfast.wire.packet import PACKET_MAX, AnyPacket
 
 
 class TcpLimits(msgspec.Struct, frozen=True):
-    """Bounds of a TCP transport."""
+    """Limits of a TCP transport."""
 
     connect_ns: Nanos = 5 * SECOND
     handshake_ns: Nanos = 5 * SECOND
-    """For TLS; and for the first packet on an accepted connection."""
+    """For TLS, and for the first packet on an accepted connection."""
     linger_ns: Nanos = SECOND
-    """How long a closed flow may take to send what was handed over before."""
+    """How long a closed flow may take to send what was written before."""
     measure_ns: Nanos = 2 * SECOND
-    """A connection that measures is given up when nothing of what was sent arrives for this long: it is stalled, and
-    only a new one finds out soon whether the path has recovered."""
+    """A measuring connection is closed if nothing that was sent arrives for this long: it is stalled, and only a new
+    one quickly shows whether the path has recovered."""
     newcomers_max: int = 64
-    """Accepted connections that have not said anything yet. The oldest makes room."""
+    """Accepted connections that have not sent anything yet. The oldest one makes room."""
     flows_max: int = 1024
     measuring_max: int = 512
-    """Of these, connections that measure: data must never find the place taken."""
+    """Measuring connections among these, so that they never block data."""
     write_high_bytes: int = 1 << 20
-    """A flow that has this much waiting asks for no more..."""
+    """A flow with this many queued bytes accepts no more..."""
     write_low_bytes: int = 256 * 1024
-    """...until so little is left..."""
+    """...until this few are left..."""
     write_max_bytes: int = 16 << 20
     """...and is closed above this."""
 
@@ -63,44 +63,44 @@ class Stage(Enum):
     WAITING = auto()
     OPEN = auto()
     ENDING = auto()
-    """Nobody uses it any more; what was written is still flushed."""
+    """Not used any more; written data is still flushed."""
     GONE = auto()
 
 
 class Owner(Protocol):
-    """What a connection tells the transport that it belongs to."""
+    """The callbacks of a connection to its transport."""
 
     adapter: str
     domain: str
-    """Whose nodes are let in, with TLS."""
+    """The domain whose nodes are accepted, with TLS."""
     events: Events
     counters: Counters
     limits: TcpLimits
     faults: Faults | None
 
     def admitted(self, connection: Connection) -> None:
-        """It may carry packets now: give it its flow number and announce it."""
+        """The connection can carry packets now: assign its flow number and announce it."""
         ...
 
     def measures(self, connection: Connection) -> bool:
-        """It turns out to be one that measures; False when there are enough of those."""
+        """The connection is a measuring one. Returns False if there are too many."""
         ...
 
     def spoke(self, connection: Connection) -> None:
-        """The first packet came."""
+        """The first packet arrived."""
         ...
 
     def ended(self, connection: Connection, reason: str) -> None:
-        """It is of no use any more. Comes once."""
+        """The connection is no longer usable. Called once."""
         ...
 
     def vanished(self, connection: Connection) -> None:
-        """Its socket is closed. Comes once, after `ended`."""
+        """The socket is closed. Called once, after `ended`."""
         ...
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Cuts what comes in into packets, sends packets, and knows in which stage it is."""
+    """Splits the input into packets, sends packets, and tracks its stage."""
 
     def __init__(
         self,
@@ -120,6 +120,8 @@ class Connection(asyncio.BufferedProtocol):
         self.use = use
         self.overhead = 0
         self.stage = Stage.NEW
+        self.segment = 0
+        """The largest segment that it may use; 0: any."""
         self.flow: FlowId | None = None
         self.identity: Identity | None = None
         self._pipe = pipe
@@ -138,7 +140,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         if self.stage is not Stage.NEW:
-            self._transport.abort()  # given up while it was being made
+            self._transport.abort()  # closed while it was being opened
             return
         limits = self.owner.limits
         self._transport.set_write_buffer_limits(limits.write_high_bytes, limits.write_low_bytes)
@@ -176,7 +178,7 @@ class Connection(asyncio.BufferedProtocol):
             self._cutter.add(nbytes)
             packets = self._cutter.cut()
             if not packets and self._cutter.begins_as_tls():
-                self._trouble = "the peer speaks TLS and this node is in plain mode"
+                self._trouble = "the peer uses TLS and this node is in plain mode"
         else:
             packets = self._decrypt(nbytes)
         if packets and self.stage is Stage.OPEN:
@@ -215,23 +217,30 @@ class Connection(asyncio.BufferedProtocol):
             return
         largest = max(map(len, packets))
         if largest > PACKET_MAX:
-            self.end(f"asked to send a packet of {largest} bytes, at most {PACKET_MAX} are allowed")
+            self.end(
+                f"a packet of {largest} bytes was to be sent, but at most {PACKET_MAX} are allowed"
+            )
             return
         size = sum(map(len, packets))
         waiting = self._transport.get_write_buffer_size() + self.held_bytes
         if waiting + size > self.owner.limits.write_max_bytes:
             self.end(
-                f"{waiting} bytes wait for the peer to read and {size} more came, above the bound of "
-                f"{self.owner.limits.write_max_bytes}; what waited may be lost"
+                f"{waiting} bytes wait for the peer to read and {size} more were added, above the "
+                f"limit of {self.owner.limits.write_max_bytes}; queued data may be lost"
             )
             return
         self.owner.counters.packets_out += len(packets)
         for data in frames(packets):
             self._put(data if self._pipe is None else self._seal(data))
 
+    @property
+    def made(self) -> bool:
+        """Whether TCP itself has connected."""
+        return self._transport is not None
+
     def end(self, reason: str, at_once: bool = False) -> None:
-        """Give it up; what was written before is still sent, for a short time or, `at_once`, not at all. On one that
-        measures nothing is worth sending, and what is stuck would keep the peer from hearing of its end."""
+        """Close the connection. Written data is still sent for a short time or, with `at_once`, not at all. On a
+        measuring connection nothing is sent, because stuck data would keep the peer from seeing the end."""
         if self.stage in (Stage.ENDING, Stage.GONE):
             return
         self.stage = Stage.ENDING
@@ -261,13 +270,13 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def held_bytes(self) -> int:
-        """What a fault keeps from being sent."""
+        """Bytes that a fault holds back."""
         return 0 if self._line is None else self._line.held_bytes
 
     # -- inside --------------------------------------------------------------------------------------------------
 
     def _find_out(self, lead: Lead, count: int) -> int:
-        """The first bytes came. Returns how many of them are to be read as those of any connection."""
+        """The first bytes arrived. Returns how many of them belong to the regular stream."""
         lead.add(count)
         if not lead.decided:
             return 0
@@ -277,7 +286,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.end(f"the peer wants to measure segments of {lead.mss} bytes")
                 return 0
             if not self.owner.measures(self):
-                self.end("there are enough connections that measure", at_once=True)
+                self.end("there are too many measuring connections", at_once=True)
                 return 0
             self._watch_closely()
             if self._pipe is not None:
@@ -289,8 +298,7 @@ class Connection(asyncio.BufferedProtocol):
         return len(rest)
 
     def _watch_closely(self) -> None:
-        """It measures: notice soon when it stalls. How large segments are, both kernels know since the opener
-        connected."""
+        """It is a measuring connection: detect stalls soon. Both kernels know the segment size since the connect."""
         assert self._transport is not None
         watch_closely(self._transport.get_extra_info("socket"), self.owner.limits.measure_ns)
 
@@ -311,12 +319,12 @@ class Connection(asyncio.BufferedProtocol):
             self.owner.spoke(self)
 
     def _shake_hands(self) -> bool:
-        """Go on with the TLS handshake; True when it is over and the peer is one of us."""
+        """Continue the TLS handshake. Returns True when it is complete and the peer is a node of the domain."""
         assert self._pipe is not None
         try:
             done = self._pipe.handshake()
         except ssl.SSLError as error:
-            self._put(self._pipe.outgoing())  # the alert that tells the peer why
+            self._put(self._pipe.outgoing())  # the alert tells the peer the reason
             self.end(why_tls(error))
             return False
         self._put(self._pipe.outgoing())
@@ -334,14 +342,14 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _recognise(self) -> str:
-        """Take the peer's identity from its certificate; says what is wrong with it, if anything."""
+        """Take the identity of the peer from its certificate. Returns the error, if any."""
         assert self._pipe is not None
         self.identity = identity_of(self._pipe.peer_certificate())
         if self.identity is None:
             return "the peer's certificate does not name a node"
         if self.identity.domain != self.owner.domain:
             return (
-                f"the peer {self.identity.name!r} is a node of domain {self.identity.domain!r}, "
+                f"the peer {self.identity.name!r} is a node of domain {self.identity.domain!r}, but "
                 f"this is domain {self.owner.domain!r}"
             )
         return ""
@@ -406,7 +414,9 @@ class Connection(asyncio.BufferedProtocol):
             reason = why(error)
         if self.stage is Stage.OPEN:
             return reason
-        return f"{reason}, before the handshake was over; the log of the peer may say why"
+        return (
+            f"{reason}, before the handshake was complete; the log of the peer may give the reason"
+        )
 
     def _set_timer(self, after: Nanos, then: Callable[[], None]) -> None:
         self._timer = asyncio.get_running_loop().call_later(after / SECOND, then)

@@ -1,10 +1,11 @@
-"""Breaks the network on purpose, below the edge of a transport: for demonstrations and tests, without privileges.
+"""Fault injection below a transport, for demonstrations and tests, without privileges.
 
-Rules hit what a node sends. A datagram that a rule hits vanishes. On a stream nothing vanishes: as on a real cable,
-a segment that never passes stalls everything behind it. So the write that is hit and all later ones are kept, and
-sent when the fault is healed (`loss`: after a while, as TCP would send it again).
+Rules apply to what a node sends. A matching datagram is dropped. On a stream nothing is dropped: as on a real network,
+a segment that never passes stalls everything behind it. The matching write and all later ones are therefore held, and
+sent when the fault is removed (`loss`: after a while, as TCP would retransmit). Effects are written as everywhere
+(`holdfast.faults`); the rest, packets that are late, changed or doubled, needs the lab.
 
-What differs from a real cable: the peer still sees that a connection is closed, and it can still connect to us.
+Unlike on a real network, the peer still sees that a connection is closed, and can still connect.
 """
 
 from __future__ import annotations
@@ -18,119 +19,126 @@ from typing import Final
 import msgspec
 
 from holdfast.errors import MisuseError
-
-OVER_SIZE: Final = "over_size"
-DROP_ALL: Final = "drop_all"
-LOSS: Final = "loss"
-KINDS: Final = (OVER_SIZE, DROP_ALL, LOSS)
+from holdfast.faults.amounts import MILLION
+from holdfast.faults.model import BELOW_SOCKETS, KINDS, Loss, Over
+from holdfast.faults.text import Words, parse_kind, parse_what
 
 HEADERS_BYTES: Final = {"udp": 28, "tcp": 40, "frag": 28, "multicast": 28}
-"""What IP and UDP or TCP put in front of our bytes (IPv4, no options), by kind of packets. A datagram that would be
-fragmented counts as its largest fragment."""
-_UDP: Final = ("frag", "multicast")
-"""Kinds that a rule for `udp` hits as well."""
+"""Size of the IP and UDP or TCP headers (IPv4, no options), by packet kind. A datagram that would be fragmented counts
+as its largest fragment."""
 RETRY_S: Final = 0.2
-"""How long a lost segment holds up its stream: the least that Linux waits before it sends one again."""
+"""How long a lost segment delays its stream: the minimum retransmission timeout of Linux."""
 
 
-class Rule(msgspec.Struct, frozen=True):
-    """What is hit. None means any. An accepted TCP connection has the peer's passing port, so name its host."""
+class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An effect on some packets that this node sends. None means any. An accepted TCP connection has an ephemeral peer
+    port, so match its host."""
 
-    kind: str
+    fault: str
+    """The effect, and which packets it is for: `over 1000`, `blackout only tcp`, `loss 20%`."""
     adapter: str | None = None
-    """The adapter that sends."""
+    """The sending adapter."""
     host: str | None = None
-    """The remote host, as a number."""
+    """The remote host, as a numeric address."""
     port: int | None = None
-    transport: str | None = None
-    direction: str = "out"
-    size: int = 0
-    """`over_size`: the largest that passes, in bytes on the wire, headers of IP and UDP or TCP included."""
-    loss_ppm: int = 0
-    """`loss`: how many of a million are hit."""
 
     def text(self) -> str:
-        what = {
-            OVER_SIZE: f"larger than {self.size} bytes",
-            DROP_ALL: "everything",
-            LOSS: f"{self.loss_ppm} of a million",
-        }[self.kind]
-        target = "anybody" if self.host is None else self.host
+        target = "any host" if self.host is None else self.host
         port = "" if self.port is None else f":{self.port}"
-        via = self.transport or "any transport"
-        return f"{what}, from {self.adapter or 'any adapter'} to {target}{port}, {via}"
+        return f"{self.fault}, from {self.adapter or 'any adapter'} to {target}{port}"
+
+
+class ActiveRule:
+    """A rule, with its effect parsed and its matches counted."""
+
+    __slots__ = ("hits", "only", "rule", "what")
+
+    def __init__(self, rule: Rule) -> None:
+        try:
+            words = Words(rule.fault)
+            self.what = parse_what(words, BELOW_SOCKETS)
+            self.only = parse_kind(words) if words.take("only") else ""
+            words.end()
+        except MisuseError as error:
+            raise MisuseError(f"fault {rule.fault!r}: {error}; nothing was changed") from None
+        self.rule = rule
+        self.hits = 0
+
+    @property
+    def retries(self) -> bool:
+        """Whether a packet that it hit passes when it is sent again."""
+        return isinstance(self.what, Loss)
+
+    def matches(self, adapter: str, kind: str, host: str, port: int) -> bool:
+        rule = self.rule
+        return (
+            (rule.adapter is None or rule.adapter == adapter)
+            and (not self.only or self.only in KINDS[kind])
+            and (rule.host is None or rule.host == host)
+            and (rule.port is None or rule.port == port)
+        )
+
+    def drops(self, on_wire: int, random: Random) -> bool:
+        match self.what:
+            case Over(size):
+                return on_wire > size
+            case Loss(ppm):
+                return random.randrange(MILLION) < ppm
+        return True
 
 
 class Faults:
-    """The rules in force. One of these serves all transports of a node; without rules it costs nothing."""
+    """The active rules. One instance serves all transports of a node; without rules it costs nothing."""
 
     def __init__(self, seed: int = 0) -> None:
-        self.rules: dict[int, Rule] = {}
-        self._hits: dict[int, int] = {}
+        self.rules: dict[int, ActiveRule] = {}
         self._random = Random(seed)
         self._next_id = 1
         self._listeners: list[Callable[[], None]] = []
 
     def add(self, rule: Rule) -> int:
-        """Put a rule in force; the number is for `remove`."""
-        _check(rule)
+        """Add a rule; the returned number is for `remove`."""
+        active = ActiveRule(rule)
         number = self._next_id
         self._next_id += 1
-        self.rules[number] = rule
-        self._hits[number] = 0
+        self.rules[number] = active
         return number
 
     def remove(self, number: int) -> None:
         if number not in self.rules:
             known = ", ".join(map(str, self.rules)) or "none"
-            raise MisuseError(
-                f"there is no fault {number} (in force: {known}); nothing was changed"
-            )
-        del self.rules[number], self._hits[number]
+            raise MisuseError(f"there is no fault {number} (active: {known}); nothing was changed")
+        del self.rules[number]
         self._healed()
 
     def clear(self) -> None:
-        """Heal everything."""
+        """Remove all rules."""
         self.rules.clear()
-        self._hits.clear()
         self._healed()
 
     def describe(self) -> list[str]:
-        """A line for each rule in force, with how often it hit."""
+        """One line per active rule, with the number of matches."""
         return [
-            f"{number}: {rule.text()}: hit {self._hits[number]} times"
-            for number, rule in self.rules.items()
+            f"{number}: {active.rule.text()}: hit {active.hits} times"
+            for number, active in self.rules.items()
         ]
 
-    def hit(self, adapter: str, transport: str, host: str, port: int, size: int) -> Rule | None:
-        """The rule that keeps `size` bytes of payload from passing now, if any. Each call is one more packet."""
-        on_wire = size + HEADERS_BYTES[transport]
-        for number, rule in self.rules.items():
-            if (
-                (rule.adapter is None or rule.adapter == adapter)
-                and _covers(rule.transport, transport)
-                and (rule.host is None or rule.host == host)
-                and (rule.port is None or rule.port == port)
-                and self._strikes(rule, on_wire)
-            ):
-                self._hits[number] += 1
-                return rule
+    def hit(self, adapter: str, kind: str, host: str, port: int, size: int) -> ActiveRule | None:
+        """The rule that blocks `size` bytes of payload now, if any. Each call counts as one packet."""
+        on_wire = size + HEADERS_BYTES[kind]
+        for active in self.rules.values():
+            if active.matches(adapter, kind, host, port) and active.drops(on_wire, self._random):
+                active.hits += 1
+                return active
         return None
 
     def listen(self, healed: Callable[[], None]) -> None:
-        """Call `healed` whenever a rule is taken away."""
+        """Call `healed` when a rule is removed."""
         self._listeners.append(healed)
 
     def unlisten(self, healed: Callable[[], None]) -> None:
         if healed in self._listeners:
             self._listeners.remove(healed)
-
-    def _strikes(self, rule: Rule, on_wire: int) -> bool:
-        if rule.kind == OVER_SIZE:
-            return on_wire > rule.size
-        if rule.kind == LOSS:
-            return self._random.randrange(1_000_000) < rule.loss_ppm
-        return True
 
     def _healed(self) -> None:
         for listener in list(self._listeners):
@@ -138,7 +146,7 @@ class Faults:
 
 
 class FaultyStream:
-    """The outgoing direction of one stream, as far as the faults let it pass. What is held is bounded by its owner."""
+    """The outgoing direction of one stream, with faults applied. Its owner bounds what is held."""
 
     __slots__ = (
         "_adapter",
@@ -180,7 +188,7 @@ class FaultyStream:
             self._write(data)
 
     def release(self) -> None:
-        """Send what may pass now; called when a fault is healed."""
+        """Send what may pass now; called when a fault is removed."""
         before = self.held_bytes
         while self._held and not self._is_hit(self._held[0]):
             data = self._held.popleft()
@@ -190,7 +198,7 @@ class FaultyStream:
             self._released()
 
     def close(self) -> None:
-        """Forget what is held."""
+        """Discard what is held."""
         self._held.clear()
         self.held_bytes = 0
         if self._retry is not None:
@@ -199,33 +207,10 @@ class FaultyStream:
 
     def _is_hit(self, data: bytes | memoryview) -> bool:
         rule = self._faults.hit(self._adapter, "tcp", self._host, self._port, len(data))
-        if rule is not None and rule.kind == LOSS and self._retry is None:
+        if rule is not None and rule.retries and self._retry is None:
             self._retry = asyncio.get_running_loop().call_later(RETRY_S, self._again)
         return rule is not None
 
     def _again(self) -> None:
         self._retry = None
         self.release()
-
-
-def _covers(wanted: str | None, kind: str) -> bool:
-    return wanted is None or wanted == kind or (wanted == "udp" and kind in _UDP)
-
-
-def _check(rule: Rule) -> None:
-    if rule.kind not in KINDS:
-        raise MisuseError(
-            f"fault {rule.kind!r} is unknown: one of {', '.join(KINDS)}; nothing changed"
-        )
-    if rule.direction != "out":
-        raise MisuseError(
-            "a node breaks only what it sends: direction is 'out'; nothing was changed"
-        )
-    if rule.transport is not None and rule.transport not in HEADERS_BYTES:
-        raise MisuseError(
-            f"transport {rule.transport!r} is unknown: tcp, udp, frag or multicast; nothing was changed"
-        )
-    if rule.kind == OVER_SIZE and rule.size <= 0:
-        raise MisuseError("over_size needs the largest size that passes, in bytes; nothing changed")
-    if rule.kind == LOSS and not 0 < rule.loss_ppm <= 1_000_000:
-        raise MisuseError("loss needs loss_ppm between 1 and 1000000; nothing was changed")

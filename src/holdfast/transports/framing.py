@@ -1,8 +1,8 @@
-"""Packets on a stream: a `u32` length, little-endian, before each. An empty packet means nothing and is skipped.
+"""Packets on a stream: each has a little-endian `u32` length prefix. An empty packet has no meaning and is skipped.
 
-Bytes are read into a block and packets are slices of it, so nothing is copied but the beginning of a packet whose
-end did not fit. A block is never written again where a packet lies. It stays in memory as long as one of its
-packets does, so it is not large; smaller ones mean more turns.
+Bytes are read into a block, and packets are slices of it. Only the start of a packet whose end did not fit is copied. A
+part of a block that contains a packet is never overwritten. A block stays in memory as long as one of its packets does,
+so it is kept small; smaller blocks would mean more turns.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from holdfast.wire.packet import LENGTH, PACKET_MAX, AnyPacket, RoomyPacket
 
 EMPTY: Final = LENGTH.pack(0)
 MEASURES: Final = b"\xfeHM1"
-"""How a connection begins that measures segments; their size follows as a `u32`. As a length it would be too large,
-and no TLS record begins so."""
+"""The first bytes of a connection that measures segments; their size follows as a `u32`. As a length they would be too
+large, and no TLS record starts like this."""
 TLS_BEGINS: Final = b"\x16\x03\x01"
 BLOCK: Final = 256 * 1024
 PIECE: Final = 96 * 1024
 ROOM_MIN: Final = 32 * 1024
-"""A read is offered at least this; it must hold one TLS record (16 KiB)."""
+"""The minimum size of a read; it must hold one TLS record (16 KiB)."""
 
 _LEAD: Final = len(MEASURES) + LENGTH.size
 _pack = LENGTH.pack
@@ -39,8 +39,8 @@ def frame(packets: list[bytes]) -> bytes:
 
 
 def frames(packets: list[AnyPacket]) -> Iterator[bytes | memoryview]:
-    """The same in pieces of about `PIECE` bytes: memory for larger ones is fetched from the system and given back
-    each time, which costs more than the writes. A packet with room before it is not copied."""
+    """The same in pieces of about `PIECE` bytes. Larger buffers are allocated from the system and returned each time,
+    which costs more than the writes. A packet with room before it is not copied."""
     some: list[bytes] = []
     size = 0
     for packet in packets:
@@ -58,12 +58,12 @@ def frames(packets: list[AnyPacket]) -> Iterator[bytes | memoryview]:
 
 
 def begin_measuring(mss: int) -> bytes:
-    """What the opener of a connection that measures says first."""
+    """The first bytes that the opener of a measuring connection sends."""
     return MEASURES + LENGTH.pack(mss)
 
 
 class Lead:
-    """The first bytes of an accepted connection: they tell one that measures from all others."""
+    """Reads the first bytes of an accepted connection, which identify measuring connections."""
 
     __slots__ = ("_bytes", "_filled", "decided", "mss")
 
@@ -72,7 +72,7 @@ class Lead:
         self._filled = 0
         self.decided = False
         self.mss = 0
-        """The size of its segments if it measures; 0 if it does not."""
+        """The segment size of a measuring connection; 0 for other connections."""
 
     def room(self) -> memoryview:
         return memoryview(self._bytes)[self._filled :]
@@ -87,12 +87,12 @@ class Lead:
             (self.mss,) = _unpack(self._bytes, len(MEASURES))
 
     def rest(self) -> memoryview:
-        """What was read and is to be read on as of any connection."""
+        """Bytes that were read and belong to the regular stream."""
         return memoryview(self._bytes)[_LEAD if self.mss else 0 : self._filled]
 
 
 class Cutter:
-    """Cuts what comes in on one stream into packets: read into `room()`, say so with `add`, then `cut`."""
+    """Splits a stream into packets: read into `room()`, report with `add`, then call `cut`."""
 
     __slots__ = ("_block", "_filled", "_needed", "_start", "_view", "damage", "frames")
 
@@ -103,14 +103,14 @@ class Cutter:
         self._filled = 0
         self._needed = LENGTH.size
         self.frames = 0
-        """Whole packets seen so far, empty ones included."""
+        """Complete packets so far, including empty ones."""
         self.damage = ""
-        """Why the stream cannot be read on; set once a length makes no sense."""
+        """Why the stream cannot be read any further; set when a length is invalid."""
 
     def room(self) -> memoryview:
-        """Where the next bytes go."""
+        """The buffer for the next bytes."""
         size = len(self._block)
-        # A packet that will not fit moves early, while little of it is there; one larger than a block fills it first.
+        # A packet that will not fit moves early, while it is short; one larger than a block fills it first.
         if size - self._filled < ROOM_MIN or 0 < size - self._needed < self._start:
             self._new_block()
         return self._view[self._filled :]
@@ -145,13 +145,13 @@ class Cutter:
         return packets
 
     def begins_as_tls(self) -> bool:
-        """Whether the very first bytes are those of a TLS handshake. As a length they might make sense (66326)."""
+        """Whether the first bytes are those of a TLS handshake. As a length they could be valid (66326)."""
         return not self.frames and self._block[self._start : min(self._filled, 3)] == TLS_BEGINS
 
     def _damaged(self, size: int) -> None:
         self.damage = (
-            f"the peer announced a packet of {size} bytes where at most {PACKET_MAX} are allowed: "
-            "the stream is damaged, or this is not a Holdfast node"
+            f"the peer announced a packet of {size} bytes, but at most {PACKET_MAX} are allowed: "
+            "the stream is damaged, or the peer is not a Holdfast node"
         )
 
     def _new_block(self) -> None:

@@ -1,7 +1,7 @@
-"""Multicast: one socket for an adapter that is in one group. There is one flow, and everybody in the group is on it.
+"""Multicast: one socket per adapter with a multicast group. All members of the group share one flow.
 
-The socket is bound to the group, so it hears nothing else; it joins on the adapter's own address and sends from
-there, and what it sends does not leave the cable (TTL 1). Other nodes on this machine hear it as well, and so do we.
+The socket is bound to the group, so it receives nothing else. It joins and sends with the address of the adapter, with
+TTL 1. Other nodes on this machine receive its packets as well, and so does this node.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _IPV6_MTU_DISCOVER: Final = 23
 _INTERFACES: Final = Path("/proc/thread-self/net/if_inet6")
 _IPV6_MULTICAST_ALL: Final = 29
 _IP_MULTICAST_ALL: Final = 49
-"""Without it a socket hears groups that any other socket of this machine has joined, on any adapter."""
+"""Otherwise a socket receives groups that any other socket of this machine has joined, on any adapter."""
 
 
 class MulticastTransport:
-    """The group of one adapter. It joins when the flow is opened, and leaves when that is closed."""
+    """The multicast group of one adapter. Joined when the flow is opened, and left when it is closed."""
 
     kind: ClassVar[str] = "multicast"
 
@@ -66,7 +66,7 @@ class MulticastTransport:
         return self._group
 
     async def start(self) -> None:
-        """Only find the adapter: a group that cannot be joined must not keep a node from starting."""
+        """Only resolve the adapter: a group that cannot be joined must not prevent the start of the node."""
         with suppress(OSError):
             _, (self._host, *_) = await resolve(self._host, 0, "udp", self._family)
 
@@ -111,7 +111,7 @@ class MulticastTransport:
         self.events.closed(FlowClosed(flow, reason))
 
     def may_fragment(self, flow: FlowId) -> None:
-        """What is multicast is never fragmented."""
+        """Multicast packets are never fragmented."""
 
     def pause(self, flow: FlowId) -> None:
         if self._socket is not None and flow == self._flow:
@@ -131,7 +131,7 @@ class MulticastTransport:
         sock = socket.socket(self._family, socket.SOCK_DGRAM)
         try:
             sock.setblocking(False)
-            # Several nodes of one machine may be in the group; each hears everything.
+            # Several nodes of one machine may be in the group; each receives everything.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BYTES)
             if self._family == socket.AF_INET6:
@@ -157,7 +157,7 @@ class MulticastTransport:
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)
 
     def _join_6(self, sock: socket.socket) -> None:
-        """Groups of IPv6 are joined on an interface, by its number."""
+        """IPv6 groups are joined on an interface, by index."""
         group, port = self._group
         index = interface_of(self._host)
         if sys.platform == "linux":
@@ -189,9 +189,9 @@ class MulticastTransport:
 
 
 def interface_of(host: str) -> int:
-    """The number of the interface that has this address of IPv6. Raises `OSError` when this machine has none."""
+    """The index of the interface with this IPv6 address. Raises `OSError` if there is none."""
     wanted = socket.inet_pton(socket.AF_INET6, host).hex()
-    # Of this thread: the file is of the network namespace that it runs in.
+    # Per thread: the file belongs to its network namespace.
     for line in _INTERFACES.read_text().splitlines():
         address, index, *_ = line.split()
         if address == wanted:

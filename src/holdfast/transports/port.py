@@ -1,7 +1,7 @@
-"""What a transport is, and what it tells the driver. Anybody can add one.
+"""The interface between a transport and the driver. Third parties can add transports.
 
-A transport serves one adapter with one kind of flow. Flow numbers come from an allocator that all transports of a
-node share. Everything happens on the thread of the event loop.
+A transport serves one adapter with one kind of flow. Flow numbers come from an allocator shared by all transports of a
+node. Everything runs on the thread of the event loop.
 """
 
 from __future__ import annotations
@@ -16,48 +16,50 @@ from holdfast.types import FlowId, Nanos
 from holdfast.wire.packet import AnyPacket
 
 NextFlow = Callable[[], FlowId]
-"""Gives the next flow number of this node; no number is given twice."""
+"""Allocates flow numbers of this node; none is used twice."""
 
 
 class Events(Protocol):
-    """What a transport calls.
+    """The callbacks of a transport.
 
-    These may be called from within a call to the transport (`open`, `transmit`, `close_flow`), so they only queue.
-    Every `opened` is followed by exactly one `closed`, also when the driver itself asked for that.
+    They may be called from within a call to the transport (`open`, `transmit`, `close_flow`), so they must only queue.
+    Every `opened` is followed by exactly one `closed`, even if the driver requested it.
     """
 
     def opened(self, event: FlowOpened) -> None:
-        """A flow is there. A UDP flow that exists is announced again, under its number, when it is asked for."""
+        """A flow is available. An existing UDP flow is announced again, with its number, when it is requested."""
         ...
 
     def open_failed(self, event: OpenFailed) -> None: ...
 
     def closed(self, event: FlowClosed) -> None:
-        """The flow is gone; nothing more is said about it."""
+        """The flow is gone; no more events follow."""
         ...
 
     def arrived(self, flow: FlowId, packets: list[memoryview], at: Nanos) -> None:
-        """Packets that came in together, in order. They stay valid; each keeps the block that it lies in alive."""
+        """Packets that arrived together, in order. They stay valid; each keeps its block alive."""
         ...
 
     def credit(self, flow: FlowId, is_open: bool) -> None:
-        """Whether the flow takes more. A new flow does, until it says otherwise."""
+        """Whether the flow accepts more data. A new flow does until it reports otherwise."""
         ...
 
 
 class Counters(msgspec.Struct):
-    """What a transport did since it was started, for people and for tests."""
+    """Counters of a transport since its start."""
 
     packets_in: int = 0
     packets_out: int = 0
     refused: int = 0
-    """Connections that were turned away: no room, no certificate that we trust, nothing said in time."""
+    """Refused connections: no room, no trusted certificate, or nothing sent in time."""
     evicted: int = 0
-    """Flows that were closed to make room: their sender was never answered."""
+    """Flows that were closed to make room, because their sender was never answered."""
     dropped: int = 0
     """Datagrams that found the send queue full, or no room for one more sender."""
+    queued_bytes_max: int = 0
+    """The longest send queue since the driver last looked."""
     too_large: int = 0
-    """Datagrams that the kernel refused as larger than the adapter takes."""
+    """Datagrams that the kernel refused as too large for the adapter."""
     send_errors: int = 0
     receive_errors: int = 0
 
@@ -69,35 +71,35 @@ class Transport(Protocol):
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens; known after `start`."""
+        """The listening address; known after `start`."""
         ...
 
     async def start(self) -> None:
-        """Bind and listen. Raises `AddressInUse` or another `SetupError`; then nothing was started."""
+        """Bind and listen. Raises `AddressInUse` or another `SetupError`; nothing was started then."""
         ...
 
     def open(self, request: OpenFlow) -> None:
-        """Open a flow; answered by `opened` or `open_failed`, always one of them."""
+        """Open a flow. Exactly one of `opened` or `open_failed` follows."""
         ...
 
     def transmit(self, flow: FlowId, packets: list[AnyPacket]) -> None:
-        """Send packets, in order. On a flow that is gone it does nothing: its `closed` is on the way."""
+        """Send packets, in order. Does nothing on a flow that is gone: its `closed` is on the way."""
         ...
 
     def close_flow(self, flow: FlowId, reason: str) -> None:
-        """Close a flow; what was handed over before is still sent if that goes quickly."""
+        """Close a flow; data written before is still sent if that is quick."""
         ...
 
     def may_fragment(self, flow: FlowId) -> None:
-        """From now on IP may fragment what is sent on this datagram flow."""
+        """From now on, IP may fragment what is sent on this datagram flow."""
         ...
 
     def pause(self, flow: FlowId) -> None:
-        """Stop reading, so that the sender feels it. What was read already still arrives."""
+        """Stop reading, so that the sender experiences back-pressure. Data already read is still delivered."""
         ...
 
     def resume(self, flow: FlowId) -> None: ...
 
     async def stop(self) -> None:
-        """Close everything. Takes a bounded time."""
+        """Close everything, within a bounded time."""
         ...

@@ -1,4 +1,4 @@
-"""Says who was turned away and why. A hostile peer cannot fill the log: one line a second, the rest is counted."""
+"""Logs refused connections. A hostile peer cannot flood the log: one line per second, the rest is counted."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""TLS on one stream, without IO: bytes of the cable go in and come out, bytes of the application too.
+"""TLS on one stream, without IO: encrypted and decrypted bytes go in and out.
 
-asyncio's own TLS drops the alert that says why a handshake failed, and buffers in two places. Here the opener is
-told, and what waits to be sent waits in one place that is bounded.
+The TLS of asyncio drops the alert that explains a failed handshake, and buffers in two places. Here the opener gets the
+reason, and outgoing data waits in one bounded buffer.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import ssl
 from typing import Any, Final, cast
 
 CABLE_BYTES: Final = 64 * 1024
-"""How much is read from the cable at once."""
+"""How much is read from the network at once."""
 
 
 class Pipe:
@@ -24,20 +24,20 @@ class Pipe:
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side)
         self._room = memoryview(bytearray(0))
         self.ready = False
-        """The handshake is over. On the opener's side that does not mean that the acceptor likes its certificate."""
+        """The handshake is complete. For the opener, that does not mean that the acceptor accepted its certificate."""
 
     def room(self) -> memoryview:
-        """Where the next bytes of the cable go."""
+        """The buffer for the next bytes from the network."""
         if not len(self._room):
             self._room = memoryview(bytearray(CABLE_BYTES))
         return self._room
 
     def feed(self, count: int) -> None:
-        """`count` bytes came from the cable."""
+        """`count` bytes arrived from the network."""
         self._incoming.write(self._room[:count])
 
     def handshake(self) -> bool:
-        """Go on with the handshake as far as what has come allows; True when it is over."""
+        """Continue the handshake as far as possible. Returns True when it is complete."""
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
@@ -46,30 +46,32 @@ class Pipe:
         return True
 
     def read_into(self, room: memoryview) -> int:
-        """Decrypt at most one record; 0 when more is needed from the cable."""
+        """Decrypt at most one record; 0 if more bytes are needed."""
         try:
             count = cast(int, self._tls.read(len(room), cast(bytearray, room)))
         except ssl.SSLWantReadError:
             return 0
         if not count:
-            raise ssl.SSLZeroReturnError(ssl.SSL_ERROR_ZERO_RETURN, "the peer said farewell")
+            raise ssl.SSLZeroReturnError(
+                ssl.SSL_ERROR_ZERO_RETURN, "the peer closed the TLS session"
+            )
         return count
 
     def seal(self, data: bytes | memoryview) -> bytes:
-        """Encrypt; also takes along what TLS itself has to say."""
+        """Encrypt, and include pending TLS messages."""
         self._tls.write(data)
         return self._outgoing.read()
 
     def outgoing(self) -> bytes:
-        """What TLS itself has to say: handshake, alert, new keys."""
+        """Pending TLS messages: handshake, alert, new keys."""
         return self._outgoing.read() if self._outgoing.pending else b""
 
     def farewell(self) -> bytes:
-        """Say that nothing more comes, so that the peer knows that nothing was cut off."""
+        """Announce the end of the stream, so that the peer knows that nothing is missing."""
         try:
             self._tls.unwrap()
         except ssl.SSLError:
-            pass  # the peer has not said it yet, or the stream is broken already: both are fine here
+            pass  # the peer has not done so yet, or the stream is broken; both are fine here
         return self._outgoing.read()
 
     def peer_certificate(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Sockets besides an adapter's own: each flow of use `alt` has one, and all flows of use `frag` share one.
+"""Additional sockets of an adapter: each `alt` flow has its own, and all `frag` flows share one.
 
-The adapter's transport owns them: to the driver their flows are flows of that transport.
+The transport of the adapter owns them; to the driver, their flows are flows of that transport.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Owner(Protocol):
 
 
 class Sides:
-    """The sockets of one adapter that measure."""
+    """The measuring sockets of one adapter."""
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
@@ -44,7 +44,7 @@ class Sides:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def open(self, request: OpenFlow, beside: socket.socket) -> None:
-        """Open a flow on a socket at the same address as `beside`."""
+        """Open a flow on a socket with the same address as `beside`."""
         try:
             side = self._socket_for(request, beside)
         except OSError as error:
@@ -103,7 +103,7 @@ class Sides:
         if request.use == FRAG and self._fragmenting is not None:
             return self._fragmenting
         if len(self._sockets) >= self._owner.limits.sides_max:
-            raise OSError(f"there are {self._owner.limits.sides_max} sockets that measure already")
+            raise OSError(f"there are already {self._owner.limits.sides_max} measuring sockets")
         events = _SideEvents(self)
         side = self._owner.side(request.use, events, beside.getsockname(), beside.family)
         events.side = side
@@ -113,7 +113,7 @@ class Sides:
         return side
 
     def _tidy(self, side: Transport) -> None:
-        """Close a socket that served one flow when that is gone."""
+        """Close a socket when its only flow is gone."""
         if side is self._fragmenting or side not in self._sockets:
             return
         del self._sockets[side]
@@ -123,7 +123,7 @@ class Sides:
 
 
 class _SideEvents:
-    """What a socket tells: on to the driver, past its owner, who keeps account of flows."""
+    """Passes events of a socket to the driver through its owner, which keeps track of flows."""
 
     def __init__(self, sides: Sides) -> None:
         self.side: Transport

@@ -1,7 +1,7 @@
-"""TCP: one listening socket for an adapter, and the connections that it accepts and makes.
+"""TCP: one listening socket per adapter, and the connections that it accepts and opens.
 
-Plain, or TLS when it is given credentials. What a stranger can make us hold is bounded: connections that have said
-nothing yet, the time they have for it, and all connections together.
+Plain, or TLS if it has credentials. Resources that an unauthenticated peer can use are bounded: connections that have
+not sent anything, the time they have for it, and the total number of connections.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import Any, ClassVar, Final
 from holdfast.links.measuring import mss_of
 from holdfast.links.ports import FlowClosed, FlowOpened, OpenFailed, OpenFlow
 from holdfast.transports.connection import Connection, Stage, TcpLimits
-from holdfast.transports.faults import LOSS, Faults
+from holdfast.transports.faults import Faults
 from holdfast.transports.port import Counters, Events, NextFlow
 from holdfast.transports.refusals import Refusals, log
 from holdfast.transports.secure import Pipe
 from holdfast.transports.sockets import bind, resolve, why
-from holdfast.transports.tls import Tls
+from holdfast.transports.tls import Tls, is_credentials
 from holdfast.types import SECOND, FlowId
 from holdfast.wire.packet import AnyPacket
 
 BACKLOG: Final = 128
 ACCEPTS_MAX: Final = 16
-"""Connections accepted in a row before the event loop does something else."""
+"""Connections accepted in a row before other work of the event loop."""
 SYN_BYTES: Final = 20
-"""The options of a SYN; its headers are counted by the faults."""
+"""Size of the options of a SYN; the faults count its headers."""
 SYN_RETRY_S: Final = 1.0
-"""When Linux sends a SYN again that was lost."""
+"""When Linux retransmits a lost SYN."""
 ACCEPT_PAUSE_S: Final = 0.1
-"""How long to wait when the process has no file descriptors left."""
+"""How long to wait if the process has no file descriptors left."""
 
 __all__ = ["TcpLimits", "TcpTransport"]
 
@@ -68,13 +68,13 @@ class TcpTransport:
         self._listener: socket.socket | None = None
         self._accept_again: asyncio.TimerHandle | None = None
         self._connections: dict[Connection, None] = {}
-        """All that are of use, whatever their stage."""
+        """All usable connections, in any stage."""
         self._newcomers: dict[Connection, None] = {}
-        """Accepted, and have not said anything yet; oldest first."""
+        """Accepted connections that have not sent anything yet, oldest first."""
         self._measuring: dict[Connection, None] = {}
         self._flows: dict[FlowId, Connection] = {}
         self._ending: dict[Connection, None] = {}
-        """Of no use any more, but the socket is still open."""
+        """No longer usable, but the socket is still open."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._quiet = asyncio.Event()
 
@@ -96,17 +96,23 @@ class TcpTransport:
         pipe = Pipe(self._tls.client, server_side=False) if self._tls and secure else None
         place = (request.host, request.port)
         connection = Connection(self, *place, unit=request.unit, pipe=pipe, use=request.use)
+        connection.segment = request.segment
         if self._listener is None:
-            self._failed(connection, "this node stops, or has not started")
+            self._failed(connection, "this node is stopping, or has not started")
             return
         if len(self._connections) >= self.limits.flows_max:
-            self._failed(connection, f"there are {self.limits.flows_max} connections already")
+            self._failed(connection, f"there are already {self.limits.flows_max} connections")
             return
         if request.use and not self.measures(connection):
-            self._failed(connection, "there are enough connections that measure")
+            self._failed(connection, "there are too many measuring connections")
             return
         self._connections[connection] = None
         self._run(self._make(connection))
+
+    def use_tls(self, tls: Tls) -> None:
+        """Use other credentials for new connections."""
+        self._tls = tls
+        self.domain = tls.domain
 
     def transmit(self, flow: FlowId, packets: list[AnyPacket]) -> None:
         connection = self._flows.get(flow)
@@ -135,7 +141,7 @@ class TcpTransport:
         self._close_listener()
         if self.faults is not None:
             self.faults.unlisten(self._fault_healed)
-        await asyncio.sleep(0)  # every task has begun now, so each tidies up after itself
+        await asyncio.sleep(0)  # every task has started now, so each cleans up after itself
         for connection in list(self._connections):
             connection.end("this node stops")
         for task in list(self._tasks):
@@ -143,7 +149,7 @@ class TcpTransport:
         if self._tasks:
             await asyncio.wait(self._tasks)
         if self._ending:
-            # Each of them is aborted when its time to linger is over.
+            # Each of them is aborted when its linger time is over.
             self._quiet.clear()
             await self._quiet.wait()
 
@@ -214,12 +220,15 @@ class TcpTransport:
     def _welcome(self, sock: socket.socket, host: str, port: int) -> None:
         if len(self._connections) >= self.limits.flows_max:
             sock.close()
-            self._refuse(host, port, f"there are {self.limits.flows_max} connections already")
+            self._refuse(host, port, f"there are already {self.limits.flows_max} connections")
             return
         if len(self._newcomers) >= self.limits.newcomers_max:
             self.counters.evicted += 1
             oldest = next(iter(self._newcomers))
-            oldest.end("made room for newer connections: it had said nothing yet", at_once=True)
+            oldest.end(
+                "closed to make room for newer connections: nothing was sent on it yet",
+                at_once=True,
+            )
         pipe = Pipe(self._tls.server, server_side=True) if self._tls else None
         connection = Connection(self, host, port, unit=None, pipe=pipe)
         self._connections[connection] = None
@@ -230,7 +239,7 @@ class TcpTransport:
     async def _make(self, connection: Connection) -> None:
         try:
             async with asyncio.timeout(self.limits.connect_ns / SECOND):
-                mss = mss_of(connection.use)
+                mss = mss_of(connection.use) or connection.segment
                 sock = await self._connect(connection.host, connection.port, mss)
         except TimeoutError:
             seconds = self.limits.connect_ns / SECOND
@@ -244,8 +253,8 @@ class TcpTransport:
             await self._adopt(connection, sock)
 
     async def _connect(self, host: str, port: int, mss: int) -> socket.socket:
-        """A connected socket that comes from the adapter's own address. `mss` bounds the segments of both
-        directions: our kernel keeps to it and asks the other one to."""
+        """A connected socket from the address of the adapter. `mss` limits the segments of both directions: our kernel
+        obeys it and announces it to the other one."""
         await self._until_syn_passes(host, port)
         loop = asyncio.get_running_loop()
         family, remote = await resolve(host, port, self.kind)
@@ -273,7 +282,7 @@ class TcpTransport:
             self._drop(connection, why(error))
 
     async def _until_syn_passes(self, host: str, port: int) -> None:
-        """On a cable that passes nothing the kernel would send its SYN again and again."""
+        """On a path that drops everything, the kernel would retransmit its SYN repeatedly."""
         faults = self.faults
         while faults is not None:
             rule = faults.hit(self.adapter, self.kind, host, port, SYN_BYTES)
@@ -283,9 +292,7 @@ class TcpTransport:
             faults.listen(healed.set)
             try:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(
-                        healed.wait(), SYN_RETRY_S if rule.kind == LOSS else None
-                    )
+                    await asyncio.wait_for(healed.wait(), SYN_RETRY_S if rule.retries else None)
             finally:
                 faults.unlisten(healed.set)
 
@@ -306,6 +313,8 @@ class TcpTransport:
                 connection.unit,
                 reason,
                 connection.use,
+                connection.made and not connection.use,
+                is_credentials(reason),
             )
         )
 
@@ -323,10 +332,10 @@ class TcpTransport:
         task.add_done_callback(self._tasks.discard)
 
     def _rest(self, error: OSError) -> None:
-        """No file descriptors: accepting again at once would spin."""
+        """Out of file descriptors: accepting again at once would spin."""
         if self._listener is None:
             return
-        log.warning("adapter %s: cannot accept: %s; again in 0.1 s", self.adapter, why(error))
+        log.warning("adapter %s: cannot accept: %s; retrying in 0.1 s", self.adapter, why(error))
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._listener)
         self._accept_again = loop.call_later(ACCEPT_PAUSE_S, self._resume_accepting)

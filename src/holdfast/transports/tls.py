@@ -1,8 +1,8 @@
-"""Whom a node believes: TLS 1.3, both sides with a certificate that the domain's authority has signed.
+"""TLS 1.3 with mutual authentication: both sides have a certificate signed by the authority of the domain.
 
-A certificate names domain and node as `holdfast://<domain>/<name>`; addresses are not part of it, so a node may
-move. It is made before the node first starts, so the node's id is not in it. Everything that can be wrong with our
-own files is found by `check_certificate`, before a socket is opened.
+A certificate names domain and node as `holdfast://<domain>/<name>`. It contains no addresses, so a node may move. It is
+issued before the node first starts, so it does not contain the node id. `check_certificate` finds all errors in the
+local files before a socket is opened.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Found = TypeVar("Found")
 
 
 class Credentials(msgspec.Struct, frozen=True):
-    """The files with which a node shows who it is, and checks who the others are."""
+    """The files with which a node identifies itself and verifies others."""
 
     authority: str
     certificate: str
@@ -37,7 +37,7 @@ class Credentials(msgspec.Struct, frozen=True):
 
 
 class Tls(msgspec.Struct, frozen=True):
-    """Checked and ready for use by a transport."""
+    """Verified and ready for use by a transport."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
@@ -46,12 +46,12 @@ class Tls(msgspec.Struct, frozen=True):
 
 
 def uri_of(domain: str, name: str) -> str:
-    """How a certificate names a node."""
+    """The URI of a node in a certificate."""
     return f"{SCHEME}{quote(domain, safe='')}/{quote(name, safe='')}"
 
 
 def parse_uri(uri: str) -> tuple[str, str] | None:
-    """Domain and name; None if it is not one of ours. An authority has a domain and no name."""
+    """Domain and name, or None if the URI is not ours. An authority has a domain and no name."""
     if not uri.startswith(SCHEME):
         return None
     domain, _, name = uri.removeprefix(SCHEME).partition("/")
@@ -61,10 +61,10 @@ def parse_uri(uri: str) -> tuple[str, str] | None:
 
 
 def load_tls(files: Credentials, domain: str, name: str, now: datetime | None = None) -> Tls:
-    """Check the files and make the contexts for both directions. Raises `CertificateError`."""
+    """Check the files and create the contexts for both directions. Raises `CertificateError`."""
     valid_until = check_certificate(files, domain, name, now)
     server = _context(files, ssl.PROTOCOL_TLS_SERVER)
-    server.num_tickets = 0  # a resumed session would not look at the certificate again
+    server.num_tickets = 0  # a resumed session would not verify the certificate again
     client = _context(files, ssl.PROTOCOL_TLS_CLIENT)
     return Tls(server, client, domain, valid_until)
 
@@ -72,7 +72,7 @@ def load_tls(files: Credentials, domain: str, name: str, now: datetime | None = 
 def check_certificate(
     files: Credentials, domain: str, name: str, now: datetime | None = None
 ) -> datetime:
-    """Find what is wrong with a node's own files: raises `CertificateError`, or says until when they are good."""
+    """Check the files of a node. Raises `CertificateError`, or returns until when they are valid."""
     now = now or datetime.now(UTC)
     home = Path(files.authority).parent
     issue = (
@@ -85,8 +85,9 @@ def check_certificate(
     issuer = next((a for a in authorities if _signed(certificate, a)), None)
     if issuer is None:
         raise CertificateError(
-            f"certificate {files.certificate} was not signed by the authority in {files.authority}; "
-            f"take the files from one authority, or issue it again: {issue}. Nothing was started."
+            f"certificate {files.certificate} was not signed by the authority in "
+            f"{files.authority}; use files of one authority, or issue it again: {issue}. Nothing "
+            "was started."
         )
     _check_time(f"authority {files.authority}", issuer, now, f"{init} --force and issue all again")
     _check_time(f"certificate {files.certificate}", certificate, now, f"issue it again: {issue}")
@@ -95,7 +96,7 @@ def check_certificate(
 
 
 def identity_of(certificate: dict[str, Any]) -> Identity | None:
-    """Who a verified certificate, as `ssl` gives it, belongs to; None if it does not name exactly one node."""
+    """The identity in a verified certificate, as `ssl` returns it; None if it does not name exactly one node."""
     names = certificate.get("subjectAltName", ())
     uris = [parse_uri(value) for kind, value in names if kind == "URI"]
     found = [uri for uri in uris if uri is not None]
@@ -106,7 +107,7 @@ def identity_of(certificate: dict[str, Any]) -> Identity | None:
 
 
 def names_of(certificate: x509.Certificate) -> list[tuple[str, str]]:
-    """All (domain, name) that a certificate names; the name is empty for an authority."""
+    """All (domain, name) pairs in a certificate; the name is empty for an authority."""
     try:
         extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except x509.ExtensionNotFound:
@@ -121,31 +122,35 @@ _OURS_REFUSED: Final = "the peer does not accept this node's certificate: "
 _VERIFY: Final = {
     9: "the peer's certificate is not valid yet (or a clock is wrong)",
     10: "the peer's certificate has expired",
-    18: "the peer's certificate was signed by itself, not by the domain's authority",
-    19: "the peer's certificate comes from a foreign authority",
-    20: "the peer's certificate comes from a foreign authority",
-    21: "the peer's certificate comes from a foreign authority",
-    26: "the peer's certificate was not made for nodes",
+    18: "the peer's certificate is self-signed, not signed by the domain's authority",
+    19: "the peer's certificate comes from another authority",
+    20: "the peer's certificate comes from another authority",
+    21: "the peer's certificate comes from another authority",
+    26: "the peer's certificate was not issued for nodes",
 }
+_NO_CERTIFICATE: Final = (
+    "the peer requires a certificate and got none",
+    "the peer has no certificate",
+)
 _REASONS: Final = {
-    "CERTIFICATE_EXPIRED": _OURS_REFUSED + "it has expired by the peer's clock",
+    "CERTIFICATE_EXPIRED": _OURS_REFUSED + "it has expired according to the peer's clock",
     "UNKNOWN_CA": _OURS_REFUSED + "the peer trusts another authority",
     "CERTIFICATE_UNKNOWN": _OURS_REFUSED + "see the peer's log",
     "BAD_CERTIFICATE": _OURS_REFUSED + "see the peer's log",
-    "UNSUPPORTED_CERTIFICATE": _OURS_REFUSED + "it was not made for nodes",
-    "CERTIFICATE_REQUIRED": "the peer wants a certificate and got none",
+    "UNSUPPORTED_CERTIFICATE": _OURS_REFUSED + "it was not issued for nodes",
+    "CERTIFICATE_REQUIRED": "the peer requires a certificate and got none",
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the peer has no certificate",
-    "PROTOCOL_VERSION": "the peer does not speak TLS 1.3",
-    "UNSUPPORTED_PROTOCOL": "the peer does not speak TLS 1.3",
-    "WRONG_VERSION_NUMBER": "the peer does not speak TLS: is it a node in plain mode?",
-    "HTTP_REQUEST": "the peer speaks HTTP, not TLS",
-    "RECORD_LAYER_FAILURE": "the peer does not speak TLS: is it a node in plain mode?",
-    "DECRYPTION_FAILED_OR_BAD_RECORD_MAC": "a record was damaged on the way",
+    "PROTOCOL_VERSION": "the peer does not support TLS 1.3",
+    "UNSUPPORTED_PROTOCOL": "the peer does not support TLS 1.3",
+    "WRONG_VERSION_NUMBER": "the peer does not use TLS: is it a node in plain mode?",
+    "HTTP_REQUEST": "the peer uses HTTP, not TLS",
+    "RECORD_LAYER_FAILURE": "the peer does not use TLS: is it a node in plain mode?",
+    "DECRYPTION_FAILED_OR_BAD_RECORD_MAC": "a TLS record was damaged in transit",
 }
 
 
 def why_tls(error: BaseException) -> str:
-    """What went wrong with a TLS stream, in words."""
+    """The reason for a TLS failure, in words."""
     if isinstance(error, ssl.SSLZeroReturnError):
         return "the peer closed the connection"
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -159,6 +164,11 @@ def why_tls(error: BaseException) -> str:
     return why(error)
 
 
+def is_credentials(reason: str) -> bool:
+    """Whether a reason of `why_tls` is that a certificate was not accepted."""
+    return reason.startswith((_OURS_REFUSED, "the peer's certificate")) or reason in _NO_CERTIFICATE
+
+
 # -- our own files -----------------------------------------------------------------------------------------------
 
 
@@ -166,7 +176,7 @@ def _context(files: Credentials, protocol: int) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = (
-        False  # certificates name nodes, not hosts; the transport looks at the name
+        False  # certificates name nodes, not hosts; the transport checks the name
     )
     context.verify_mode = ssl.CERT_REQUIRED
     context.verify_flags |= ssl.VERIFY_X509_STRICT
@@ -187,17 +197,18 @@ def _read(path: str, what: str, mend: str) -> bytes:
         raise CertificateError(f"{what} {path} is missing; {mend}. Nothing was started.") from None
     except OSError as error:
         raise CertificateError(
-            f"{what} {path} cannot be read: {why(error)}; "
-            "let the user that runs the node read it. Nothing was started."
+            f"{what} {path} cannot be read: {why(error)}; make it readable for the user that runs "
+            "the node. Nothing was started."
         ) from None
 
 
 def _load_authorities(path: str, init: str) -> list[x509.Certificate]:
-    data = _read(path, "authority", f"copy ca.pem of the domain there, or make one: {init}")
+    data = _read(path, "authority", f"copy ca.pem of the domain there, or create one: {init}")
     found = _parse(x509.load_pem_x509_certificates, data)
     if not found:
         raise CertificateError(
-            f"authority {path} holds no certificate; copy ca.pem of the domain there. Nothing was started."
+            f"authority {path} contains no certificate; copy ca.pem of the domain there. Nothing "
+            "was started."
         )
     return found
 
@@ -221,13 +232,13 @@ def _parse(load: Callable[[bytes], Found], data: bytes) -> Found | None:
 
 
 def _check_key(files: Credentials, certificate: x509.Certificate, issue: str) -> None:
-    data = _read(files.key, "key", f"make it together with its certificate: {issue}")
+    data = _read(files.key, "key", f"create it together with its certificate: {issue}")
     try:
         key = load_pem_private_key(data, None)
     except TypeError:
         raise CertificateError(
-            f"key {files.key} is protected by a passphrase, which a node cannot type; "
-            f"issue one without: {issue}. Nothing was started."
+            f"key {files.key} is protected by a passphrase, which is not supported; issue one "
+            f"without: {issue}. Nothing was started."
         ) from None
     except (ValueError, UnsupportedAlgorithm):
         raise CertificateError(
@@ -236,8 +247,8 @@ def _check_key(files: Credentials, certificate: x509.Certificate, issue: str) ->
         ) from None
     if key.public_key() != certificate.public_key():
         raise CertificateError(
-            f"key {files.key} does not fit certificate {files.certificate}; take the two that were "
-            f"made together, or issue both again: {issue}. Nothing was started."
+            f"key {files.key} does not match certificate {files.certificate}; use the two that "
+            f"were issued together, or issue both again: {issue}. Nothing was started."
         )
 
 
@@ -268,16 +279,17 @@ def _check_names(
     names = names_of(certificate)
     if len(names) != 1 or not names[0][1]:
         raise CertificateError(
-            f"certificate {path} does not name one node; issue it again: {issue}. Nothing was started."
+            f"certificate {path} does not name exactly one node; issue it again: {issue}. Nothing "
+            "was started."
         )
     its_domain, its_name = names[0]
     if its_domain != domain:
         raise CertificateError(
-            f"certificate {path} is for domain {its_domain!r}, this node is in {domain!r}; "
-            f"take the authority of {domain!r}: {issue}. Nothing was started."
+            f"certificate {path} is for domain {its_domain!r}, but this node is in {domain!r}; "
+            f"use the authority of {domain!r}: {issue}. Nothing was started."
         )
     if its_name != name:
         raise CertificateError(
-            f"certificate {path} is for node {its_name!r}, this node is {name!r}; "
-            f"issue its own: {issue}. Nothing was started."
+            f"certificate {path} is for node {its_name!r}, but this node is {name!r}; issue one "
+            f"for it: {issue}. Nothing was started."
         )

@@ -1,9 +1,10 @@
-"""UDP: one socket for an adapter; a flow is one remote address. Flows that measure have sockets of their own.
+"""UDP: one socket per adapter; a flow is one remote address. Measuring flows have their own sockets.
 
-Reads the socket itself: asyncio's datagram transport reads one datagram for each turn of its loop. Here a wake-up
-drains what is there, within a bound, and hands it on once for each flow. `recvfrom` is the fastest call Python has for
-that; the kernel's receive time, which `recvmsg` would give for 40 % more, is asked for once for each wake-up.
-Segmentation offload would be faster still, but then faults that hit single packets would hit whole trains of them.
+It reads the socket directly, because the asyncio datagram transport reads one datagram per loop iteration. Here, a
+wake-up reads everything available, within a limit, and delivers it once per flow. `recvfrom` is the fastest call in
+Python for that. The kernel receive time, which `recvmsg` would provide for 40 % more, is read once per wake-up, or for
+every datagram if they waited because this process did not run.
+Segmentation offload would be faster still, but faults that affect single packets would then affect whole trains.
 """
 
 from __future__ import annotations
@@ -26,39 +27,43 @@ from holdfast.transports.faults import Faults
 from holdfast.transports.port import Counters, Events, NextFlow
 from holdfast.transports.sides import Sides
 from holdfast.transports.sockets import UDP_HEADS, SockAddr, bind, resolve, why
-from holdfast.types import SECOND, FlowId, Nanos
+from holdfast.types import MILLISECOND, SECOND, FlowId, Nanos
 from holdfast.wire.packet import AnyPacket
 
 DATAGRAM_MAX: Final = 65536
 DRAIN_MAX: Final = 256
 DRAIN_MAX_BYTES: Final = 1 << 20
-"""What is read in a row before the event loop does something else."""
+"""Datagrams read in a row before other work of the event loop."""
 QUEUED_OVERHEAD: Final = 64
 
 _IP_MTU_DISCOVER: Final = 10
 _IPV6_MTU_DISCOVER: Final = 23
 _PMTUDISC_DONT: Final = 0
-"""IP fragments what is larger than the adapter's MTU."""
+"""IP fragments datagrams above the MTU of the adapter."""
 _PMTUDISC_PROBE: Final = 3
-"""Never fragment, and never believe what was once learnt about the path: a repaired path must be found again."""
+"""Never fragment, and ignore the cached path MTU: a repaired path must be detected."""
 _SIOCGSTAMPNS: Final = 0x8907
 _STAMP: Final = struct.Struct("=qq")
 STAMP_AGE_MAX_NS: Final = 5 * SECOND
-"""An older stamp means that the wall clock was set, not that a datagram lay there for so long."""
+"""An older timestamp means that the wall clock was set, not that a datagram waited for so long."""
+WAITED_NS: Final = 10 * MILLISECOND
+"""If the first datagram waited for so long, the others did not arrive together with it."""
+APART_NS: Final = 5 * MILLISECOND
+"""Those that arrived so far apart are delivered with receive times of their own."""
 
 
 class UdpLimits(msgspec.Struct, frozen=True):
-    """Bounds of a UDP transport."""
+    """Limits of a UDP transport."""
 
     unanswered_max: int = 256
-    """Flows that a sender made by sending, and that nobody here has sent on. The oldest makes room."""
+    """Flows created by an incoming datagram on which nothing was sent. The oldest one makes room."""
     flows_max: int = 4096
     socket_bytes: int = 4 << 20
-    """Asked of the kernel for each direction; it may give less."""
+    """Requested from the kernel for each direction; it may grant less."""
     queue_max_bytes: int = 4 << 20
-    """What waits while the socket takes no more; what does not fit is dropped and counted."""
+    """Queued bytes while the socket accepts no more; further datagrams are dropped and counted."""
     sides_max: int = 1024
-    """Sockets besides the adapter's own, for flows that measure."""
+    """Additional sockets of the adapter, for measuring flows."""
 
 
 class _Flow:
@@ -71,7 +76,7 @@ class _Flow:
         self.port = port
         self.blocked = False
         self.fragments = False
-        """IP may fragment what is sent here, although the socket is one that does not."""
+        """IP may fragment datagrams of this flow, although the socket does not allow it by default."""
 
 
 class UdpTransport:
@@ -92,8 +97,8 @@ class UdpTransport:
         mtu: int = DATAGRAM_MAX,
         use: str = "",
     ) -> None:
-        """`mtu` says how faults see what would be fragmented. `use` is for a socket that measures: it hears only
-        those whom it was opened for."""
+        """`mtu` tells the faults what would be fragmented. `use` is for a measuring socket, which accepts only packets
+        from the peers it was opened for."""
         self.adapter = adapter
         self.use = use
         self.events = events
@@ -125,7 +130,7 @@ class UdpTransport:
         self.begin(await bind(self.adapter, self.kind, self._host, self._port))
 
     def begin(self, sock: socket.socket) -> None:
-        """Use this socket, which is bound."""
+        """Use this bound socket."""
         for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
             sock.setsockopt(socket.SOL_SOCKET, option, self.limits.socket_bytes)
         _set_discovery(sock, _PMTUDISC_DONT if self.use == FRAG else _PMTUDISC_PROBE)
@@ -134,12 +139,12 @@ class UdpTransport:
         self._heads = UDP_HEADS.get(sock.family, self._heads)
         self._port = sock.getsockname()[1]
         self._socket = sock
-        self._received_at()  # from the first time it is asked, the kernel keeps receive times
+        self._received_at()  # the kernel keeps receive times from the first request on
         self._read_on()
 
     def open(self, request: OpenFlow) -> None:
         if self._socket is None:
-            self._failed(request, "this node stops, or has not started")
+            self._failed(request, "this node is stopping, or has not started")
             return
         if request.use and not self.use:
             self._sides.open(request, self._socket)
@@ -200,7 +205,7 @@ class UdpTransport:
             target.fragments = True
 
     def pause(self, flow: FlowId) -> None:
-        """All flows share the socket, so all wait; the kernel keeps what comes, and drops what does not fit."""
+        """All flows share the socket, so all wait; the kernel buffers what arrives and drops what does not fit."""
         if flow in self._flows and self._socket is not None:
             self._paused[flow] = None
             self._read_off()
@@ -216,7 +221,7 @@ class UdpTransport:
     async def stop(self) -> None:
         sock, self._socket = self._socket, None
         await self._sides.stop()
-        await asyncio.sleep(0)  # every task has begun now, so each gives its answer
+        await asyncio.sleep(0)  # every task has started now, so each returns its result
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
@@ -239,6 +244,7 @@ class UdpTransport:
         receive = self._socket.recvfrom
         heard: dict[SockAddr, list[memoryview]] = {}
         room = DRAIN_MAX_BYTES
+        at, count, waited = 0, 0, False
         for _ in range(DRAIN_MAX):
             try:
                 data, address = receive(DATAGRAM_MAX)
@@ -246,9 +252,16 @@ class UdpTransport:
                 break
             except OSError:
                 self.counters.receive_errors += (
-                    1  # an ICMP error about something we sent: says nothing certain
+                    1  # an ICMP error about an earlier datagram: not conclusive
                 )
                 continue
+            count += 1
+            if count == 1:
+                at = self._received_at()
+                waited = monotonic_ns() - at >= WAITED_NS
+            elif waited and (received_at := self._received_at()) - at >= APART_NS:
+                self._deliver(heard, at)
+                heard, at = {}, received_at
             if address in heard:
                 heard[address].append(memoryview(data))
             else:
@@ -256,9 +269,11 @@ class UdpTransport:
             room -= len(data)
             if room <= 0:
                 break
-        if not heard:
-            return
-        at = self._received_at()
+        if count > 1 and not waited:
+            at = self._received_at()
+        self._deliver(heard, at)
+
+    def _deliver(self, heard: dict[SockAddr, list[memoryview]], at: Nanos) -> None:
         for address, packets in heard.items():
             flow = self._by_address.get(address) or self._first_heard(address)
             if flow is not None:
@@ -266,7 +281,7 @@ class UdpTransport:
                 self.events.arrived(flow.number, packets, at)
 
     def _received_at(self) -> Nanos:
-        """When the last datagram came, on the monotonic clock: the kernel's word, or now."""
+        """When the last datagram arrived, on the monotonic clock: from the kernel, or now."""
         if self._socket is None or sys.platform != "linux":
             return monotonic_ns()
         stamp = bytearray(_STAMP.size)
@@ -275,12 +290,15 @@ class UdpTransport:
         except OSError:
             return monotonic_ns()
         seconds, rest = _STAMP.unpack(stamp)
-        age = time_ns() - (seconds * SECOND + rest)
-        now = monotonic_ns()  # right after the other clock, or what lies between would count as age
+        before, wall, now = monotonic_ns(), time_ns(), monotonic_ns()
+        if now - before > MILLISECOND:
+            # This process did not run between the two clocks: the time in between would count as age.
+            wall, now = time_ns(), monotonic_ns()
+        age = wall - (seconds * SECOND + rest)
         return now - age if 0 < age < STAMP_AGE_MAX_NS else now
 
     def _first_heard(self, address: SockAddr) -> _Flow | None:
-        """A sender that we do not know. It cannot make us remember more than a bounded number of such."""
+        """An unknown sender. The number of such flows is bounded."""
         if self.use:
             self.counters.dropped += 1
             return None
@@ -293,7 +311,9 @@ class UdpTransport:
         ):
             self.counters.evicted += 1
             oldest = next(iter(self._unanswered))
-            self.close_flow(oldest, "made room for newer senders: nobody here answered this one")
+            self.close_flow(
+                oldest, "closed to make room for newer senders: this one was never answered"
+            )
         flow = self._new_flow(address, str(address[0]), int(address[1]))
         self._unanswered[flow.number] = flow
         self.events.opened(
@@ -336,7 +356,7 @@ class UdpTransport:
         return passing
 
     def _send_fragments(self, sock: socket.socket, flow: _Flow, packets: list[AnyPacket]) -> None:
-        """The socket serves all flows, so it is only for a moment one that fragments."""
+        """The socket serves all flows, so fragmentation is enabled only for this send."""
         _set_discovery(sock, _PMTUDISC_DONT)
         for packet in packets:
             try:
@@ -348,7 +368,7 @@ class UdpTransport:
         _set_discovery(sock, _PMTUDISC_PROBE)
 
     def _wait(self, flow: _Flow, packets: list[AnyPacket]) -> None:
-        """The socket takes no more for now."""
+        """The socket accepts no more for now."""
         if not self._queue and self._socket is not None:
             asyncio.get_running_loop().add_writer(self._socket, self._go_on)
         for packet in packets:
@@ -358,6 +378,7 @@ class UdpTransport:
                 continue
             self._queue.append((flow, bytes(packet)))
             self._queue_bytes += size
+            self.counters.queued_bytes_max = max(self.counters.queued_bytes_max, self._queue_bytes)
         if not flow.blocked:
             flow.blocked = True
             self.events.credit(flow.number, False)
@@ -382,7 +403,7 @@ class UdpTransport:
                 self.events.credit(flow.number, True)
 
     def _not_sent(self, error: OSError) -> None:
-        # A datagram may be lost anywhere; here the kernel happens to tell us. Health finds out what it means.
+        # A datagram can be lost anywhere; here the kernel happens to report it. Health evaluates it.
         if error.errno == errno.EMSGSIZE:
             self.counters.too_large += 1
         else:
@@ -406,7 +427,7 @@ class UdpTransport:
         flow = self._by_address.get(address)
         if flow is None:
             if len(self._flows) >= self.limits.flows_max:
-                self._failed(request, f"there are {self.limits.flows_max} flows already")
+                self._failed(request, f"there are already {self.limits.flows_max} flows")
                 return
             flow = self._new_flow(address, request.host, request.port)
         self._unanswered.pop(flow.number, None)
@@ -444,7 +465,7 @@ class UdpTransport:
         )
 
     def side(self, use: str, events: Events, local: SockAddr, family: int) -> UdpTransport:
-        """Another socket at the same address of the machine, at any port. Raises `OSError`."""
+        """Another socket with the same address, on any port. Raises `OSError`."""
         made = UdpTransport(
             self.adapter,
             self._host,
@@ -469,7 +490,7 @@ class UdpTransport:
 
 
 def _set_discovery(sock: socket.socket, mode: int) -> None:
-    """Whether what is larger than the MTU is fragmented or refused."""
+    """Whether datagrams above the MTU are fragmented or refused."""
     if sys.platform != "linux":
         return
     if sock.family == socket.AF_INET6:

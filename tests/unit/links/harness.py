@@ -7,16 +7,18 @@ one direction of one of these paths, to be broken. Nothing here sleeps, and the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
+from tests.support.virtual_network import VirtualTime
 from tests.unit.links.fakenet import Network, Path
 
 from holdfast.health.config import HealthConfig
+from holdfast.health.frames import PathRow
+from holdfast.health.subsystem import HealthService
 from holdfast.links.link import LinkMachine
 from holdfast.links.ports import (
-    DOOR,
+    ACCEPTOR,
     Identity,
     PortReady,
     PortRefused,
@@ -26,12 +28,12 @@ from holdfast.links.ports import (
     SessionEnded,
     link_unit,
 )
+from holdfast.links.subsystem import LinkService
 from holdfast.machine import Failure, Put, Result
 from holdfast.node.config import parse_config
 from holdfast.node.core import NodeCore
 from holdfast.telemetry.facts import LinkFact, PathFact
 from holdfast.types import NEVER, SECOND, Nanos, NodeId
-from holdfast.wire.frames import PathRow
 
 DOMAIN = "lab"
 START: Nanos = 1000 * SECOND
@@ -63,7 +65,7 @@ class Node:
         """What is durable: kept when the node is killed."""
 
 
-class World:
+class World(VirtualTime):
     """Nodes `n1`, `n2`, ...; all join by n1's red adapter."""
 
     def __init__(
@@ -78,9 +80,11 @@ class World:
         health: HealthConfig | None = None,
         seed: int = 1,
         more: str = "",
+        tune: Callable[[NodeCore], None] = lambda _core: None,
     ) -> None:
-        """`more` is added to every node's configuration."""
-        self.now: Nanos = START
+        """`more` is added to every node's configuration; `tune` is called with every core before it starts."""
+        super().__init__(START)
+        self._tune = tune
         self.rng = Random(seed)
         self.network = Network(self, mtu)
         self.nodes: dict[str, Node] = {}
@@ -90,8 +94,6 @@ class World:
         self.health = health
         self.strict = True
         """A machine that raises fails the test, unless a test has switched this off."""
-        self._heap: list[tuple[Nanos, int, Callable[[], None]]] = []
-        self._order = 0
         self._look = (adapters, transports, mtu)
         self._more = more
         self._measure = ", ".join(f'"{kind}"' for kind in measure)
@@ -148,8 +150,9 @@ class World:
             entropy,
             {table: sorted(rows.items()) for table, rows in node.store.items()},
             self.now,
-            self.health,
+            tunables={"health": self.health},
         )
+        self._tune(node.core)
         for adapter in node.core.me.adapters:
             place = (name, adapter.name)
             self.network.addresses[place] = (adapter.host, adapter.port)
@@ -177,7 +180,7 @@ class World:
         return core
 
     def link(self, name: str, peer: str) -> LinkMachine:
-        link = self.core(name).link(self.nodes[peer].id)
+        link = self.core(name).service(LinkService).link(self.nodes[peer].id)
         assert link is not None, f"{name} has no link to {peer}"
         return link
 
@@ -205,30 +208,17 @@ class World:
 
     def run(self, seconds: float) -> None:
         """Let this much time pass."""
-        end = self.now + round(seconds * SECOND)
-        heap = self._heap
-        while heap and heap[0][0] <= end:
-            when, _, call = heappop(heap)
-            self.now = max(self.now, when)
-            call()
-        self.now = end
+        self.pass_time(round(seconds * SECOND))
 
     def run_until(self, condition: Callable[[], bool], seconds: float = 30) -> float:
         """Run until something is so; how many seconds that took."""
-        begin, end = self.now, self.now + round(seconds * SECOND)
-        while not condition():
-            assert self._heap, "nothing will happen any more"
-            assert self._heap[0][0] <= end, f"not within {seconds} s"
-            when, _, call = heappop(self._heap)
-            self.now = max(self.now, when)
-            call()
-        return (self.now - begin) / SECOND
+        return self.pass_until(condition, round(seconds * SECOND)) / SECOND
 
     # -- seeing --------------------------------------------------------------------------------------------------
 
     def up(self, name: str, peer: str) -> bool:
         core, other = self.nodes[name].core, self.nodes[peer]
-        link = core.link(other.id) if core else None
+        link = core.service(LinkService).link(other.id) if core else None
         return link is not None and link.up_since is not None
 
     def all_up(self) -> bool:
@@ -268,13 +258,9 @@ class World:
     ) -> PathRow | None:
         """What a node's table says of one path."""
         key = (self.nodes[sender].id, adapter, self.nodes[listener].id, adapter, transport)
-        return self.core(at).health.table.rows.get(key)
+        return self.core(at).service(HealthService).health.table.rows.get(key)
 
     # -- for the network -----------------------------------------------------------------------------------------
-
-    def at(self, when: Nanos, call: Callable[[], None]) -> None:
-        self._order += 1
-        heappush(self._heap, (when, self._order, call))
 
     def give(self, node: str, item: Any) -> None:
         """An event of the network reaches a node, now or when it gets to run."""
@@ -299,7 +285,7 @@ class World:
         if node.paused_until > self.now:
             self.at(node.paused_until, lambda: self._given(name, core, item))
             return
-        self._done(node, core.turn(self.now, [(DOOR, item)]))
+        self._done(node, core.turn(self.now, [(ACCEPTOR, item)]))
 
     def _wake(self, node: Node, core: NodeCore, armed_at: Nanos) -> None:
         if node.core is not core or node.armed_at != armed_at:

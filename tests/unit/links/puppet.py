@@ -9,7 +9,7 @@ from tests.unit.links.harness import DOMAIN, World
 from holdfast.links.ports import Arrived, FlowClosed, FlowOpened, Identity, OpenFlow, Transmit
 from holdfast.types import FlowId
 from holdfast.wire.codec import encode
-from holdfast.wire.frames import AdapterInfo, AnyFrame, Hello, MemberInfo
+from holdfast.wire.frames import AdapterInfo, Frame, Hello, MemberInfo
 from holdfast.wire.packet import Packet, read_head, read_plain, write_plain
 
 NODE = b"x" * 16
@@ -69,7 +69,7 @@ class Puppet:
         self.world.run(0.001)
         return self.opened()[known].flow
 
-    def send(self, flow: FlowId, *frames: AnyFrame, session: int = 0, wait: float = 0.001) -> None:
+    def send(self, flow: FlowId, *frames: Frame, session: int = 0, wait: float = 0.001) -> None:
         self._number += 1
         packet = write_plain(session, 1 << 48 | self._number, [encode(frame) for frame in frames])
         self.send_bytes(flow, packet, wait)
@@ -84,9 +84,9 @@ class Puppet:
     def closed(self, flow: FlowId) -> bool:
         return any(isinstance(item, FlowClosed) and item.flow == flow for item in self.log)
 
-    def heard(self, flow: FlowId) -> list[AnyFrame]:
+    def heard(self, flow: FlowId) -> list[Frame]:
         """The frames that came in on a flow."""
-        frames: list[AnyFrame] = []
+        frames: list[Frame] = []
         for item in self.log:
             if isinstance(item, Arrived) and item.flow == flow:
                 for data in item.packets:

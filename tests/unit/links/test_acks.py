@@ -8,7 +8,7 @@ import pytest
 from tests.unit.links.channels import chunk_of
 
 from holdfast.links.channel_out import ChannelOut
-from holdfast.links.inlet import ACK_BYTES, ACK_DELAY, ACK_SOON, Inlet
+from holdfast.links.receiver import ACK_BYTES, ACK_DELAY, ACK_SOON, LinkReceiver
 from holdfast.types import NEVER, SECOND, FlowId, NodeId
 from holdfast.wire.frames import Chunk
 
@@ -27,67 +27,69 @@ def chunks(size: int, count: int = 1) -> list[Chunk]:
 
 
 @pytest.fixture
-def inlet() -> Inlet:
-    return Inlet(PEER, {})
+def receiver() -> LinkReceiver:
+    return LinkReceiver(PEER, {})
 
 
-def take(inlet: Inlet, frames: list[Chunk], stream: bool, now: int = T) -> None:
+def take(receiver: LinkReceiver, frames: list[Chunk], stream: bool, now: int = T) -> None:
     for frame in frames:
-        assert inlet.take(now, frame, stream) is None
+        assert receiver.take(now, frame, stream) is None
 
 
-def said(inlet: Inlet, now: int, leaving: bool = False) -> list[Any]:
-    return inlet.acks(now, leaving)[0]
+def said(receiver: LinkReceiver, now: int, leaving: bool = False) -> list[Any]:
+    return receiver.acks(now, leaving)[0]
 
 
-def test_what_came_in_a_datagram_is_acknowledged_at_once(inlet: Inlet) -> None:
-    take(inlet, chunks(10), stream=False)
-    assert inlet.in_hurry
-    (ack,) = said(inlet, T)
+def test_what_came_in_a_datagram_is_acknowledged_at_once(receiver: LinkReceiver) -> None:
+    take(receiver, chunks(10), stream=False)
+    assert receiver.in_hurry
+    (ack,) = said(receiver, T)
     assert ack.upto > 10
-    assert not said(inlet, T + SECOND)
+    assert not said(receiver, T + SECOND)
 
 
-def test_what_came_on_a_stream_is_acknowledged_once_and_in_time(inlet: Inlet) -> None:
+def test_what_came_on_a_stream_is_acknowledged_once_and_in_time(receiver: LinkReceiver) -> None:
     """A stream loses nothing by itself: one acknowledgement serves all that came in a while."""
     pieces = chunks(10, count=5)
     for n, piece in enumerate(pieces):
-        take(inlet, [piece], stream=True, now=T + n)
-        assert not inlet.in_hurry
-        assert inlet.deadline == T + ACK_DELAY
-        assert not said(inlet, T + n)
-    assert not said(inlet, T + ACK_DELAY - 1)
-    (ack,) = said(inlet, T + ACK_DELAY)
+        take(receiver, [piece], stream=True, now=T + n)
+        assert not receiver.in_hurry
+        assert receiver.deadline == T + ACK_DELAY
+        assert not said(receiver, T + n)
+    assert not said(receiver, T + ACK_DELAY - 1)
+    (ack,) = said(receiver, T + ACK_DELAY)
     assert ack.upto == sum(len(piece.data) for piece in pieces)
-    assert inlet.deadline == NEVER
-    assert not said(inlet, T + SECOND)
+    assert receiver.deadline == NEVER
+    assert not said(receiver, T + SECOND)
 
 
 def test_an_acknowledgement_goes_along_with_what_leaves_anyway_but_not_with_every_packet(
-    inlet: Inlet,
+    receiver: LinkReceiver,
 ) -> None:
-    take(inlet, chunks(10), stream=True)
-    assert not said(inlet, T + ACK_SOON - 1, leaving=True)
-    assert said(inlet, T + ACK_SOON, leaving=True)
+    take(receiver, chunks(10), stream=True)
+    assert not said(receiver, T + ACK_SOON - 1, leaving=True)
+    assert said(receiver, T + ACK_SOON, leaving=True)
 
 
-def test_much_is_acknowledged_without_waiting(inlet: Inlet) -> None:
+def test_much_is_acknowledged_without_waiting(receiver: LinkReceiver) -> None:
     size = 7 << 10
     pieces = chunks(size, count=ACK_BYTES // size + 1)
     few = ACK_BYTES // (size + 64)
-    take(inlet, pieces[:few], stream=True)
-    assert not inlet.in_hurry
-    take(inlet, pieces[few:], stream=True)
-    assert inlet.in_hurry
-    assert said(inlet, T)
+    take(receiver, pieces[:few], stream=True)
+    assert not receiver.in_hurry
+    take(receiver, pieces[few:], stream=True)
+    assert receiver.in_hurry
+    assert said(receiver, T)
 
 
-def test_a_piece_that_comes_twice_and_a_peer_that_asks_are_answered_at_once(inlet: Inlet) -> None:
+def test_a_piece_that_comes_twice_and_a_peer_that_asks_are_answered_at_once(
+    receiver: LinkReceiver,
+) -> None:
     (piece,) = chunks(10)
-    take(inlet, [piece], stream=True)
-    inlet.in_hurry = True
-    assert said(inlet, T)
-    take(inlet, [piece], stream=True)
-    acks, unheard = inlet.acks(T, leaving=False)
+    take(receiver, [piece], stream=True)
+    receiver.in_hurry = True
+    assert said(receiver, T)
+    take(receiver, [piece], stream=True)
+    acks, unheard = receiver.acks(T, leaving=False)
     assert acks
     assert unheard

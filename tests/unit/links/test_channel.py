@@ -16,7 +16,7 @@ from holdfast.links.channel_in import BLOCK_MAX, MESSAGE_MAX, RANGES_MAX, WINDOW
 from holdfast.links.channel_out import ChannelOut
 from holdfast.types import MILLISECOND
 from holdfast.wire.blocks import pack_block
-from holdfast.wire.codec import Rejected
+from holdfast.wire.codec import Rejected, RoomyPart
 from holdfast.wire.frames import Chunk, ChunkAck
 
 LOTS = 1 << 30
@@ -64,6 +64,16 @@ def test_messages_of_several_megabytes_arrive_whole(seed: int) -> None:
     messages = [b"", rng.randbytes(WINDOW + 100), b"", rng.randbytes(2 * WINDOW), b"end"]
     pair.run(messages)
     assert pair.received == messages
+
+
+def test_a_large_message_is_copied_once_into_packets_of_its_own() -> None:
+    out, into = ChannelOut(16), ChannelIn(16)
+    message = Random(1).randbytes(290_000)
+    out.write([message])
+    parts = out.pump(0, STREAM, LOTS, 60_000, KINDS[STREAM])
+    assert len(parts) == 5
+    assert all(isinstance(part, RoomyPart) for part in parts)
+    assert taken(into, *map(chunk_of, parts)) == [message]
 
 
 def test_empty_messages_are_messages() -> None:

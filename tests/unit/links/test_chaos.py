@@ -9,6 +9,8 @@ from random import Random
 import pytest
 from tests.unit.links.harness import World
 
+from holdfast.health.subsystem import HealthService
+from holdfast.links.subsystem import LinkService
 from holdfast.types import MILLISECOND
 
 SETTLE_S = 10
@@ -55,7 +57,7 @@ class Storm:
 
     def _talk(self, a: str, b: str) -> None:
         core = self.world.nodes[a].core
-        if core is not None and core.link(self.world.nodes[b].id) is not None:
+        if core is not None and core.service(LinkService).link(self.world.nodes[b].id) is not None:
             size = self.rng.choice([0, 100, 5000])
             batch = [(self.number + k).to_bytes(4, "big") + bytes(size) for k in range(3)]
             self.number += 3
@@ -131,7 +133,10 @@ def test_after_any_storm_everybody_is_linked_and_nothing_was_doubled_or_overtake
     world.run(5)
     assert all(world.messages(a, b)[-1] == b"end" for a, b in permutations(world.nodes, 2))
     tables = [
-        {key: (row.alive, row.size) for key, row in world.core(name).health.table.rows.items()}
+        {
+            key: (row.alive, row.size)
+            for key, row in world.core(name).service(HealthService).health.table.rows.items()
+        }
         for name in world.nodes
     ]
     assert all(table == tables[0] for table in tables)

@@ -6,9 +6,10 @@ from typing import Any
 
 from tests.unit.links.harness import World, connected
 
-from holdfast.health.needs import Needs, SetNeeds
-from holdfast.health.ports import HEALTH, KEEPER, ResetHistory
-from holdfast.health.subscriptions import Filter, Subscribe, Unsubscribe
+from holdfast.health.placement.needs import Needs, SetNeeds
+from holdfast.health.ports import HEALTH, PATH_GOSSIP, ResetHistory
+from holdfast.health.subsystem import HealthService
+from holdfast.health.table.values import Filter, Subscribe, Unsubscribe
 from holdfast.links.ports import SendChannel, link_unit
 from holdfast.types import NEVER, SYNC, NodeId
 
@@ -16,7 +17,7 @@ NORMAL = 1000
 
 
 def speed(world: World, node: str, subnet: str = "red", adapter: str = "red") -> int:
-    return world.core(node).health.throttle.speed(world.now, subnet, adapter)
+    return world.core(node).service(HealthService).health.throttle.speed(world.now, subnet, adapter)
 
 
 def give(world: World, node: str, unit: str, item: Any) -> None:
@@ -28,10 +29,10 @@ def test_paths_that_a_client_watches_are_measured_more_often_until_it_leaves() -
     """H13: speed up by subscription."""
     world = connected()
     assert speed(world, "n1") == NORMAL
-    give(world, "n1", KEEPER, Subscribe(1, Filter(subnets=("red",))))
+    give(world, "n1", PATH_GOSSIP, Subscribe(1, Filter(subnets=("red",))))
     assert speed(world, "n1") > NORMAL
     assert speed(world, "n1", "blue", "blue") == NORMAL
-    give(world, "n1", KEEPER, Unsubscribe(1))
+    give(world, "n1", PATH_GOSSIP, Unsubscribe(1))
     assert speed(world, "n1") == NORMAL
 
 
@@ -41,7 +42,9 @@ def test_diagnostics_leave_room_where_traffic_waits_and_come_back_afterwards() -
     link = world.link("n1", "n2")
     give(world, "n1", link.unit, SendChannel(16, [bytes(1000)]))
     (used,) = {
-        flow.adapter for flow in link.flows.values() if flow.flow == link._outlet.channels[16].flow
+        flow.adapter
+        for flow in link.flows.values()
+        if flow.flow == link.inspect().sender.channels[16].flow
     }
     for path in world.all_paths():
         path.cut_tcp = path.cut_udp = True
@@ -72,6 +75,6 @@ def test_a_reset_by_an_operator_makes_traffic_trust_the_path_again() -> None:
     ]
     assert [flow.fitness_for(SYNC).state for flow in flows] == [1], "held: it failed before"
     path = (core.me.node, "red", peer, "red")
-    give(world, "n1", KEEPER, ResetHistory(path, "ann", "new cable"))
+    give(world, "n1", PATH_GOSSIP, ResetHistory(path, "ann", "new cable"))
     assert [flow.fitness_for(SYNC).state for flow in flows] == [0]
     assert link_unit(peer) in core.turns.units()

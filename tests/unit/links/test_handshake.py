@@ -8,8 +8,9 @@ import pytest
 from tests.unit.links.harness import World, connected
 from tests.unit.links.puppet import Puppet
 
-from holdfast.links.door import STRANGERS_MAX
+from holdfast.links.acceptor import STRANGERS_MAX
 from holdfast.links.ports import Identity, OpenFlow
+from holdfast.links.subsystem import LinkService
 from holdfast.types import SECOND
 from holdfast.wire.codec import encode
 from holdfast.wire.frames import AdapterInfo, Hello, Refuse
@@ -30,7 +31,10 @@ def test_everybody_finds_everybody_by_one_address(sealed: bool) -> None:
     """O1: joining needs one address of any member."""
     world = World(4, sealed=sealed)
     assert world.run_until(world.settled) < 1
-    names = [member["name"] for member in world.core("n4").directory.status(world.now)]
+    names = [
+        member["name"]
+        for member in world.core("n4").service(LinkService).directory.status(world.now)
+    ]
     assert names == ["n1", "n2", "n3", "n4"]
 
 
@@ -98,9 +102,9 @@ def test_another_domain_is_told_so_and_kept_out() -> None:
     world = World(1)
     world.add("n2", 2, domain="other")
     world.run(5)
-    assert world.core("n1").link(world.nodes["n2"].id) is None
-    door: Any = world.core("n2").turns.machine("door")
-    assert door.last_refusal == "this is domain 'lab', not 'other'"
+    assert world.core("n1").service(LinkService).link(world.nodes["n2"].id) is None
+    acceptor: Any = world.core("n2").turns.machine("acceptor")
+    assert acceptor.last_refusal == "this is domain 'lab', not 'other'"
 
 
 @pytest.mark.parametrize(
@@ -121,7 +125,7 @@ def test_a_hello_that_does_not_fit_is_refused_with_a_reason(
     puppet.send(flow, puppet.hello(**changes))
     assert refusals(puppet, flow) == [code]
     assert puppet.closed(flow)
-    assert world.core("n1").link(puppet.node) is None
+    assert world.core("n1").service(LinkService).link(puppet.node) is None
 
 
 @pytest.mark.parametrize(
@@ -171,7 +175,7 @@ def test_a_node_that_reaches_itself_notices_and_stops_knocking() -> None:
     flows = world.network._next_flow()
     world.run(60)
     assert world.network._next_flow() == flows + 1, "no more attempts"
-    assert "reached itself" in world.core("n1").turns.machine("door").last_refusal  # type: ignore[union-attr]
+    assert "reached itself" in world.core("n1").turns.machine("acceptor").last_refusal  # type: ignore[union-attr]
 
 
 def test_a_certificate_for_another_name_is_refused() -> None:
@@ -182,8 +186,8 @@ def test_a_certificate_for_another_name_is_refused() -> None:
     world.start("n2")
     world.run(3)
     assert not world.up("n1", "n2")
-    door: Any = world.core("n2").turns.machine("door")
-    assert "the certificate is for 'n3'" in door.last_refusal
+    acceptor: Any = world.core("n2").turns.machine("acceptor")
+    assert "the certificate is for 'n3'" in acceptor.last_refusal
 
 
 def test_a_certificate_of_another_domain_is_refused() -> None:
@@ -221,7 +225,7 @@ def test_a_plain_datagram_to_a_sealed_node_gets_no_answer() -> None:
     flow = puppet.connect("n1", "udp")
     puppet.send(flow, puppet.hello())
     assert puppet.heard(flow) == []
-    assert world.core("n1").link(puppet.node) is None
+    assert world.core("n1").service(LinkService).link(puppet.node) is None
 
 
 def test_a_first_packet_that_is_no_hello_closes_the_flow() -> None:
@@ -250,11 +254,11 @@ def test_strangers_are_bounded_in_number_and_in_time() -> None:
     world = World(1)
     puppet = Puppet(world)
     flows = [puppet.connect("n1") for _ in range(STRANGERS_MAX + 44)]
-    door: Any = world.core("n1").turns.machine("door")
-    assert len(door._strangers) == STRANGERS_MAX
+    acceptor: Any = world.core("n1").turns.machine("acceptor")
+    assert len(acceptor._strangers) == STRANGERS_MAX
     assert [puppet.closed(flow) for flow in flows] == [True] * 44 + [False] * STRANGERS_MAX
     world.run(6)
-    assert not door._strangers
+    assert not acceptor._strangers
     assert all(puppet.closed(flow) for flow in flows)
 
 
@@ -266,12 +270,12 @@ def test_a_hello_of_an_earlier_incarnation_changes_nothing() -> None:
     world = World(1)
     puppet = Puppet(world, incarnation=5)
     puppet.agree("n1")
-    link = world.core("n1").link(puppet.node)
+    link = world.core("n1").service(LinkService).link(puppet.node)
     assert link is not None
     assert link.up_since is not None
     flow = puppet.connect("n1")
     puppet.send(flow, puppet.hello(member=puppet.member(incarnation=4), epoch=9, session=1))
-    assert (link._agreement.peer_incarnation, link._agreement.peer_epoch) == (5, 1)
+    assert (link.inspect().session.peer_incarnation, link.inspect().session.peer_epoch) == (5, 1)
     assert not world.link_events("n1", "down")
     assert puppet.of(flow, Hello), "it is told who is there"
 
@@ -298,7 +302,7 @@ def test_a_session_that_begins_again_has_a_new_epoch_on_both_sides() -> None:
     after = puppet.of(flow, Hello)[-1]
     assert after.epoch > before.epoch
     assert after.session != before.session
-    link = world.core("n1").link(puppet.node)
+    link = world.core("n1").service(LinkService).link(puppet.node)
     assert link is not None
     assert link.up_since is None, "the echo was of the old epoch"
     puppet.send(flow, puppet.answer(after, epoch=2))
@@ -312,7 +316,7 @@ def test_a_hello_that_is_meant_for_another_node_is_refused_but_not_forgotten() -
     flow = puppet.connect("n1")
     puppet.send(flow, puppet.hello(to=b"o" * 16), wait=0.1)
     assert refusals(puppet, flow) == ["moved"]
-    assert world.core("n1").link(puppet.node) is not None
+    assert world.core("n1").service(LinkService).link(puppet.node) is not None
     assert any(item.inbound for item in puppet.opened())
 
 

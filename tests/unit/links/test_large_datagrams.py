@@ -6,12 +6,12 @@ import pytest
 from tests.unit.links.harness import World, connected
 
 from holdfast.group.config import replica_unit
+from holdfast.group.frames import Payload, StreamId
 from holdfast.links.datagrams import MESSAGE_MAX
 from holdfast.links.ports import SendDatagrams, link_unit
 from holdfast.types import DATA
 from holdfast.wire.blocks import pack_block
 from holdfast.wire.codec import encode
-from holdfast.wire.frames import Payload, StreamId
 
 GROUP = '[[group]]\nname = "g"\nvoters = ["n1", "n2"]\ntransport = "datagram"'
 
@@ -37,22 +37,24 @@ def test_a_frame_of_any_size_arrives_though_nobody_asks_for_it_again(
     world = connected(sealed=sealed, more=GROUP)
     stream = sent(world, size)
     machine = world.core("n2").turns.machine(replica_unit("g"))
-    world.run_until(lambda: stream in machine._core.streams.streams, 1)
-    assert machine._core.streams.holds(stream, 1, 1)
-    assert world.link("n1", "n2")._outlet.datagrams.dropped == 0
+    world.run_until(lambda: stream in machine.inspect().streams.streams, 1)
+    assert machine.inspect().streams.holds(stream, 1, 1)
+    assert world.link("n1", "n2").inspect().sender.datagrams.dropped == 0
 
 
 def test_what_follows_a_large_frame_does_not_overtake_it_and_later_ones_are_datagrams_again() -> (
     None
 ):
     world = connected(more=GROUP)
+    channel = world.link("n1", "n2").inspect().sender.channels[DATA]
+    first = channel.messages
     stream = sent(world, 1_000_000)
     sent(world, 200, 2)
     machine = world.core("n2").turns.machine(replica_unit("g"))
-    world.run_until(lambda: stream in machine._core.streams.streams, 1)
-    assert machine._core.streams.holds(stream, 1, 1), "the large one is there first"
+    world.run_until(lambda: stream in machine.inspect().streams.streams, 1)
+    assert machine.inspect().streams.holds(stream, 1, 1), "the large one is there first"
     world.run(1)
-    before = world.link("n1", "n2")._outlet.channels[DATA].messages
+    before = channel.messages
     sent(world, 200, 3)
-    world.run_until(lambda: machine._core.streams.holds(stream, 1, 3), 1)
-    assert world.link("n1", "n2")._outlet.channels[DATA].messages == before == 2
+    world.run_until(lambda: machine.inspect().streams.holds(stream, 1, 3), 1)
+    assert channel.messages == before == first + 2

@@ -6,10 +6,12 @@ import pytest
 from tests.unit.links.harness import World
 from tests.unit.links.puppet import Puppet
 
+from holdfast.health.frames import Heartbeat
 from holdfast.links.measuring import MEASURE, accepted, carries, mss_of, uses
 from holdfast.links.ports import MayFragment
+from holdfast.links.subsystem import LinkService
 from holdfast.types import SECOND
-from holdfast.wire.frames import AdapterInfo, Basic, Hello
+from holdfast.wire.frames import AdapterInfo, Hello
 
 
 def adapter(**changes: object) -> AdapterInfo:
@@ -70,7 +72,7 @@ def test_no_session_begins_on_a_flow_that_only_measures(transport: str, use: str
     puppet = Puppet(world)
     flow = puppet.agree("n1", transport, use=use)
     world.run(1)
-    link = world.core("n1").link(puppet.node)
+    link = world.core("n1").service(LinkService).link(puppet.node)
     assert link is not None
     assert link.up_since is None
     assert not any(f.ready for f in link.flows.values())
@@ -85,7 +87,7 @@ def test_what_a_peer_says_of_a_flow_is_believed_until_it_is_agreed_on() -> None:
     puppet = Puppet(world)
     flow = puppet.agree("n1")
     puppet.send(flow, puppet.answer(puppet.of(flow, Hello)[-1], use="mss:536"))
-    link = world.core("n1").link(puppet.node)
+    link = world.core("n1").service(LinkService).link(puppet.node)
     assert link is not None
     assert [f.use for f in link.flows.values() if f.ready and f.stream] == [""]
 
@@ -102,7 +104,7 @@ def test_the_driver_is_told_which_flows_of_a_peer_may_be_fragmented() -> None:
 
     world.network.effect = watch  # type: ignore[method-assign]
     puppet.agree("n1", "udp", use="frag")
-    link = world.core("n1").link(puppet.node)
+    link = world.core("n1").service(LinkService).link(puppet.node)
     assert link is not None
     measuring = [f.flow for f in link.flows.values() if f.use == "frag"]
     assert len(measuring) == 1
@@ -114,9 +116,9 @@ def test_a_peer_that_is_only_heard_on_what_measures_is_given_up() -> None:
     puppet = Puppet(world)
     puppet.agree("n1")
     flow = puppet.agree("n1", "tcp", use="mss:536")
-    link = world.core("n1").link(puppet.node)
+    link = world.core("n1").service(LinkService).link(puppet.node)
     assert link is not None
     for n in range(40):
         assert link.up_since is not None or n > 25
-        puppet.send(flow, Basic(n, 0, SECOND), session=puppet.session(flow), wait=0.1)
+        puppet.send(flow, Heartbeat(n, 0, SECOND), session=puppet.session(flow), wait=0.1)
     assert world.link_events("n1", "down") != []

@@ -9,10 +9,11 @@ import pytest
 from tests.unit.links.fakenet import Path
 from tests.unit.links.harness import World, connected
 
+from holdfast.links.config import LAN
 from holdfast.links.flow import DATAGRAM_MAX, DATAGRAM_MIN
 from holdfast.links.ports import Credit, FlowVerdict, link_unit
 from holdfast.machine import Outbox
-from holdfast.types import MILLISECOND, SECOND
+from holdfast.types import BULK, MILLISECOND, SECOND
 
 both_modes = pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
 
@@ -117,7 +118,7 @@ def test_what_was_lost_on_a_flow_that_the_channel_has_left_is_sent_again_without
     datagrams = next(f for f in link.flows.values() if not f.stream)
     unit = link_unit(world.nodes["n2"].id)
     world.turn("n1", [(unit, Credit(stream.flow, True))])
-    out = link._outlet.channel(16)
+    out = link.inspect().sender.channel(16)
     out.flow = datagrams.flow
     world.path("n1", "n2").cut_udp = True
     world.send("n1", "n2", [b"lost"])
@@ -145,7 +146,52 @@ def test_a_flow_that_health_has_given_back_is_used_again_after_a_while() -> None
     assert channel(world)["path"] == "red/red/udp"
     steady(world, 2)
     assert channel(world)["path"] == "red/red/tcp"
-    assert channel(world)["reason"] == "red/red/tcp is given back to it"
+    assert channel(world)["reason"] == "red/red/tcp is available to it again"
+
+
+def stall_briefly(world: World, sent: list[bytes]) -> None:
+    """The stream carries nothing for so long that bulk data leaves it, and for too short a time for health."""
+    ends = list(world.network.stream_ends("n1", "n2"))
+    for end in ends:
+        end.stalled = True
+    for _ in range(60):
+        if channel(world, port=BULK)["path"] == "red/red/udp":
+            break
+        sent += bulk(world, 0.02)
+    for end in ends:
+        end.stalled = False
+    assert channel(world, port=BULK)["path"] == "red/red/udp"
+
+
+def bulk(world: World, seconds: float) -> list[bytes]:
+    """Send bulk data for a while; what was sent."""
+    sent = []
+    for number in range(round(seconds / 0.02)):
+        sent.append(number.to_bytes(4, "big") + bytes(3000))
+        world.send("n1", "n2", [sent[-1]], port=BULK)
+        world.run(0.02)
+    return sent
+
+
+def test_bulk_data_returns_to_a_stream_after_a_stall_that_health_has_not_noticed() -> None:
+    """A busy machine stops a stream for half a second. Health reports nothing, so it clears nothing either: without a
+    rule of its own, bulk data would stay on datagrams until the link ends."""
+    world = connected(adapters=("red",))
+    sent = bulk(world, 0.2)
+    assert channel(world, port=BULK)["path"] == "red/red/tcp"
+    for avoided in (LAN.shun_ns, 2 * LAN.shun_ns):  # It stalls again soon: the time doubles.
+        stall_briefly(world, sent)
+        left = world.now
+        while channel(world, port=BULK)["path"] == "red/red/udp":
+            sent += bulk(world, 0.1)
+            assert world.now - left < 60 * SECOND
+        assert abs(world.now - left - avoided) < SECOND // 2
+        assert channel(world, port=BULK)["reason"] == "red/red/tcp carries bulk data again"
+    world.run(1)
+    row = channel(world, port=BULK)
+    assert (row["sent"], row["queued"], row["unacked"]) == (len(sent), 0, 0), (
+        "everything has arrived"
+    )
 
 
 @both_modes
@@ -220,14 +266,14 @@ def test_datagrams_without_credit_are_bounded_counted_and_go_when_there_is_credi
     world = connected(adapters=("red",))
     link = world.link("n1", "n2")
     for flow in link.flows.values():
-        world.turn("n1", [("door", Credit(flow.flow, False))])
+        world.turn("n1", [("acceptor", Credit(flow.flow, False))])
     for _ in range(30):
         world.send_raw("n1", "n2", [bytes(1000)] * 100)
     dropped = link.status()["datagrams_dropped"]
     assert dropped > 0
-    assert sum(link._outlet.datagrams.waiting.values()) <= 1 << 20
+    assert sum(link.inspect().sender.datagrams.waiting.values()) <= 1 << 20
     for flow in link.flows.values():
-        world.turn("n1", [("door", Credit(flow.flow, True))])
+        world.turn("n1", [("acceptor", Credit(flow.flow, True))])
     world.run(1)
     assert 900 <= len(world.nodes["n2"].datagrams) < 3000
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.links.config import Self
+from holdfast.health.frames import Heartbeat, Probe
 from holdfast.links.multicast import MulticastMachine
 from holdfast.links.ports import (
     Arrived,
@@ -26,8 +26,9 @@ from holdfast.links.ports import (
     Transmit,
 )
 from holdfast.machine import Outbox
+from holdfast.subsystem import LocalNode, Subscribers
 from holdfast.types import SECOND, SYNC, FlowId, NodeId
-from holdfast.wire.frames import AdapterInfo, AnyFrame, Basic, Bye, Probe
+from holdfast.wire.frames import AdapterInfo, Bye, Frame
 from holdfast.wire.packet import Packet, read_head
 
 GROUP = "239.255.0.1:7401"
@@ -47,11 +48,12 @@ class Group:
         self, number: int = 1, *, sealed: bool = True, group: str = GROUP, incarnation: int = 1
     ) -> None:
         adapter = AdapterInfo("red", "red", f"10.0.0.{number}", 7400, ("udp",), group)
-        self.me = Self(node(number), f"n{number}", "lab", incarnation, (adapter,), sealed)
+        self.me = LocalNode(node(number), f"n{number}", "lab", incarnation, (adapter,), sealed)
         self.number = number
-        routes: dict[type, Any] = {kind: lambda _: ("health",) for kind in (Basic, Probe, Bye)}
-        listeners = ["health", "multicast/red"]
-        self.machine = MulticastMachine(self.me, adapter, KEYS[number], routes, listeners, NOW)
+        routes: dict[type, Any] = {kind: lambda _: ("health",) for kind in (Heartbeat, Probe, Bye)}
+        subscribers = Subscribers()
+        subscribers.add("health", (FlowReady, FlowLost))
+        self.machine = MulticastMachine(self.me, adapter, KEYS[number], routes, subscribers, NOW)
         self.give(FlowOpened(FLOW, "red", "multicast", "239.255.0.1", 7401, False))
 
     def give(self, *items: Any) -> list[Any]:
@@ -67,7 +69,7 @@ class Group:
             told += self.give(MulticastKey(other.me.node, key or KEYS[other.number]))
         return told
 
-    def send(self, *frames: AnyFrame, size: int = 0) -> list[bytes]:
+    def send(self, *frames: Frame, size: int = 0) -> list[bytes]:
         out = Outbox()
         self.machine.down(NOW, [SendFrame(frame, SYNC, None, size) for frame in frames], out)
         packets: list[bytes] = []
@@ -164,10 +166,10 @@ def test_a_probe_is_just_as_long_as_it_should_be_and_shows_its_pattern(
 
 def test_what_is_no_probe_is_sealed() -> None:
     one, other = pair()
-    (packet,) = one.send(Basic(77, 0x5555555555555555, 0))
+    (packet,) = one.send(Heartbeat(77, 0x5555555555555555, 0))
     assert b"\x55" * 8 not in packet
     assert [received.frames for received in other.hear(packet)] == [
-        [Basic(77, 0x5555555555555555, 0)]
+        [Heartbeat(77, 0x5555555555555555, 0)]
     ]
 
 

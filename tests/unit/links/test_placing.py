@@ -11,10 +11,12 @@ import msgspec
 import pytest
 from tests.unit.links.harness import World, connected
 
-from holdfast.health.needs import NEVER, Needs, SetNeeds
-from holdfast.health.placement import NEEDS_MAX
+from holdfast.health.frames import PathRow, PathRows
+from holdfast.health.placement.fitness import NEEDS_MAX
+from holdfast.health.placement.needs import NEVER, Needs, SetNeeds
 from holdfast.health.ports import RowsHeard
-from holdfast.health.table import key_of
+from holdfast.health.subsystem import HealthService
+from holdfast.health.table.path_table import key_of
 from holdfast.links.ports import (
     DATAGRAMS,
     FIT,
@@ -28,7 +30,6 @@ from holdfast.links.ports import (
 from holdfast.machine import Outbox
 from holdfast.telemetry.facts import NodeFact
 from holdfast.types import DATA, SECOND, SYNC
-from holdfast.wire.frames import PathRow, PathRows
 
 LARGE, SMALL = 20, 21
 
@@ -74,7 +75,7 @@ def tell(world: World, home: str, **values: Any) -> None:
         row = world.row("n1", "n1", "n2", home, transport)
         assert row is not None
         news = msgspec.structs.replace(row, n=row.n + 1, **values)
-        world.core("n1").table.rows[key_of(news)] = news
+        world.core("n1").service(HealthService).table.rows[key_of(news)] = news
         world.turn("n1", [("health", RowsHeard((news,)))])
 
 
@@ -168,7 +169,7 @@ def test_a_lossy_path_is_left_before_anything_stalls_on_it() -> None:
     home = adapter(world, 16)
     tell(world, home, loss_ppm=200_000)
     assert adapter(world, 16) == other(home)
-    assert place(world, 16)[1] == f"{home}/{home}/tcp: more than 15 % is lost"
+    assert place(world, 16)[1] == f"{home}/{home}/tcp: 20.0 % is lost, at most 15 % may be"
 
 
 def test_a_path_that_flaps_loses_its_traffic_and_keeps_it_only_a_few_times() -> None:
@@ -216,7 +217,7 @@ def test_needs_change_while_running() -> None:
     assert reason.endswith(f"not by adapter {other(home)}")
     need(world, DATAGRAMS + LARGE, None)
     path, reason = place(world, DATAGRAMS + LARGE)
-    assert (path, reason) == (f"{home}/{home}/udp", f"{home}/{home}/udp is given back to it")
+    assert (path, reason) == (f"{home}/{home}/udp", f"{home}/{home}/udp is available to it again")
 
 
 def test_a_channel_on_a_required_adapter_waits_for_it_and_loses_nothing() -> None:
@@ -309,7 +310,7 @@ def test_everything_that_is_placed_says_where_and_why() -> None:
     tell(world, home, loss_ppm=200_000)
     flows = world.link("n1", "n2").status()["flows"]
     unfit = {flow["path"]: flow["unfit"] for flow in flows}
-    assert unfit[f"{home}/{home}/tcp"]["channel 0"] == "more than 15 % is lost"
+    assert unfit[f"{home}/{home}/tcp"]["channel 0"] == "20.0 % is lost, at most 15 % may be"
     assert unfit[f"{other(home)}/{other(home)}/tcp"] == {}
 
 
@@ -331,7 +332,7 @@ def test_needs_beyond_the_bound_are_refused_aloud() -> None:
     items = [SetNeeds("test", port, Needs()) for port in range(16, 16 + NEEDS_MAX)]
     world.turn("n1", [("health", item) for item in items])
     facts = [fact for fact in world.nodes["n1"].facts if isinstance(fact, NodeFact)]
-    assert facts[-1].detail.endswith("this node has too many; not taken")
+    assert facts[-1].detail.endswith("this node has too many; refused")
 
 
 def test_a_row_of_another_path_changes_nothing() -> None:
@@ -355,7 +356,8 @@ def test_verdicts_about_all_flows_of_a_link_in_one_turn_move_no_channel() -> Non
     assert before.endswith("tcp")
     link = world.link("n1", "n2")
     unfit = tuple(
-        Fitness(traffic, UNFIT, "more than 15 % is lost") for traffic in (SYNC, DATA, DATAGRAMS)
+        Fitness(traffic, UNFIT, "20.0 % is lost, at most 15 % may be")
+        for traffic in (SYNC, DATA, DATAGRAMS)
     )
     stream_first = sorted(link.flows.values(), key=lambda flow: not flow.stream)
     verdicts = [FlowVerdict(flow.flow, True, 0, True, 0, unfit) for flow in stream_first]

@@ -5,15 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.support.machines import Bug, fail, watch
 from tests.unit.links.harness import World, connected
 from tests.unit.links.puppet import Puppet
 
-from holdfast.links.agreement import FLOWS_MAX
+from holdfast.health.frames import Heartbeat
+from holdfast.health.ports import PATH_GOSSIP
+from holdfast.health.subsystem import HealthService
 from holdfast.links.ports import Arrived, FlowOpened, SendChannel, link_unit
+from holdfast.links.session import FLOWS_MAX
+from holdfast.links.subsystem import LinkService
 from holdfast.machine import Outbox
 from holdfast.types import MILLISECOND, SECOND, FlowId, NodeId
 from holdfast.wire.codec import encode
-from holdfast.wire.frames import Basic, Chunk, Hello, Key, Members, RawBatch
+from holdfast.wire.frames import Chunk, Hello, Key, Members, RawBatch
 from holdfast.wire.packet import SEALED, write_plain
 
 both_modes = pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
@@ -145,7 +150,7 @@ def test_a_peer_that_leaves_is_not_missed_and_may_come_back() -> None:
     world.kill("n2")
     world.run(1)
     assert downs(world, "n1") == ["the peer left; 0 bytes not acknowledged"]
-    assert world.core("n1").directory.state[node.id][0] == "left"
+    assert world.core("n1").service(LinkService).directory.state[node.id][0] == "left"
     world.start("n2")
     assert world.run_until(world.settled) < 8
     assert talks(world)
@@ -192,7 +197,7 @@ def test_datagrams_are_back_as_soon_as_the_new_key_has_come() -> None:
     """Sealed flows wait for the key of the new session, not for the next time that they would have tried."""
     world = connected(sealed=True)
     link = world.link("n1", "n2")
-    link._agreement.end(world.now, "a test", Outbox())
+    link.inspect().session.end(world.now, "a test", Outbox())
     world.turn("n1", [(link.unit, "anything")])
     assert world.run_until(world.settled) < 0.05
 
@@ -203,25 +208,25 @@ def test_a_peer_that_comes_back_with_fewer_adapters_is_not_looked_for_on_the_oth
     world.add("n2", 2, adapters=("red",), start=False).incarnation = 1
     world.start("n2")
     world.run(10)
-    assert sorted(world.link("n1", "n2")._agreement.wanted._wanted) == [
+    assert sorted(world.link("n1", "n2").inspect().session.wanted._wanted) == [
         ("red", "red", "tcp", ""),
         ("red", "red", "udp", ""),
     ]
     assert world.up("n1", "n2")
 
 
-def test_a_peer_that_takes_nothing_loses_the_session_before_memory_runs_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_peer_that_takes_nothing_loses_the_session_before_memory_runs_out() -> None:
     """Invariant 9: queues never exceed their bounds, and the sender is told."""
-    monkeypatch.setattr("holdfast.links.link.QUEUE_MAX", 1 << 20)
     world = World(1)
     puppet = Puppet(world)
     flow = puppet.agree("n1")
+    link = world.core("n1").service(LinkService).link(puppet.node)
+    assert link is not None
+    link.queue_max = 1 << 20
     unit = link_unit(puppet.node)
     for number in range(100):
         world.turn("n1", [(unit, SendChannel(0, [bytes(100_000)]))])
-        puppet.send(flow, Basic(number, 0, SECOND), session=puppet.session(flow))
+        puppet.send(flow, Heartbeat(number, 0, SECOND), session=puppet.session(flow))
         if world.nodes["n1"].ended:
             break
     (ended,) = world.nodes["n1"].ended
@@ -243,7 +248,7 @@ def test_an_own_pause_is_not_held_against_the_peer() -> None:
     world.run(2.799)
     node = world.nodes["n1"]
     assert node.core is not None
-    assert world.now - world.link("n1", "n2")._agreement.heard_at > DEAD_S * SECOND
+    assert world.now - world.link("n1", "n2").inspect().session.heard_at > DEAD_S * SECOND
     world._done(node, node.core.turn(world.now, []))
     world.run(2)
     assert not downs(world, "n1")
@@ -255,17 +260,15 @@ def test_an_idle_link_wakes_rarely() -> None:
     after which the peer is dead, and once each to acknowledge a digest and to look whether its own was."""
     world = connected()
     link = world.link("n1", "n2")
-    wakes = 0
-    original = link.wake
+    wakes: list[str] = []
 
-    def counted(now: int, out: Any) -> None:
-        nonlocal wakes
-        wakes += 1
-        original(now, out)
+    def count(call: str, _inputs: list[Any]) -> None:
+        if call == "wake":
+            wakes.append(call)
 
-    link.wake = counted  # type: ignore[method-assign]
+    watch(world.core("n1").turns, link.unit, count)
     world.run(60)
-    assert 0 < wakes < 200
+    assert 0 < len(wakes) < 200
 
 
 @both_modes
@@ -312,7 +315,7 @@ def test_packets_of_an_earlier_session_fall_on_deaf_ears() -> None:
     puppet.send(flow, RawBatch(16, memoryview(b"\x09\0\0\0\1\0\0\0\1\0\0\0a")), session=old)
     puppet.send(flow, puppet.answer(puppet.of(flow, Hello)[-1], epoch=2, ask=True))
     puppet.send(flow, puppet.answer(puppet.of(flow, Hello)[-1], epoch=2))
-    assert world.core("n1").link(puppet.node).up_since is not None  # type: ignore[union-attr]
+    assert world.core("n1").service(LinkService).link(puppet.node).up_since is not None  # type: ignore[union-attr]
     puppet.send(flow, RawBatch(16, memoryview(b"\x09\0\0\0\1\0\0\0\1\0\0\0b")), session=old)
     assert [message for _, _, message in world.nodes["n1"].datagrams] == [b"a"]
 
@@ -362,34 +365,34 @@ def test_who_knows_only_the_session_number_gets_no_answer_and_leaves_nothing_beh
     flows of a link, or the numbers (nonces) of its seal."""
     world = connected(sealed=True)
     link = world.link("n2", "n1")
-    session, tags = link.status()["session"], link._agreement.tags
+    session, tags = link.status()["session"], link.inspect().session.tags
     for port in range(300):
         forged = bytes([1, 1]) + session.to_bytes(4, "little") + (port + 1).to_bytes(8, "little")
         world.network.inject(("n2", "red"), ("127.0.1.66", 2000 + port), forged + bytes(40))
     world.run(0.001)
     assert world.settled()
     assert world.network.lost_to == []
-    assert len(world.core("n2").sessions.owners) < 20
-    assert link._agreement.tags - tags <= 300, "numbers that were never used"
+    assert len(world.core("n2").service(LinkService).session_table.owners) < 20
+    assert link.inspect().session.tags - tags <= 300, "numbers that were never used"
 
 
 def test_a_key_is_taken_over_streams_only() -> None:
     """Links: keys are agreed over TLS."""
     world = connected(sealed=True)
     n1, n2 = world.link("n1", "n2"), world.link("n2", "n1")
-    before = n1._cipher._closer
+    before = n1.inspect().cipher._closer
     datagrams = next(f for f in n2.flows.values() if not f.stream and f.adapter == "red")
-    key = encode(Key(n2._cipher.session, bytes(32)))
-    packet = n2._cipher.write(datagrams, [key])
+    key = encode(Key(n2.inspect().cipher.session, bytes(32)))
+    packet = n2.inspect().cipher.write(datagrams, [key])
     world.network.inject(("n1", "red"), world.network.addresses[("n2", "red")], packet)
     world.run(0.001)
-    assert n1._cipher._closer is before
+    assert n1.inspect().cipher._closer is before
     assert n1.rejected["unexpected"] == 1
 
 
 def test_a_key_for_another_session_or_of_another_length_is_not_taken() -> None:
     world = connected(sealed=True)
-    cipher = world.link("n1", "n2")._cipher
+    cipher = world.link("n1", "n2").inspect().cipher
     assert not cipher.take_key(Key(cipher.peer_session + 1, bytes(32)))
     assert not cipher.take_key(Key(cipher.peer_session, bytes(31)))
     assert cipher.take_key(Key(cipher.peer_session, bytes(32)))
@@ -400,8 +403,8 @@ def test_a_sealed_link_says_no_to_nobody_in_the_open() -> None:
     world = connected(sealed=True)
     n2 = world.link("n2", "n1")
     datagrams = next(f for f in n2.flows.values() if not f.stream and f.adapter == "red")
-    foreign = Hello(1, 1, "other", True, n2._agreement.me.member, "red", 9, 9)
-    packet = n2._cipher.write(datagrams, [encode(foreign)])
+    foreign = Hello(1, 1, "other", True, n2.inspect().session.me.member, "red", 9, 9)
+    packet = n2.inspect().cipher.write(datagrams, [encode(foreign)])
     captured = world.network.capture()
     world.network.inject(("n1", "red"), world.network.addresses[("n2", "red")], packet)
     world.run(0.5)
@@ -417,9 +420,9 @@ def test_frames_on_a_flow_that_is_not_agreed_on_are_not_handed_up() -> None:
     flow = puppet.connect("n1")
     puppet.send(flow, puppet.hello())
     member = puppet.member(node=b"y" * 16, name="y")
-    puppet.send(flow, Members((member,)), Basic(1, 2, 3), Chunk(16, 0, memoryview(b"abc")))
-    assert b"y" * 16 not in world.core("n1").directory.members
-    assert not world.core("n1").health.table.rows
+    puppet.send(flow, Members((member,)), Heartbeat(1, 2, 3), Chunk(16, 0, memoryview(b"abc")))
+    assert b"y" * 16 not in world.core("n1").service(LinkService).directory.members
+    assert not world.core("n1").service(HealthService).health.table.rows
 
 
 @pytest.mark.parametrize(
@@ -440,7 +443,7 @@ def test_a_frame_that_makes_no_sense_never_raises(frame: Any) -> None:
     flow = puppet.agree("n1")
     puppet.send(flow, frame, session=puppet.session(flow))
     puppet.send(flow, puppet.answer(puppet.of(flow, Hello)[-1]))
-    link = world.core("n1").link(puppet.node)
+    link = world.core("n1").service(LinkService).link(puppet.node)
     assert link is not None
     assert link.up_since is not None
 
@@ -451,9 +454,9 @@ def test_channels_of_one_peer_are_bounded() -> None:
     flow = puppet.agree("n1")
     for channel in range(16, 200):
         puppet.send(flow, Chunk(channel, 0, memoryview(b"a")), session=puppet.session(flow))
-    link = world.core("n1").link(puppet.node)
+    link = world.core("n1").service(LinkService).link(puppet.node)
     assert link is not None
-    assert len(link._inlet._channels) == 64
+    assert len(link.inspect().receiver._channels) == 64
     assert link.rejected["channel"] == 184 - 64
 
 
@@ -474,7 +477,7 @@ def test_a_link_takes_a_bounded_number_of_flows() -> None:
     link = world.link("n1", "n2")
     for number in range(FLOWS_MAX + 10):
         opened = FlowOpened(FlowId(10_000 + number), "red", "tcp", "127.0.1.2", 1, False, link.unit)
-        world.turn("n1", [("door", opened)])
+        world.turn("n1", [("acceptor", opened)])
     assert len(link.flows) == FLOWS_MAX
 
 
@@ -484,9 +487,9 @@ def test_a_datagram_flow_that_one_link_uses_is_not_taken_away_by_another() -> No
     flow = next(f for f in link.flows.values() if not f.stream and f.adapter == "red")
     thief = link_unit(world.nodes["n3"].id)
     opened = FlowOpened(flow.flow, "red", "udp", flow.info.host, flow.info.port, False, thief)
-    world.turn("n1", [("door", opened)])
+    world.turn("n1", [("acceptor", opened)])
     world.run(2)
-    assert world.core("n1").sessions.owners[flow.flow] == link.unit
+    assert world.core("n1").service(LinkService).session_table.owners[flow.flow] == link.unit
     assert flow.ready
     assert flow.heard_at > world.now - SECOND
 
@@ -517,30 +520,44 @@ def test_a_link_that_raises_is_rebuilt_and_everybody_is_told(sealed: bool) -> No
     """A machine that raises: seen from outside it is a unit that restarted."""
     world = connected(3, sealed=sealed)
     world.strict = False
-    link: Any = world.link("n1", "n2")
-    link._arrived = lambda *_: 1 / 0
+    link = world.link("n1", "n2")
+    world.turn("n1", [(link.unit, SendChannel(16, Bug()))])
     world.run(0.2)
     (failure,) = world.nodes["n1"].failures
     assert failure.unit == link.unit
     assert not failure.stopped
     assert world.run_until(world.settled) < 8
     assert len(downs(world, "n2")) == 1
-    state, since = world.core("n1").directory.state[world.nodes["n2"].id]
+    state, since = world.core("n1").service(LinkService).directory.state[world.nodes["n2"].id]
     assert (state, since > failure.at) == ("up", True)
     assert talks(world)
     assert not downs(world, "n3")
+
+
+def test_what_units_share_is_repaired_when_one_of_them_raises() -> None:
+    """The table of paths outlives the unit that was in the middle of an update."""
+    world = connected()
+    world.strict = False
+    table = world.core("n1").service(HealthService).table
+    mine = table.listeners[table.me]
+    assert mine.whole
+    mine.digest ^= 1
+    fail(world.core("n1").turns, PATH_GOSSIP)
+    world.turn("n1", [(PATH_GOSSIP, "anything")])
+    world.run(0.2)
+    assert mine.whole
+    assert [failure.unit for failure in world.nodes["n1"].failures] == [PATH_GOSSIP]
 
 
 def test_a_unit_above_that_raises_is_told_again_what_there_is() -> None:
     world = connected()
     world.strict = False
     for unit in ("health", "directory"):
-        machine: Any = world.core("n1").turns.machine(unit)
-        machine.up = lambda *_: 1 / 0
+        fail(world.core("n1").turns, unit)
         world.turn("n1", [(unit, "anything")])
         world.run(1)
     assert [failure.unit for failure in world.nodes["n1"].failures] == ["health", "directory"]
-    assert world.core("n1").directory.state[world.nodes["n2"].id][0] == "up"
+    assert world.core("n1").service(LinkService).directory.state[world.nodes["n2"].id][0] == "up"
     row = world.row("n2", "n2", "n1")
     assert row is not None
     assert row.alive
@@ -560,42 +577,41 @@ def test_a_thousand_sessions_leave_nothing_behind(sealed: bool) -> None:
         world.send("n2", "n1", [b"x"], port=17 + number)
         world.run(0.001)
         flow = next(f for f in link.flows.values() if f.stream and f.ready)
-        packet = memoryview(write_plain(link._cipher.session, 1, [bad]))
-        world.turn("n1", [("door", Arrived(flow.flow, [packet], world.now))])
+        packet = memoryview(write_plain(link.inspect().cipher.session, 1, [bad]))
+        world.turn("n1", [("acceptor", Arrived(flow.flow, [packet], world.now))])
         world.run_until(world.settled, 10)
     assert len(world.nodes["n1"].messages) == 1000
     assert len(world.nodes["n1"].ended) == len(world.nodes["n2"].ended) == 1000
     sizes = {
         "flows": len(link.flows),
-        "owners": len(core.sessions.owners),
-        "sessions": len(core.sessions._units),
-        "windows": len(link._cipher._windows),
-        "in": len(link._inlet._channels),
-        "received": len(link._inlet.received),
-        "out": len(link._outlet.channels),
-        "watched": len(core.health._flows),
-        "rows": len(core.health.table.rows),
-        "wanted": len(link._agreement.wanted),
+        "owners": len(core.service(LinkService).session_table.owners),
+        "sessions": len(core.service(LinkService).session_table._units),
+        "windows": len(link.inspect().cipher._windows),
+        "in": len(link.inspect().receiver._channels),
+        "received": len(link.inspect().receiver.received),
+        "out": len(link.inspect().sender.channels),
+        "watched": len(core.service(HealthService).health._flows),
+        "rows": len(core.service(HealthService).health.table.rows),
+        "wanted": len(link.inspect().session.wanted),
         "streams": len(world.network.streams),
     }
     assert all(size <= 8 for size in sizes.values()), sizes
 
 
-def test_a_door_that_raises_is_rebuilt_and_the_links_live_on() -> None:
+def test_an_acceptor_that_raises_is_rebuilt_and_the_links_live_on() -> None:
     world = connected()
     world.strict = False
-    door: Any = world.core("n1").turns.machine("door")
-    door.up = lambda *_: 1 / 0
+    fail(world.core("n1").turns, "acceptor")
     world.add("n3", 3)
     world.run(3)
-    assert [failure.unit for failure in world.nodes["n1"].failures] == ["door"]
+    assert [failure.unit for failure in world.nodes["n1"].failures] == ["acceptor"]
     assert world.settled()
     assert not downs(world, "n1")
     assert talks(world)
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
-    """DESIGN: one seed decides everything."""
+    """One seed determines everything."""
 
     def run(seed: int) -> list[Any]:
         world = World(3, sealed=True, seed=seed)

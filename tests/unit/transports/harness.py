@@ -23,6 +23,7 @@ from holdfast.transports.faults import Faults
 from holdfast.transports.tcp import TcpLimits, TcpTransport
 from holdfast.transports.tls import Credentials, Tls, load_tls
 from holdfast.transports.udp import UdpLimits, UdpTransport
+from holdfast.transports.websocket import WebSocketTransport
 from holdfast.types import FlowId
 
 PATIENCE_S = 10.0
@@ -171,9 +172,8 @@ async def end(
         transport = UdpTransport(adapter, host, 0, seen, next_flow, faults=faults, limits=limits)
     else:
         assert not isinstance(limits, UdpLimits)
-        transport = TcpTransport(
-            adapter, host, 0, seen, next_flow, tls=tls, faults=faults, limits=limits
-        )
+        make = WebSocketTransport if kind.startswith("websocket") else TcpTransport
+        transport = make(adapter, host, 0, seen, next_flow, tls=tls, faults=faults, limits=limits)
     await transport.start()
     try:
         yield End(transport, seen)

@@ -81,7 +81,7 @@ def test_names_that_would_make_trouble_are_misuse(made: Path, name: str) -> None
 def test_a_folder_without_an_authority_is_a_failure_in_one_line(tmp_path: Path) -> None:
     code, _, error = call("issue", "n1", "--dir", tmp_path)
     assert code == 1
-    assert "ca.pem is missing; make one with `holdfast ca init" in error
+    assert "ca.pem is missing; create one with `holdfast ca init" in error
     assert error.count("\n") == 1
 
 
@@ -127,7 +127,7 @@ def test_show_says_that_one_is_over(tmp_path: Path) -> None:
 def test_show_refuses_what_is_no_certificate(made: Path) -> None:
     code, _, error = call("show", made / "ca.key")
     assert code == 1
-    assert "holds no certificate" in error
+    assert "contains no certificate" in error
     assert call("show", made / "none.pem")[0] == 1
 
 

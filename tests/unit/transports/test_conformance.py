@@ -25,7 +25,7 @@ from holdfast.transports.tcp import TcpTransport
 from holdfast.transports.udp import UdpTransport
 from holdfast.types import FlowId
 
-KINDS = ["tcp", "tls", "udp"]
+KINDS = ["tcp", "tls", "udp", "websocket", "websocket-tls"]
 Scenario = Callable[[End, End], Coroutine[Any, Any, None]]
 Play = Callable[[Scenario], None]
 
@@ -52,7 +52,7 @@ def play(kind: str, loop_factory: Callable[[], Any] | None, demo_ca: Path) -> Pl
         async with AsyncExitStack() as stack:
             ends = []
             for name, host in (("left", LEFT), ("right", RIGHT)):
-                tls = tls_for(demo_ca, name) if kind == "tls" else None
+                tls = tls_for(demo_ca, name) if kind.endswith("tls") else None
                 ends.append(await stack.enter_async_context(end(kind, host, tls=tls)))
             await scenario(ends[0], ends[1])
 
@@ -68,7 +68,7 @@ def test_a_flow_is_announced_at_both_ends_with_where_it_goes(play: Play, kind: s
             assert (theirs.inbound, theirs.unit) == (True, "")
             assert theirs.host == left.host
             assert (mine.adapter, mine.transport) == ("red", left.transport.kind)
-            if kind == "tls":
+            if kind.endswith("tls"):
                 assert mine.identity is not None
                 assert theirs.identity is not None
                 assert (mine.identity.name, theirs.identity.name) == ("right", "left")
@@ -162,7 +162,7 @@ def test_stopping_closes_every_flow_once_and_refuses_new_ones(play: Play) -> Non
         await left.transport.stop()
         assert [c.flow for c in left.seen.closes] == flows
         left.ask(right.host, right.port)
-        assert "stops" in left.seen.failures[0].reason
+        assert "stopping" in left.seen.failures[0].reason
         left.transport.transmit(flows[0], [b"nobody"])
         await left.transport.stop()
         assert len(left.seen.closes) == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,7 @@ async def a_while() -> None:
 async def test_a_size_hole_takes_exactly_the_larger_datagrams_of_one_direction() -> None:
     faults = Faults()
     async with joined("udp", faults=faults) as (left, right, flow, other):
-        faults.add(Rule("over_size", adapter="red", size=1000))
+        faults.add(Rule("over 1000", adapter="red"))
         left.transport.transmit(flow, [b"a" * 972, b"b" * 973, b"c" * 20])
         right.transport.transmit(other, [b"d" * 5000])
         await right.seen.until(lambda: right.seen.count() == 3, "the smaller ones")
@@ -40,7 +39,7 @@ async def test_a_size_hole_takes_exactly_the_larger_datagrams_of_one_direction()
 async def test_a_stalled_stream_delivers_everything_in_order_after_the_heal() -> None:
     faults = Faults()
     async with joined("tcp", faults=faults) as (left, right, flow, other):
-        number = faults.add(Rule("over_size", host=RIGHT, transport="tcp", size=1000))
+        number = faults.add(Rule("over 1000 only tcp", host=RIGHT))
         left.transport.transmit(flow, [b"small passes"])
         left.transport.transmit(flow, [b"x" * 1000])
         left.transport.transmit(flow, [b"small waits behind it"])
@@ -58,7 +57,7 @@ async def test_a_stalled_stream_delivers_everything_in_order_after_the_heal() ->
 async def test_many_small_packets_in_one_write_are_one_large_segment() -> None:
     faults = Faults()
     async with joined("tcp", faults=faults) as (left, right, flow, _):
-        faults.add(Rule("over_size", size=1000))
+        faults.add(Rule("over 1000"))
         left.transport.transmit(flow, [b"x" * 90] * 10)  # 940 bytes with lengths, 980 with headers
         await right.seen.until(lambda: right.seen.count() == 11, "fits")
         left.transport.transmit(flow, [b"x" * 90] * 11)
@@ -71,7 +70,7 @@ async def test_a_stall_takes_the_credit_and_the_heal_gives_it_back() -> None:
     faults = Faults()
     limits = TcpLimits(write_high_bytes=10_000, write_low_bytes=1000)
     async with joined("tcp", faults=faults, limits=limits) as (left, right, flow, _):
-        faults.add(Rule("drop_all"))
+        faults.add(Rule("blackout"))
         left.transport.transmit(flow, [b"x" * 5000])
         assert left.seen.credits == []
         left.transport.transmit(flow, [b"x" * 5000])
@@ -86,12 +85,12 @@ async def test_what_a_stall_keeps_is_bounded() -> None:
     faults = Faults()
     limits = TcpLimits(write_max_bytes=20_000)
     async with joined("tcp", faults=faults, limits=limits) as (left, right, flow, _):
-        faults.add(Rule("drop_all"))
+        faults.add(Rule("blackout"))
         for _ in range(3):
             left.transport.transmit(flow, [b"x" * 5000])
         assert left.seen.closes == []
         left.transport.transmit(flow, [b"x" * 5000])
-        assert "above the bound of 20000" in left.seen.closes[0].reason
+        assert "above the limit of 20000" in left.seen.closes[0].reason
         await right.seen.until(lambda: right.seen.closes, "closed at the peer")
         assert right.seen.count() == 1
 
@@ -100,7 +99,7 @@ async def test_what_a_stall_keeps_is_bounded() -> None:
 async def test_a_closed_flow_sends_nothing_of_what_was_stalled() -> None:
     faults = Faults()
     async with joined("tcp", faults=faults) as (left, right, flow, _):
-        faults.add(Rule("drop_all"))
+        faults.add(Rule("blackout"))
         left.transport.transmit(flow, [b"never"])
         left.transport.close_flow(flow, "given up")
         faults.clear()
@@ -113,7 +112,7 @@ async def test_no_connection_is_made_over_a_dead_cable_until_it_is_healed() -> N
     faults = Faults()
     limits = TcpLimits(connect_ns=20 * MILLISECOND)
     async with end("tcp", LEFT, faults=faults, limits=limits) as left, end("tcp", RIGHT) as right:
-        number = faults.add(Rule("drop_all", host=RIGHT))
+        number = faults.add(Rule("blackout", host=RIGHT))
         assert await left.failure_to(right.host, right.port) == "no answer within 0.02 s"
         left.ask(right.host, right.port)
         await a_while()
@@ -126,7 +125,7 @@ async def test_no_connection_is_made_over_a_dead_cable_until_it_is_healed() -> N
 async def test_a_lost_syn_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.transports.tcp.SYN_RETRY_S", 0.001)
     faults = Faults(seed=5)
-    faults.add(Rule("loss", loss_ppm=900_000))
+    faults.add(Rule("loss 90%"))
     async with end("tcp", LEFT, faults=faults) as left, end("tcp", RIGHT) as right:
         await left.open_to(right)
         assert "hit 0 times" not in faults.describe()[0]
@@ -137,7 +136,7 @@ async def test_a_lost_segment_only_delays_a_stream(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("holdfast.transports.faults.RETRY_S", 0.001)
     faults = Faults(seed=1)
     async with joined("tcp", faults=faults) as (left, right, flow, _):
-        faults.add(Rule("loss", loss_ppm=500_000))
+        faults.add(Rule("loss 50%"))
         sent = [b"%d" % n for n in range(50)]
         for packet in sent:
             left.transport.transmit(flow, [packet])
@@ -152,7 +151,7 @@ async def test_a_tls_stream_survives_a_stall(demo_ca: Path) -> None:
     faults = Faults()
     tls = tls_for(demo_ca, "n1"), tls_for(demo_ca, "n2")
     async with joined("tcp", tls=tls, faults=faults) as (left, right, flow, _):
-        faults.add(Rule("over_size", size=500))
+        faults.add(Rule("over 500"))
         sent = [b"x" * 1000, b"after"]
         for packet in sent:
             left.transport.transmit(flow, [packet])
@@ -165,7 +164,7 @@ async def test_a_tls_stream_survives_a_stall(demo_ca: Path) -> None:
 
 def losses(seed: int) -> list[bool]:
     faults = Faults(seed)
-    faults.add(Rule("loss", loss_ppm=200_000))
+    faults.add(Rule("loss 20%"))
     return [faults.hit("red", "udp", RIGHT, 1, 100) is not None for _ in range(2000)]
 
 
@@ -178,14 +177,14 @@ def test_loss_is_the_same_for_the_same_seed_and_near_its_rate() -> None:
 @pytest.mark.parametrize(
     ("rule", "hit"),
     [
-        (Rule("drop_all"), True),
-        (Rule("drop_all", adapter="red", host=RIGHT, port=7001, transport="udp"), True),
-        (Rule("drop_all", adapter="blue"), False),
-        (Rule("drop_all", host=LEFT), False),
-        (Rule("drop_all", port=7002), False),
-        (Rule("drop_all", transport="tcp"), False),
-        (Rule("over_size", size=128), False),
-        (Rule("over_size", size=127), True),
+        (Rule("blackout"), True),
+        (Rule("blackout only udp", adapter="red", host=RIGHT, port=7001), True),
+        (Rule("blackout", adapter="blue"), False),
+        (Rule("blackout", host=LEFT), False),
+        (Rule("blackout", port=7002), False),
+        (Rule("blackout only tcp"), False),
+        (Rule("over 128"), False),
+        (Rule("over 127"), True),
     ],
 )
 def test_a_rule_hits_only_what_it_names(rule: Rule, hit: bool) -> None:
@@ -196,32 +195,33 @@ def test_a_rule_hits_only_what_it_names(rule: Rule, hit: bool) -> None:
 
 def test_rules_are_described_and_removed_by_number() -> None:
     faults = Faults()
-    first = faults.add(Rule("over_size", adapter="red", host=RIGHT, size=1000))
-    second = faults.add(Rule("loss", transport="udp", loss_ppm=1000))
+    first = faults.add(Rule("over 1000", adapter="red", host=RIGHT))
+    second = faults.add(Rule("loss 0.1% only udp"))
     faults.hit("red", "tcp", RIGHT, 1, 2000)
     assert faults.describe() == [
-        f"{first}: larger than 1000 bytes, from red to 127.0.1.1, any transport: hit 1 times",
-        f"{second}: 1000 of a million, from any adapter to anybody, udp: hit 0 times",
+        f"{first}: over 1000, from red to 127.0.1.1: hit 1 times",
+        f"{second}: loss 0.1% only udp, from any adapter to any host: hit 0 times",
     ]
     faults.remove(first)
     assert list(faults.rules) == [second]
-    with pytest.raises(MisuseError, match=f"no fault {first} .in force: {second}."):
+    with pytest.raises(MisuseError, match=f"no fault {first} .active: {second}."):
         faults.remove(first)
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("fault", "says"),
     [
-        lambda: Rule("corrupt"),
-        lambda: Rule("drop_all", direction="in"),
-        lambda: Rule("drop_all", transport="sctp"),
-        lambda: Rule("over_size"),
-        lambda: Rule("loss"),
-        lambda: Rule("loss", loss_ppm=1_000_001),
+        ("corrupt 1%", "'corrupt' is not a kind of fault here: blackout, loss, over"),
+        ("mtu 900", "'mtu' is not a kind of fault here"),
+        ("blackout only sctp", "'sctp' is not a kind of packets"),
+        ("over", "the line ends where a size in bytes is expected"),
+        ("loss", "the line ends where a share is expected"),
+        ("loss 101%", "101%"),
+        ("blackout flap 1s/1s", "'flap' is not understood here"),
     ],
 )
-def test_a_rule_that_makes_no_sense_is_refused(make: Callable[[], Rule]) -> None:
+def test_a_fault_that_makes_no_sense_here_is_refused(fault: str, says: str) -> None:
     faults = Faults()
-    with pytest.raises(MisuseError, match="nothing"):
-        faults.add(make())
+    with pytest.raises(MisuseError, match=f"{says}.*; nothing was changed"):
+        faults.add(Rule(fault))
     assert faults.describe() == []

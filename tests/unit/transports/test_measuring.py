@@ -101,7 +101,7 @@ async def test_ports_that_measure_are_bounded() -> None:
         left.transport.open(OpenFlow("red", "udp", right.host, right.port, "asker", "alt"))
         await left.seen.until(lambda: left.seen.failures)
         assert left.seen.failures[-1].use == "alt"
-        assert "2 sockets" in left.seen.failures[-1].reason
+        assert "2 measuring sockets" in left.seen.failures[-1].reason
 
 
 @on_loop
@@ -115,14 +115,14 @@ async def test_every_flow_that_measures_is_closed_with_its_transport() -> None:
 @on_loop
 async def test_a_size_limit_does_not_hit_fragments_that_fit() -> None:
     faults = Faults()
-    faults.add(Rule("over_size", size=1500))
+    faults.add(Rule("over 1500"))
     async with end("udp", LEFT, faults=faults) as left, end("udp", RIGHT) as right:
         assert isinstance(left.transport, UdpTransport)
         left.transport._mtu = 1500  # as an adapter of a real cable has it
         flow = await opened(left, right, "frag")
         left.transport.transmit(flow, [bytes(4000)])
         await right.seen.until_count(1)
-        faults.add(Rule("drop_all", transport="frag"))
+        faults.add(Rule("blackout only frag"))
         left.transport.transmit(flow, [bytes(4000), b"small"])
         await right.seen.until_count(2)
         assert right.seen.packets()[-1] == b"small"
@@ -173,7 +173,7 @@ async def test_connections_that_measure_leave_room_for_others() -> None:
         await right.seen.until(lambda: b"data" in right.seen.packets(), "data")
         right.transport.open(OpenFlow("red", "tcp", left.host, left.port, "asker", "mss:536"))
         await right.seen.until(lambda: right.seen.failures)
-        assert right.seen.failures[-1].reason == "there are enough connections that measure"
+        assert right.seen.failures[-1].reason == "there are too many measuring connections"
         left.transport.close_flow(next(f for f in flows if f not in closed(left)), "enough")
         await right.seen.until(lambda: len(right.seen.closes) == 2)
         await opened(left, right, "mss:960")
@@ -360,10 +360,10 @@ async def test_faults_break_multicast_by_name() -> None:
     faults = Faults()
     member = Member(LEFT, faults)
     flow = await member.join()
-    rule = faults.add(Rule("drop_all", transport="multicast"))
+    rule = faults.add(Rule("blackout only multicast"))
     member.transport.transmit(flow, [b"lost"])
     faults.remove(rule)
-    faults.add(Rule("drop_all", transport="tcp"))
+    faults.add(Rule("blackout only tcp"))
     member.transport.transmit(flow, [b"sound"])
     await member.seen.until_count(1)
     assert member.seen.packets() == [b"sound"]

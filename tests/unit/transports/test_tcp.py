@@ -59,7 +59,7 @@ async def test_sending_on_without_credit_closes_the_flow_at_the_bound() -> None:
         await fill(left, flow)
         for _ in range(17):
             assert (
-                left.seen.closes == [] or "above the bound of 1048576" in left.seen.closes[0].reason
+                left.seen.closes == [] or "above the limit of 1048576" in left.seen.closes[0].reason
             )
             left.transport.transmit(flow, [PIECE])
         assert [c.flow for c in left.seen.closes] == [flow]
@@ -80,7 +80,7 @@ async def test_nobody_listening_is_a_failure_with_a_plain_reason() -> None:
     async with end("tcp", LEFT) as left:
         async with end("tcp", RIGHT) as right:
             host, port = right.transport.address
-        assert await left.failure_to(host, port) == "nobody listens there"
+        assert await left.failure_to(host, port) == "no process listens there"
         failure = left.seen.failures[0]
         assert (failure.host, failure.port, failure.unit) == (host, port, "asker")
 
@@ -167,7 +167,7 @@ async def test_silent_strangers_are_bounded_and_the_oldest_makes_room() -> None:
             await right.seen.until(lambda n=n: len(right.seen.opens) == n, "accepted")  # type: ignore[misc]
         assert [c.flow for c in right.seen.closes] == [o.flow for o in right.seen.opens[:2]]
         assert right.transport.counters.evicted == 2
-        assert "made room" in right.seen.closes[0].reason
+        assert "make room" in right.seen.closes[0].reason
         strangers[4].sendall(frame([b"I am real"]))
         await right.seen.until(lambda: right.seen.count() == 1, "the newest is served")
         for stranger in strangers:
@@ -195,9 +195,9 @@ async def test_all_connections_together_are_bounded(caplog: pytest.LogCaptureFix
         assert await read_all(strangers[2]) == b""
         assert len(right.seen.opens) == 2
         assert right.transport.counters.refused == 1
-        assert "2 connections already" in caplog.text
+        assert "already 2 connections" in caplog.text
         right.ask(LEFT, 1)
-        assert "2 connections already" in right.seen.failures[0].reason
+        assert "already 2 connections" in right.seen.failures[0].reason
         for stranger in strangers:
             stranger.close()
 

@@ -102,9 +102,9 @@ def damage_authority_foreign(files: Credentials) -> None:
         (damage_folder, "n1.pem cannot be read: is a directory"),
         (damage_key_missing, "n1.key is missing"),
         (damage_key_text, "n1.key is damaged"),
-        (damage_key_other, "n1.key does not fit certificate"),
+        (damage_key_other, "n1.key does not match certificate"),
         (damage_authority_missing, "ca.pem is missing"),
-        (damage_authority_text, "ca.pem holds no certificate"),
+        (damage_authority_text, "ca.pem contains no certificate"),
         (damage_authority_foreign, "was not signed by the authority"),
     ],
 )
@@ -129,8 +129,8 @@ def test_what_is_wrong_with_a_file_is_said_with_what_mends_it(
     [
         ("demo", "n1", LATER, "n1.pem expired on"),
         ("demo", "n1", LONG_AGO, "ca.pem is not valid before"),
-        ("demo", "n2", None, "is for node 'n1', this node is 'n2'"),
-        ("prod", "n1", None, "is for domain 'demo', this node is in 'prod'"),
+        ("demo", "n2", None, "is for node 'n1', but this node is 'n2'"),
+        ("prod", "n1", None, "is for domain 'demo', but this node is in 'prod'"),
     ],
 )
 def test_a_certificate_of_another_time_or_node_is_not_ours(
@@ -160,7 +160,7 @@ def test_an_authority_that_has_expired_is_named(tmp_path: Path) -> None:
 
 def test_the_certificate_of_the_authority_is_not_one_of_a_node(demo_ca: Path) -> None:
     files = Credentials(*[str(demo_ca / name) for name in ("ca.pem", "ca.pem", "ca.key")])
-    with pytest.raises(CertificateError, match="does not name one node"):
+    with pytest.raises(CertificateError, match="does not name exactly one node"):
         check_certificate(files, "demo", "n1")
 
 
@@ -250,14 +250,14 @@ async def test_an_expired_acceptor_is_not_believed(old_ca: Path) -> None:
     opener, acceptor = tls_for(old_ca, "n1"), tls_at(old_ca, "n2")
     reason, log = await refused(opener, acceptor)
     assert reason == "the peer's certificate has expired"
-    assert "it has expired by the peer's clock" in log
+    assert "it has expired according to the peer's clock" in log
 
 
 @on_loop
 async def test_a_foreign_authority_is_not_believed(demo_ca: Path, tmp_path: Path) -> None:
     authority_in(tmp_path)
     reason, log = await refused(tls_for(tmp_path, "n1"), tls_for(demo_ca, "n2"))
-    assert reason == "the peer's certificate comes from a foreign authority"
+    assert reason == "the peer's certificate comes from another authority"
     assert "the peer trusts another authority" in log
 
 
@@ -269,7 +269,7 @@ async def test_an_opener_with_a_foreign_authority_is_told_so(demo_ca: Path, tmp_
     trust_also(files, demo_ca)
     reason, log = await refused(load_tls(files, "demo", "n1"), tls_for(demo_ca, "n2"))
     assert "the peer trusts another authority" in reason
-    assert "comes from a foreign authority" in log
+    assert "comes from another authority" in log
 
 
 @on_loop
@@ -280,7 +280,7 @@ async def test_a_node_of_another_domain_is_refused_though_the_authority_is_the_s
     certificate, key = write_pair(demo_ca, "n1", issue(twin, "n1", 30), force=True)
     files = Credentials(str(demo_ca / "ca.pem"), str(certificate), str(key))
     reason, log = await refused(load_tls(files, "prod", "n1"), tls_for(demo_ca, "n2"))
-    assert reason == "the peer 'n2' is a node of domain 'demo', this is domain 'prod'"
+    assert reason == "the peer 'n2' is a node of domain 'demo', but this is domain 'prod'"
     assert "refused" in log
 
 
@@ -294,8 +294,8 @@ async def test_the_acceptor_too_looks_at_the_domain(
     files = Credentials(str(demo_ca / "ca.pem"), str(certificate), str(key))
     careless = msgspec.structs.replace(load_tls(files, "prod", "n1"), domain="demo")
     reason, log = await refused(careless, tls_for(demo_ca, "n2"))
-    assert "before the handshake was over" in reason
-    assert "the peer 'n1' is a node of domain 'prod', this is domain 'demo'" in log
+    assert "before the handshake was complete" in reason
+    assert "the peer 'n1' is a node of domain 'prod', but this is domain 'demo'" in log
 
 
 @on_loop
@@ -306,7 +306,7 @@ async def test_a_plain_opener_gets_nothing_from_a_tls_port(
         stranger = dial(right)
         stranger.sendall(frame([b"a packet in plain text"]))
         assert EMPTY not in await read_all(stranger)
-        assert "does not speak TLS: is it a node in plain mode?" in caplog.text
+        assert "does not use TLS: is it a node in plain mode?" in caplog.text
         assert right.seen.opens == []
         assert right.transport.counters.refused == 1
         stranger.close()
@@ -316,8 +316,8 @@ async def test_a_plain_opener_gets_nothing_from_a_tls_port(
 async def test_a_tls_opener_says_that_a_plain_port_is_plain(demo_ca: Path) -> None:
     async with end("tcp", LEFT, tls=tls_for(demo_ca, "n1")) as left, end("tcp", RIGHT) as right:
         reason = await left.failure_to(right.host, right.port)
-        assert "the peer closed the connection, before the handshake was over" in reason
-        assert right.seen.closes[0].reason == "the peer speaks TLS and this node is in plain mode"
+        assert "the peer closed the connection, before the handshake was complete" in reason
+        assert right.seen.closes[0].reason == "the peer uses TLS and this node is in plain mode"
 
 
 async def knock(folder: Path, context: ssl.SSLContext) -> tuple[str, int]:
@@ -369,7 +369,7 @@ async def test_an_older_tls_is_refused(demo_ca: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     log, opened = await knock(demo_ca, context)
-    assert "does not speak TLS 1.3" in log
+    assert "does not support TLS 1.3" in log
     assert opened == 0
 
 
@@ -417,4 +417,4 @@ async def test_garbage_in_a_tls_stream_closes_the_flow_in_words(demo_ca: Path) -
         left.transport._flows[flow]._put(b"\x17\x03\x03\x00\x20" + bytes(32))
         await right.seen.until(lambda: right.seen.closes, "closed")
         assert right.seen.packets() == [b"first"]
-        assert "damaged on the way" in right.seen.closes[0].reason
+        assert "damaged in transit" in right.seen.closes[0].reason

@@ -1,6 +1,6 @@
-"""By what packets find their link: one table of flows and sessions for the door and all links of a node.
+"""The table of flows and sessions by which packets find their link, shared by all links of a node.
 
-It outlives the machines that use it: a unit that is rebuilt must not forget whose a flow is.
+It outlives the machines that use it: a rebuilt unit must not lose the owners of flows.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from random import Random
 from holdfast.types import FlowId
 
 
-class Sessions:
-    """Session numbers in use, and the epoch that each peer was last shown."""
+class SessionTable:
+    """Session numbers in use, and the epoch last shown to each peer."""
 
-    def __init__(self, rng: Random) -> None:
+    def __init__(self, rng: Random, owners: dict[FlowId, str] | None = None) -> None:
         self._rng = rng
         self._units: dict[int, str] = {}
         self._numbers: dict[str, int] = {}
         self._epochs: dict[bytes, int] = {}
-        self.owners: dict[FlowId, str] = {}
-        """The unit that each flow belongs to."""
+        self.owners: dict[FlowId, str] = {} if owners is None else owners
+        """The unit that owns each flow."""
 
     def open(self, unit: str) -> int:
-        """A number that is not in use, and not easy to guess from an earlier one. The unit's last one is void."""
+        """An unused number that cannot easily be guessed from an earlier one. The previous one of the unit is void."""
         self._units.pop(self._numbers.get(unit, 0), None)
         while True:
             number = self._rng.randrange(1, 1 << 32)
@@ -39,7 +39,7 @@ class Sessions:
         return self._units.get(number)
 
     def next_epoch(self, peer: bytes) -> int:
-        """Grows also when the link's unit is rebuilt, or the peer would take the new one for the old."""
+        """Also increases when the unit of a link is rebuilt; otherwise the peer would take the new one for the old."""
         epoch = self._epochs.get(peer, 0) + 1
         self._epochs[peer] = epoch
         return epoch

@@ -11,20 +11,23 @@ from typing import Any
 
 import pytest
 
-from holdfast.links.config import Self
 from holdfast.links.link import LinkMachine
 from holdfast.links.ports import (
     Arrived,
     CloseFlow,
     FlowClosed,
+    FlowLost,
     FlowOpened,
+    FlowReady,
+    FlowUnheard,
     OpenFlow,
     PeerDown,
     PeerUp,
     Transmit,
 )
-from holdfast.links.sessions import Sessions
+from holdfast.links.session_table import SessionTable
 from holdfast.machine import Outbox
+from holdfast.subsystem import LocalNode, Subscribers
 from holdfast.types import MILLISECOND, SECOND, FlowId, NodeId
 from holdfast.wire.frames import AdapterInfo
 
@@ -35,8 +38,8 @@ class Side:
     def __init__(self, name: str, number: int, incarnation: int, rng: Random) -> None:
         adapter = AdapterInfo("red", "red", f"127.0.0.{number}", 7400, ("udp",))
         node = NodeId(bytes([number]) * 16)
-        self.me = Self(node, name, "lab", incarnation, (adapter,), sealed=False)
-        self.sessions = Sessions(rng)
+        self.me = LocalNode(node, name, "lab", incarnation, (adapter,), sealed=False)
+        self.session_table = SessionTable(rng)
         self.inbox: list[bytes] = []
         self.told: list[type] = []
         self.flow = FlowId(0)
@@ -46,8 +49,17 @@ class Side:
 
     def begin(self, now: int) -> None:
         """A new link, as when its unit was rebuilt."""
+        subscribers = Subscribers()
+        subscribers.add("above", (PeerUp, PeerDown, FlowReady, FlowLost, FlowUnheard))
         self.link = LinkMachine(
-            self.me, self.other.me.member, self.sessions, {}, ["above"], Random(1), bytes, now
+            self.me,
+            self.other.me.member,
+            self.session_table,
+            {},
+            subscribers,
+            Random(1),
+            bytes,
+            now,
         )
         self._open(now)
 
@@ -78,7 +90,7 @@ class Side:
 
     def give_up(self, now: int) -> None:
         out = Outbox()
-        self.link._agreement.end(now, "a test", out)
+        self.link.inspect().session.end(now, "a test", out)
         self.told += [type(item) for _, item in out.ups if isinstance(item, PeerUp | PeerDown)]
         self.turn(now, "go on")
 
@@ -139,7 +151,7 @@ def test_two_links_always_come_to_agree(seed: int) -> None:
         walk.step()
     walk.quiet()
     for side in walk.sides:
-        mine, theirs = side.link._agreement, side.other.link._agreement
+        mine, theirs = side.link.inspect().session, side.other.link.inspect().session
         assert (mine.peer_incarnation, mine.peer_epoch) == (1, theirs.epoch)
         assert mine.cipher.peer_session == theirs.cipher.session
         assert all(flow.ready for flow in mine.flows.values())

@@ -2,48 +2,27 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
+from tests.unit.links.flows import PEER, ciphers, flow_of
 
-from holdfast.health.lane import BASIC_SIZE
-from holdfast.health.speaker import ANNOUNCED_MAX
+from holdfast.health.config import BASIC_SIZE
+from holdfast.health.frames import Heartbeat, Probe
+from holdfast.health.probing.lag import STEPS_MAX
+from holdfast.health.probing.probe_sender import ANNOUNCED_MAX
 from holdfast.links.cipher import WINDOWS_MAX, Cipher
 from holdfast.links.config import LAN
 from holdfast.links.flow import DATAGRAM_MIN, IP_UDP, TAG_SHIFT, FlowState
-from holdfast.links.outlet import Outlet
-from holdfast.links.ports import FlowOpened, Identity, PortRoom, Transmit
+from holdfast.links.ports import PortRoom, Transmit
+from holdfast.links.sender import LinkSender
 from holdfast.machine import Outbox
-from holdfast.types import FlowId, NodeId
 from holdfast.wire.codec import Rejected, encode
-from holdfast.wire.frames import Basic, ChunkAck, Key, Probe, RawBatch
+from holdfast.wire.frames import ChunkAck, Key, RawBatch
 
-PEER = NodeId(b"p" * 16)
-BASIC = [encode(Basic(1, 2, 3))]
-
-
-def flow_of(transport: str = "udp", number: int = 1, sealed: bool = False) -> FlowState:
-    identity = Identity(b"", "p", "d") if sealed and transport == "tcp" else None
-    info = FlowOpened(FlowId(number), "red", transport, "127.0.0.1", 1, False, "", identity)
-    flow = FlowState(info, number)
-    flow.ready = True
-    return flow
+BASIC = [encode(Heartbeat(1, 2, 3))]
 
 
-def ciphers(sealed: bool) -> tuple[Cipher, Cipher]:
-    """The two ends of a session."""
-    near, far = (Cipher(sealed, Random(seed).randbytes) for seed in (1, 2))
-    near.renew(11)
-    far.renew(22)
-    near.peer_session, far.peer_session = 22, 11
-    if sealed:
-        assert near.take_key(far.key_frame())
-        assert far.take_key(near.key_frame())
-    return near, far
-
-
-def outlet_of(cipher: Cipher, *flows: FlowState) -> Outlet:
-    return Outlet(PEER, {flow.flow: flow for flow in flows}, cipher, LAN, lambda *_: None)
+def outlet_of(cipher: Cipher, *flows: FlowState) -> LinkSender:
+    return LinkSender(PEER, {flow.flow: flow for flow in flows}, cipher, LAN, lambda *_: None)
 
 
 def packets(out: Outbox) -> list[bytes]:
@@ -60,12 +39,12 @@ def test_a_probe_has_exactly_the_size_that_it_says_on_the_wire(
     """H1: a payload that really has that size. All sizes from 100 to 9000, whatever the numbers in it."""
     near, far = ciphers(sealed)
     flow = flow_of()
-    outlet = outlet_of(near, flow)
+    sender = outlet_of(near, flow)
     n, pair, next_ns = numbers
     step = 1 if numbers[0] == 1 << 20 else 7
     for size in range(100, 9001, step):
         out = Outbox()
-        outlet.probe(flow, Probe(n, size, pair, next_ns, memoryview(b"")), size, out)
+        sender.filled(flow, Probe(n, size, pair, next_ns, memoryview(b"")), size, out)
         (packet,) = packets(out)
         assert len(packet) + IP_UDP == size
         if size % 500 == 0:
@@ -82,7 +61,7 @@ def test_the_pattern_of_a_probe_is_visible_on_the_wire(sealed: bool, pattern: by
     near, _ = ciphers(sealed)
     flow = flow_of()
     out = Outbox()
-    outlet_of(near, flow).probe(flow, Probe(1, 1500, 1, 1, memoryview(pattern)), 1500, out)
+    outlet_of(near, flow).filled(flow, Probe(1, 1500, 1, 1, memoryview(pattern)), 1500, out)
     (packet,) = packets(out)
     assert pattern * (1350 // len(pattern)) in packet
 
@@ -91,7 +70,7 @@ def test_a_probe_for_less_than_its_own_head_is_as_small_as_can_be() -> None:
     near, _ = ciphers(False)
     flow = flow_of()
     out = Outbox()
-    outlet_of(near, flow).probe(flow, Probe(1, 10, 1, 1, memoryview(b"")), 10, out)
+    outlet_of(near, flow).filled(flow, Probe(1, 10, 1, 1, memoryview(b"")), 10, out)
     (packet,) = packets(out)
     assert len(packet) < 60
 
@@ -102,12 +81,12 @@ def test_an_acknowledgement_names_only_as_many_ranges_as_its_packet_holds(size: 
     near, far = ciphers(True)
     flow = flow_of()
     flow.use_size(size)
-    outlet = outlet_of(near, flow)
+    sender = outlet_of(near, flow)
     base = 1 << 40
     ack = ChunkAck(16, base, base, tuple((base + 9 * n, base + 9 * n + 5) for n in range(1, 33)))
     out = Outbox()
-    outlet.acknowledge(0, [ack], shout=False)
-    outlet.transmit(flow, out)
+    sender.acknowledge(0, [ack], shout=False)
+    sender.transmit(flow, out)
     (packet,) = packets(out)
     assert len(packet) + IP_UDP <= size
     frames = far.read(flow_of(), memoryview(packet))
@@ -121,11 +100,11 @@ def test_an_acknowledgement_names_only_as_many_ranges_as_its_packet_holds(size: 
 def test_what_does_not_fit_into_one_packet_goes_into_the_next() -> None:
     near, far = ciphers(True)
     flow = flow_of()
-    outlet = outlet_of(near, flow)
+    sender = outlet_of(near, flow)
     batch = encode(RawBatch(16, memoryview(bytes(500))))
     flow.parts.extend([batch] * 10)
     out = Outbox()
-    outlet.transmit(flow, out)
+    sender.transmit(flow, out)
     read = [far.read(flow_of(), memoryview(packet)) for packet in packets(out)]
     assert all(len(packet) + IP_UDP <= flow.size for packet in packets(out))
     assert sum(len(frames) for frames in read if isinstance(frames, list)) == 10
@@ -139,12 +118,12 @@ def test_nothing_leaves_unsealed_before_the_key_has_come() -> None:
     near, _ = ciphers(True)
     near.forget_peer()
     flow, stream = flow_of(), flow_of("tcp", sealed=True)
-    outlet = outlet_of(near, flow)
+    sender = outlet_of(near, flow)
     assert not near.usable(flow)
     assert near.usable(stream)
     flow.parts.extend(BASIC)
     out = Outbox()
-    outlet.transmit(flow, out)
+    sender.transmit(flow, out)
     assert packets(out) == []
 
 
@@ -206,7 +185,7 @@ def test_a_basic_is_no_larger_than_what_is_said_to_pass_where_only_basics_pass()
     near, _ = ciphers(True)
     large = (1 << 32) - 1
     sent = bytes(ANNOUNCED_MAX)
-    basic = Basic(large, 1 << 62, 10**9, 1 << 62, 10**9, 100, 0xFFFF, large, sent)
+    basic = Heartbeat(large, 1 << 62, 10**9, 1 << 62, 10**9, 100, 0xFFFF, large, sent, STEPS_MAX)
     packet = near.write(flow_of(), [encode(basic)])
     assert len(packet) + IP_UDP <= BASIC_SIZE == DATAGRAM_MIN
 
@@ -215,12 +194,12 @@ def test_whoever_sends_on_a_channel_is_told_each_time_what_waits() -> None:
     """A handle counts what it hands over as waiting until it hears otherwise, also when that is nothing, as before."""
     near, _ = ciphers(False)
     flow = flow_of("tcp")
-    outlet = outlet_of(near, flow)
+    sender = outlet_of(near, flow)
     for taken in (104, 208, 312):
         out = Outbox()
-        outlet.channel(16).write([bytes(100)])
-        outlet.flush(0, out)
+        sender.channel(16).write([bytes(100)])
+        sender.flush(0, out)
         assert [effect for effect, _ in out.effects] == [PortRoom(PEER, 16, 0, taken)]
     out = Outbox()
-    outlet.flush(0, out)
+    sender.flush(0, out)
     assert out.effects == []

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.links.test_outlet import PEER, ciphers, flow_of
+from tests.unit.links.flows import PEER, ciphers, flow_of
 
 from holdfast.links.config import LAN
 from holdfast.links.datagrams import BOUNDS
 from holdfast.links.flow import FlowState
-from holdfast.links.outlet import Outlet
 from holdfast.links.ports import (
+    AVOIDED,
     BARRED,
     DATAGRAMS,
     FIT,
@@ -25,10 +25,11 @@ from holdfast.links.ports import (
     SendRaw,
     Transmit,
 )
+from holdfast.links.sender import LinkSender
 from holdfast.machine import Outbox
 from holdfast.types import BULK, DATA, SECOND, SYNC, FlowId
 from holdfast.wire.codec import encode, part_size
-from holdfast.wire.frames import ChunkAck, Hurry
+from holdfast.wire.frames import AckRequest, ChunkAck
 
 T = 1000 * SECOND
 CHANNELS = (SYNC, DATA, BULK, 16, 20)
@@ -44,13 +45,13 @@ class Bench:
         for n, flow in enumerate(self.flows):
             flow.adapter = flow.remote_adapter = f"a{n // 2}"
         self.moved: list[tuple[int, str, str]] = []
-        self.outlet = Outlet(
+        self.sender = LinkSender(
             PEER,
             {flow.flow: flow for flow in self.flows},
             ciphers(False)[0],
             LAN,
-            lambda _now, lane, flow, _before, _out: self.moved.append(
-                (lane.traffic, flow.path, lane.reason)
+            lambda _now, choice, flow, _before, _out: self.moved.append(
+                (choice.traffic, flow.path, choice.reason)
             ),
         )
         self.now = T
@@ -66,29 +67,29 @@ class Bench:
         known = (*fitness, *(d for d in defaults if d.traffic not in mentioned))
         out = Outbox()
         verdict = FlowVerdict(flow.flow, alive, size, bool(size), 0, known)
-        self.outlet.judge(self.now, [(flow, verdict)], out)
-        self.outlet.flush(self.now, out)
+        self.sender.judge(self.now, [(flow, verdict)], out)
+        self.sender.flush(self.now, out)
         self.effects += [effect for effect, _ in out.effects]
 
     def send(self, size: int = 100) -> None:
         out = Outbox()
         for number in CHANNELS:
-            self.outlet.channel(number).write([bytes(size)])
+            self.sender.channel(number).write([bytes(size)])
         for port in PORTS:
-            self.outlet.raw(SendRaw(port, [bytes(size)]), out)
-        self.outlet.flush(self.now, out)
+            self.sender.raw(SendRaw(port, [bytes(size)]), out)
+        self.sender.flush(self.now, out)
         self.effects += [effect for effect, _ in out.effects]
 
     def acknowledge(self) -> None:
-        for channel in self.outlet.channels.values():
+        for channel in self.sender.channels.values():
             assert channel.ack(self.now, ChunkAck(channel.channel, channel._sent, 1 << 30), {})
 
     def flow(self, traffic: int) -> FlowState | None:
-        lane: Any = self.outlet.channels.get(traffic) or self.outlet.datagrams.lanes[traffic]
-        return self.outlet.lanes.flow_of(lane)
+        choice: Any = self.sender.channels.get(traffic) or self.sender.datagrams.queues[traffic]
+        return self.sender.selection.flow_of(choice)
 
     def paths(self) -> dict[int, str]:
-        return {traffic: self.outlet.placement(traffic)[0] for traffic in TRAFFIC}
+        return {traffic: self.sender.placement(traffic)[0] for traffic in TRAFFIC}
 
 
 def test_channels_prefer_streams_and_datagrams_prefer_datagrams() -> None:
@@ -109,7 +110,7 @@ def test_only_the_traffic_that_a_flow_does_not_suit_leaves_it() -> None:
     assert bench.flow(DATAGRAMS + 20) is bench.flows[3]
     assert bench.flow(16) is bench.flow(SYNC) is bench.flows[0]
     assert bench.flow(DATAGRAMS + 16) is bench.flows[1]
-    assert bench.outlet.placement(20) == ("a1/a1/tcp", f"a0/a0/tcp: {reason}")
+    assert bench.sender.placement(20) == ("a1/a1/tcp", f"a0/a0/tcp: {reason}")
     assert bench.moved == [
         (20, "a1/a1/tcp", f"a0/a0/tcp: {reason}"),
         (DATAGRAMS + 20, "a1/a1/udp", f"a0/a0/udp: {reason}"),
@@ -122,7 +123,7 @@ def test_traffic_stays_where_it_is_while_that_suits_it_though_there_is_better() 
     bench.send()
     out = Outbox()
     verdict = FlowVerdict(bench.flows[0].flow, True, 0, False, 900)
-    bench.outlet.judge(bench.now, [(bench.flows[0], verdict)], out)
+    bench.sender.judge(bench.now, [(bench.flows[0], verdict)], out)
     assert bench.flow(16) is bench.flows[0]
     assert bench.moved == []
 
@@ -159,11 +160,11 @@ def test_traffic_comes_back_when_health_gives_a_better_flow_back_and_not_before(
     assert bench.flow(16) is away
     bench.verdict(home, Fitness(DATA, HELD, "it failed before"))
     assert bench.flow(16) is away
-    in_flight = bench.outlet.channels[16].in_flight(away.flow)
+    in_flight = bench.sender.channels[16].in_flight(away.flow)
     bench.verdict(home, Fitness(DATA, FIT))
     assert bench.flow(16) is home
-    assert bench.outlet.placement(16)[1] == "a0/a0/tcp is given back to it"
-    assert bench.outlet.channels[16].in_flight(away.flow) == in_flight > 0
+    assert bench.sender.placement(16)[1] == "a0/a0/tcp is available to it again"
+    assert bench.sender.channels[16].in_flight(away.flow) == in_flight > 0
 
 
 def test_a_flow_that_is_not_trusted_yet_is_better_than_one_that_does_not_suit() -> None:
@@ -175,6 +176,30 @@ def test_a_flow_that_is_not_trusted_yet_is_better_than_one_that_does_not_suit() 
     assert bench.flow(16) is bench.flows[0]
 
 
+def test_an_avoided_flow_is_left_for_one_that_suits_and_taken_back_when_advice_ends() -> None:
+    """P9: advice ranks flows that satisfy now; it moves traffic before the path fails."""
+    bench = Bench("tcp", "tcp", "tcp")
+    bench.send()
+    home, _, away = bench.flows
+    bench.verdict(bench.flows[1], Fitness(DATA, UNFIT, "lossy"))
+    bench.verdict(home, Fitness(DATA, AVOIDED, "advised to avoid it"))
+    assert bench.flow(16) is away
+    assert bench.sender.placement(16)[1] == "a0/a0/tcp: advised to avoid it"
+    bench.verdict(home, Fitness(DATA, FIT))
+    assert bench.flow(16) is home
+
+
+def test_with_nothing_else_that_suits_an_avoided_flow_is_used() -> None:
+    bench = Bench("tcp", "tcp")
+    bench.send()
+    bench.verdict(bench.flows[1], Fitness(DATA, UNFIT, "lossy"))
+    bench.verdict(bench.flows[0], Fitness(DATA, AVOIDED, "advised to avoid it"))
+    assert bench.flow(16) is bench.flows[0]
+    bench.verdict(bench.flows[0], Fitness(DATA, UNFIT, "lossy"))
+    bench.verdict(bench.flows[1], Fitness(DATA, AVOIDED, "advised to avoid it"))
+    assert bench.flow(16) is bench.flows[1], "an avoided flow is better than an unfit one"
+
+
 def test_among_flows_that_are_equally_bad_traffic_stays_and_says_so() -> None:
     bench = Bench("tcp", "tcp")
     bench.send()
@@ -183,8 +208,8 @@ def test_among_flows_that_are_equally_bad_traffic_stays_and_says_so() -> None:
         bench.verdict(bench.flows[1], Fitness(DATA, UNFIT, "slow"))
         bench.verdict(bench.flows[0], Fitness(DATA, UNFIT, "lossy"))
     assert bench.flow(16) is bench.flows[1]
-    assert bench.outlet.channels[16].moves == 1
-    assert bench.outlet.placement(16)[1].endswith("slow; there is nothing better")
+    assert bench.sender.channels[16].moves == 1
+    assert bench.sender.placement(16)[1].endswith("slow; there is nothing better")
 
 
 def test_a_stream_that_larger_segments_do_not_pass_is_worse_than_the_datagrams_of_its_path() -> (
@@ -218,16 +243,16 @@ def test_a_stream_that_passes_only_small_segments_gets_one_small_write_at_a_time
     flow = bench.flows[0]
     bench.send(5000)
     for _ in range(200):
-        pieces = [part for part in flow.parts if part != encode(Hurry())]
+        pieces = [part for part in flow.parts if part != encode(AckRequest())]
         assert sum(map(part_size, flow.parts)) <= 600 - 78
         # The next one waits for it, so the peer must not take its time.
-        assert (encode(Hurry()) in flow.parts) == bool(pieces)
+        assert (encode(AckRequest()) in flow.parts) == bool(pieces)
         flow.parts.clear()
-        if not any(channel.unacked for channel in bench.outlet.channels.values()):
+        if not any(channel.unacked for channel in bench.sender.channels.values()):
             break
         bench.acknowledge()
-        bench.outlet.flush(bench.now, Outbox())
-    assert not any(channel.wants() for channel in bench.outlet.channels.values())
+        bench.sender.flush(bench.now, Outbox())
+    assert not any(channel.wants() for channel in bench.sender.channels.values())
 
 
 def test_what_is_barred_everywhere_waits_and_goes_when_there_is_a_way() -> None:
@@ -240,7 +265,7 @@ def test_what_is_barred_everywhere_waits_and_goes_when_there_is_a_way() -> None:
             Fitness(DATAGRAMS + 20, BARRED, "not by adapter red"),
         )
     assert bench.flow(20) is None
-    assert bench.outlet.placement(20) == ("", "waits: a0/a0/udp: not by adapter red")
+    assert bench.sender.placement(20) == ("", "waits: a0/a0/udp: not by adapter red")
     for flow in bench.flows:
         flow.parts.clear()
     bench.send()
@@ -248,7 +273,7 @@ def test_what_is_barred_everywhere_waits_and_goes_when_there_is_a_way() -> None:
     assert refused == [PortRefused(PEER, 20, 1, "there is no path that it may use")]
     bench.verdict(bench.flows[0], Fitness(20, FIT))
     assert bench.flow(20) is bench.flows[0]
-    assert bench.outlet.channels[20].in_flight(bench.flows[0].flow) >= 200
+    assert bench.sender.channels[20].in_flight(bench.flows[0].flow) >= 200
 
 
 # -- datagrams -----------------------------------------------------------------------------------------------------
@@ -260,14 +285,14 @@ def test_each_class_of_datagrams_has_its_own_bound() -> None:
     bench.flows[0].credit = False
     out = Outbox()
     for _ in range(2000):
-        bench.outlet.raw(SendRaw(16, [bytes(1000)]), out)
-    waiting = bench.outlet.datagrams.waiting
+        bench.sender.raw(SendRaw(16, [bytes(1000)]), out)
+    waiting = bench.sender.datagrams.waiting
     assert BOUNDS[DATA] - 1004 < waiting[DATA] <= BOUNDS[DATA]
     refused = sum(e.count for e, _ in out.effects if isinstance(e, PortRefused))
-    assert refused == 2000 - waiting[DATA] // 1004 == bench.outlet.datagrams.dropped
-    bench.outlet.datagrams.frame(SYNC, bytes(1000))
+    assert refused == 2000 - waiting[DATA] // 1004 == bench.sender.datagrams.dropped
+    bench.sender.datagrams.frame(SYNC, bytes(1000))
     bench.flows[0].credit = True
-    bench.outlet.flush(bench.now, out)
+    bench.sender.flush(bench.now, out)
     assert bench.flows[0].parts[0] == bytes(1000), "and synchronisation goes first"
     assert not any(waiting.values())
 
@@ -279,12 +304,12 @@ def test_a_datagram_that_no_path_carries_is_reported_to_its_sender(size: int) ->
     bench.verdict(bench.flows[1], size=600)
     bench.verdict(bench.flows[0], Fitness(DATAGRAMS, UNFIT, "segments"), size=600)
     out = Outbox()
-    bench.outlet.raw(SendRaw(16, [bytes(100), bytes(size), bytes(50)]), out)
-    bench.outlet.flush(bench.now, out)
+    bench.sender.raw(SendRaw(16, [bytes(100), bytes(size), bytes(50)]), out)
+    bench.sender.flush(bench.now, out)
     (refused,) = [effect for effect, _ in out.effects if isinstance(effect, PortRefused)]
     assert (refused.port, refused.count) == (16, 1)
     assert refused.reason == f"{size} bytes do not pass on any path now; up to 506 do"
-    status = bench.outlet.datagram_status()[0]
+    status = bench.sender.datagram_status()[0]
     assert (status["sent"], status["refused"], status["refusal"]) == (2, 1, refused.reason)
 
 
@@ -294,8 +319,8 @@ def test_a_datagram_that_its_flow_does_not_hold_goes_where_it_fits() -> None:
     bench.verdict(bench.flows[1], size=600)
     bench.verdict(bench.flows[2], Fitness(DATAGRAMS, UNFIT, "slow"), size=1500)
     out = Outbox()
-    bench.outlet.raw(SendRaw(16, [bytes(100), bytes(1200)]), out)
-    bench.outlet.flush(bench.now, out)
+    bench.sender.raw(SendRaw(16, [bytes(100), bytes(1200)]), out)
+    bench.sender.flush(bench.now, out)
     assert [len(flow.parts) for flow in bench.flows] == [0, 1, 1]
     assert not [effect for effect, _ in out.effects if isinstance(effect, PortRefused)]
 
@@ -304,12 +329,12 @@ def test_what_waits_when_the_session_ends_is_reported() -> None:
     bench = Bench("udp")
     bench.flows[0].credit = False
     out = Outbox()
-    bench.outlet.raw(SendRaw(16, [b"x"] * 3), out)
-    bench.outlet.raw(SendRaw(16, []), out)
-    bench.outlet.clear(out)
+    bench.sender.raw(SendRaw(16, [b"x"] * 3), out)
+    bench.sender.raw(SendRaw(16, []), out)
+    bench.sender.clear(out)
     refused = [effect for effect, _ in out.effects]
     assert refused == [PortRefused(PEER, 16, 3, "the session ended")]
-    assert not any(bench.outlet.datagrams.waiting.values())
+    assert not any(bench.sender.datagrams.waiting.values())
 
 
 def test_what_waited_is_packed_for_the_flow_that_takes_it() -> None:
@@ -319,14 +344,15 @@ def test_what_waited_is_packed_for_the_flow_that_takes_it() -> None:
     bench.verdict(flow, size=1500)
     flow.credit = False
     out = Outbox()
-    bench.outlet.raw(SendRaw(16, [bytes(200)] * 20), out)
-    bench.outlet.flush(bench.now, out)
+    bench.sender.raw(SendRaw(16, [bytes(200)] * 20), out)
+    bench.sender.flush(bench.now, out)
     bench.verdict(flow, size=600)
     flow.credit = True
-    bench.outlet.flush(bench.now, out)
-    assert len(flow.parts) == 10
+    bench.sender.flush(bench.now, out)
+    # Beside them the sender asks whether datagrams arrive.
+    assert len([part for part in flow.parts if len(part) > 200]) == 10
     assert max(map(len, flow.parts)) <= flow.body_max
-    assert bench.outlet.datagrams.dropped == 0
+    assert bench.sender.datagrams.dropped == 0
 
 
 def test_who_asked_for_a_size_is_put_into_no_larger_packet_and_not_together_with_others() -> None:
@@ -335,10 +361,10 @@ def test_who_asked_for_a_size_is_put_into_no_larger_packet_and_not_together_with
     flow = bench.flows[0]
     bench.verdict(flow, Fitness(DATAGRAMS + 20, FIT, "", 0, 300), size=1500)
     out = Outbox()
-    bench.outlet.raw(SendRaw(16, [bytes(100)] * 12), out)
-    bench.outlet.raw(SendRaw(20, [bytes(100)] * 12), out)
-    bench.outlet.flush(bench.now, out)
-    bench.outlet.transmit(flow, out)
+    bench.sender.raw(SendRaw(16, [bytes(100)] * 12), out)
+    bench.sender.raw(SendRaw(20, [bytes(100)] * 12), out)
+    bench.sender.flush(bench.now, out)
+    bench.sender.transmit(flow, out)
     sizes = [len(p) + 28 for e, _ in out.effects if isinstance(e, Transmit) for p in e.packets]
     assert len([size for size in sizes if size <= 300]) == 6, "two messages in each"
     assert [size for size in sizes if size > 300] == [max(sizes)], "all others in one"
@@ -346,7 +372,7 @@ def test_who_asked_for_a_size_is_put_into_no_larger_packet_and_not_together_with
 
 # -- whatever health says ------------------------------------------------------------------------------------------
 
-STATES = st.sampled_from([FIT, FIT, HELD, UNFIT, BARRED])
+STATES = st.sampled_from([FIT, FIT, HELD, AVOIDED, UNFIT, BARRED])
 VERDICTS = st.tuples(
     st.integers(0, 3),
     st.booleans(),
@@ -393,7 +419,7 @@ def test_without_a_flow_that_is_given_back_traffic_moves_no_more_often_than_ther
         faults += here and state == UNFIT
         bench.verdict(flow, Fitness(16, state, "so"))
         bench.send(10)
-    assert bench.outlet.channels[16].moves <= faults + 1
+    assert bench.sender.channels[16].moves <= faults + 1
 
 
 def test_another_port_carries_data_only_when_health_has_said_that_it_is_better() -> None:
@@ -413,10 +439,10 @@ def test_a_lost_flow_is_named_as_the_reason() -> None:
     bench = Bench("tcp", "udp")
     bench.send()
     lost = bench.flows[0]
-    del bench.outlet._flows[FlowId(1)]
-    bench.outlet.lost(lost)
+    del bench.sender._flows[FlowId(1)]
+    bench.sender.lost(lost)
     bench.send()
-    assert bench.outlet.placement(16) == ("a0/a0/udp", "a0/a0/tcp was lost")
+    assert bench.sender.placement(16) == ("a0/a0/udp", "a0/a0/tcp was lost")
 
 
 def test_what_is_wrong_with_a_whole_path_moves_nobody_from_one_of_its_flows_to_the_other() -> None:
@@ -428,24 +454,24 @@ def test_what_is_wrong_with_a_whole_path_moves_nobody_from_one_of_its_flows_to_t
     reason = "more than 15 % is lost"
     fitness = tuple(Fitness(t, UNFIT, reason) for t in (SYNC, DATA, BULK, DATAGRAMS))
     verdicts = [(flow, FlowVerdict(flow.flow, True, 0, True, 0, fitness)) for flow in bench.flows]
-    bench.outlet.judge(bench.now, verdicts, Outbox())
+    bench.sender.judge(bench.now, verdicts, Outbox())
     assert {traffic: bench.flow(traffic) for traffic in TRAFFIC} == before
     assert bench.moved == []
     # One by one, as of different paths, each moves those that it does not suit.
     healthy = [(flow, FlowVerdict(flow.flow, True, 0, False)) for flow in bench.flows]
-    bench.outlet.judge(bench.now, healthy, Outbox())
-    bench.outlet.judge(bench.now, verdicts[:1], Outbox())
+    bench.sender.judge(bench.now, healthy, Outbox())
+    bench.sender.judge(bench.now, verdicts[:1], Outbox())
     assert bench.flow(SYNC) is bench.flows[1]
 
 
 def test_acknowledgements_leave_datagrams_as_soon_as_there_is_a_stream() -> None:
     """Where they are lost, the peer takes the stream that it sent on for stalled."""
     bench = Bench("udp")
-    bench.outlet.acknowledge(bench.now, [ChunkAck(DATA, 1, 1 << 20)], shout=False)
+    bench.sender.acknowledge(bench.now, [ChunkAck(DATA, 1, 1 << 20)], shout=False)
     (udp,) = bench.flows
     assert len(udp.parts) == 1
     stream = flow_of("tcp", 9)
-    bench.outlet._flows[stream.flow] = stream
-    bench.outlet.acknowledge(bench.now, [ChunkAck(DATA, 2, 1 << 20)], shout=False)
+    bench.sender._flows[stream.flow] = stream
+    bench.sender.acknowledge(bench.now, [ChunkAck(DATA, 2, 1 << 20)], shout=False)
     assert len(udp.parts) == 1
     assert len(stream.parts) == 1

@@ -1,38 +1,36 @@
-"""What comes in on the channels of a link: pieces in any order become messages, messages find their units."""
+"""The receiving side of the channels of a link: pieces become messages, and messages reach their units."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
 from holdfast.links.channel_in import ChannelIn
 from holdfast.links.ports import PORT_MIN, PortReady, Received
 from holdfast.machine import Outbox
+from holdfast.subsystem import Route
 from holdfast.types import MILLISECOND, NEVER, Nanos, NodeId
 from holdfast.wire.blocks import unpack_block
 from holdfast.wire.codec import Rejected, decode_frame
-from holdfast.wire.frames import AnyFrame, Chunk, ChunkAck, RawBatch
+from holdfast.wire.frames import Chunk, ChunkAck, Frame, RawBatch
 
 CHANNELS_MAX: Final = 64
 ACK_BYTES: Final = 512 << 10
-"""A stream loses nothing by itself, so what came on one is acknowledged when it is this much..."""
+"""A stream loses nothing by itself, so its data is acknowledged after this many bytes..."""
 ACK_SOON: Final = 5 * MILLISECOND
 """...or after this time, if something goes to the peer anyway..."""
-ACK_DELAY: Final = 40 * MILLISECOND
+ACK_DELAY: Final = 20 * MILLISECOND
 """...or after this time in any case."""
 ACK_EARLY: Final = ACK_DELAY - ACK_SOON
 _NOTHING: Final[tuple[list[ChunkAck], bool]] = ([], False)
 
-Route = Callable[[Any], tuple[str, ...]]
-"""The units that a frame is for."""
 
-
-class Inlet:
+class LinkReceiver:
     """The receiving side of a link."""
 
     def __init__(self, peer: NodeId, routes: Mapping[type, Route]) -> None:
         self.received: dict[int, int] = {}
-        """Messages that came in on each channel."""
+        """Messages received on each channel."""
         self.unreadable = 0
         self._peer = peer
         self._routes = routes
@@ -40,15 +38,15 @@ class Inlet:
         self._complete: dict[int, list[memoryview]] = {}
         self._raw: dict[int, list[memoryview]] = {}
         self.ready = False
-        """Something may be there to be handed on."""
+        """There may be messages to pass on."""
         self._acks: dict[int, ChannelIn] = {}
         self._unheard = False
         self._owed = 0
-        """Bytes that came in since the last acknowledgement."""
+        """Bytes received since the last acknowledgement."""
         self.in_hurry = False
-        """Somebody waits for the acknowledgement, or it is about much."""
+        """The peer waits for the acknowledgement, or it covers much."""
         self.deadline: Nanos = NEVER
-        """When what was not acknowledged yet must be; `NEVER` when there is nothing."""
+        """When outstanding acknowledgements are due; `NEVER` if there are none."""
 
     def clear(self) -> None:
         """The session ended."""
@@ -62,8 +60,8 @@ class Inlet:
         self.deadline = NEVER
 
     def take(self, now: Nanos, frame: Chunk, stream: bool) -> Rejected | None:
-        """Add a piece of a channel, which came on a stream or in a datagram. What is rejected with reason `channel` or
-        `window` does no harm; anything else means that the channel cannot be read on."""
+        """Add a piece of a channel, received on a stream or in a datagram. A rejection with reason `channel` or
+        `window` is harmless; any other means that the channel cannot be read any further."""
         number = frame.channel
         channel = self._channels.get(number)
         if channel is None:
@@ -86,9 +84,17 @@ class Inlet:
             self.in_hurry = True
         return problem
 
+    def repeat(self, now: Nanos) -> None:
+        """Acknowledge every channel again: the peer may not have heard the last time."""
+        for number, channel in self._channels.items():
+            self._acks[number] = channel
+        self._unheard = True
+        if self.deadline == NEVER:
+            self.deadline = now
+
     def acks(self, now: Nanos, leaving: bool) -> tuple[list[ChunkAck], bool]:
-        """What to acknowledge now, and whether an earlier acknowledgement was not heard: a piece came twice.
-        `leaving` says that something goes to the peer anyway."""
+        """What to acknowledge now, and whether an earlier acknowledgement was lost because a piece arrived twice.
+        `leaving`: another packet is sent to the peer anyway."""
         patience = ACK_EARLY if leaving else 0
         if not self.in_hurry and now < self.deadline - patience:
             return _NOTHING
@@ -112,7 +118,7 @@ class Inlet:
             self._raw[frame.port] = messages
 
     def hand_on(self, at: Nanos, out: Outbox) -> None:
-        """Messages that are complete and in order, to whom they are for; and datagrams."""
+        """Pass complete and ordered messages, and datagrams, to their units."""
         self.ready = False
         if self._raw:
             for port, datagrams in self._raw.items():
@@ -131,7 +137,7 @@ class Inlet:
                 self._to_units(messages, at, out)
 
     def _to_units(self, messages: list[memoryview], at: Nanos, out: Outbox) -> None:
-        by_unit: dict[str, list[AnyFrame]] = {}
+        by_unit: dict[str, list[Frame]] = {}
         routes = self._routes
         for message in messages:
             frame = decode_frame(message)

@@ -1,8 +1,8 @@
-"""Which flows a link should have, and the attempts to open them.
+"""The flows that a link should have, and the attempts to open them.
 
-Every pair of adapters of one subnet gets a flow for each transport that both have, and one for each thing that both
-want to measure. The node with the smaller id opens streams and flows that measure; the other one does so only after
-waiting for it in vain. Both ends open datagram flows for data.
+Every pair of adapters on one subnet gets a flow for each common transport, and one for each common measurement. The
+node with the smaller id opens streams and measuring flows; the other one does so only after waiting in vain. Both ends
+open datagram flows for data.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Iterator
 from random import Random
 from typing import Final
 
-from holdfast.links.config import Self
 from holdfast.links.flow import FlowState
-from holdfast.links.measuring import ALT, uses
+from holdfast.links.measuring import ALT, smaller_segment, uses
 from holdfast.links.ports import FlowOpened, OpenFailed, OpenFlow
+from holdfast.subsystem import LocalNode
 from holdfast.types import NEVER, FlowId, Nanos
 from holdfast.wire.frames import AdapterInfo, MemberInfo
 
 _OPENING: Final = FlowId(-1)
 
 Key = tuple[str, str, str, str]
-"""Our adapter, the peer's, transport, use."""
+"""Local adapter, remote adapter, transport, use."""
 
 
 class _Wanted:
@@ -34,6 +34,7 @@ class _Wanted:
         "port",
         "ready_at",
         "rotate_at",
+        "segment",
         "since",
         "tries",
     )
@@ -44,13 +45,15 @@ class _Wanted:
         self.port = port
         self.flow: FlowId | None = None
         self.old: FlowId | None = None
-        """The flow that serves until `flow`, its successor, is agreed on."""
+        """The flow that is used until `flow`, its successor, is established."""
         self.rotate_at: Nanos = NEVER
         self.ready_at: Nanos = NEVER
         """Since when the flow is in use."""
         self.since = now
         self.next_at = now
         self.tries = 0
+        self.segment = 0
+        """The largest segment of the next connection, where a handshake with larger ones did not end."""
 
     @property
     def measures(self) -> bool:
@@ -70,7 +73,7 @@ class _Wanted:
 class WantedFlows:
     """The flows that should exist between this node and one peer."""
 
-    def __init__(self, me: Self, peer: bytes, unit: str, rng: Random) -> None:
+    def __init__(self, me: LocalNode, peer: bytes, unit: str, rng: Random) -> None:
         self.deadline: Nanos = NEVER
         self._me = me
         self._own = {(adapter.host, adapter.port) for adapter in me.adapters}
@@ -83,12 +86,12 @@ class WantedFlows:
         return len(self._wanted)
 
     def update(self, member: MemberInfo, now: Nanos) -> None:
-        """The peer is reachable at these addresses, and no others."""
+        """The peer is reachable at exactly these addresses."""
         before, self._wanted = self._wanted, {}
         for mine in self._me.adapters:
             for theirs in member.adapters:
                 if mine.subnet != theirs.subnet or (theirs.host, theirs.port) in self._own:
-                    continue  # our own address: it belonged to that node before us
+                    continue  # our own address: it belonged to that node before
                 for transport, use in _flows_between(mine, theirs):
                     key = (mine.name, theirs.name, transport, use)
                     known = before.get(key)
@@ -98,7 +101,7 @@ class WantedFlows:
         self._wake_at(now + 1)
 
     def opened(self, info: FlowOpened) -> str:
-        """A flow exists; the name of the peer's adapter if it was wanted."""
+        """A flow exists; returns the name of the remote adapter if it was wanted."""
         for wanted in self._wanted.values():
             if wanted.fits(info):
                 wanted.flow = info.flow
@@ -108,6 +111,8 @@ class WantedFlows:
     def failed(self, item: OpenFailed, now: Nanos) -> None:
         for wanted in self._wanted.values():
             if wanted.flow == _OPENING and wanted.fits(item):
+                if item.connected and not wanted.measures and wanted.old is None:
+                    wanted.segment = smaller_segment(wanted.segment)
                 self._retry(wanted, now)
 
     def closed(self, flow: FlowId, now: Nanos) -> None:
@@ -121,34 +126,41 @@ class WantedFlows:
                 self._wake_at(now + self._me.timing.takeover_ns)
 
     def settled(self, flow: FlowId, now: Nanos) -> FlowId | None:
-        """The flow is in use: the next attempt, should it be lost, need not wait long. Returns the flow whose place
-        it has taken, if any."""
+        """The flow is in use: if it is lost, the next attempt need not wait long. Returns the flow that it replaces, if
+        any."""
         for wanted in self._wanted.values():
             if wanted.flow != flow:
                 continue
             wanted.tries = 0
             wanted.ready_at = now
+            if wanted.segment and wanted.key[3] == "":
+                # Small segments cost speed: now and then see whether larger ones pass again.
+                wanted.rotate_at = now + self._me.timing.rotate_ns
+                self._wake_at(wanted.rotate_at)
             if wanted.key[3] == ALT:
                 # Not all at once: each has its own time.
                 rotate_ns = self._me.timing.rotate_ns
                 wanted.rotate_at = now + rotate_ns - self._rng.randrange(rotate_ns // 4)
                 self._wake_at(wanted.rotate_at)
             old, wanted.old = wanted.old, None
+            if old is not None and not wanted.measures:
+                wanted.segment = 0
+                wanted.rotate_at = NEVER
             return old
         return None
 
     def persists(self, flow: FlowId) -> bool:
-        """Whether this is a flow for data that we want: it is asked for again and again until somebody answers."""
+        """Whether this is a wanted flow for data: it is requested repeatedly until it is answered."""
         return any(w.flow == flow and not w.measures for w in self._wanted.values())
 
     def wake(self, now: Nanos) -> None:
-        """Look again soon: the link is up, so that flows that measure can be opened."""
+        """Check again soon: the link is up, so measuring flows can be opened."""
         self._wake_at(now + 1)
 
     def due(
         self, now: Nanos, flows: dict[FlowId, FlowState], has_key: bool, is_up: bool
     ) -> Iterator[OpenFlow]:
-        """What to open now; sets `deadline` to when to ask again."""
+        """What to open now; sets `deadline` to the next attempt."""
         self.deadline = NEVER
         for wanted in self._wanted.values():
             if wanted.flow is not None and not self._rotates(wanted, now):
@@ -161,10 +173,13 @@ class WantedFlows:
                 continue
             wanted.flow = _OPENING
             wanted.tries += 1
-            yield OpenFlow(mine, transport, wanted.host, wanted.port, self._unit, use)
+            segment = wanted.segment if wanted.old is None and transport == "tcp" else 0
+            yield OpenFlow(
+                mine, transport, wanted.host, wanted.port, self._unit, use, segment=segment
+            )
 
     def _rotates(self, wanted: _Wanted, now: Nanos) -> bool:
-        """Whether it is time for a successor; then the flow that there is steps back."""
+        """Whether it is time for a successor; the current flow then becomes the predecessor."""
         if wanted.rotate_at > now:
             self._wake_at(wanted.rotate_at)
             return False
@@ -174,7 +189,7 @@ class WantedFlows:
         return True
 
     def _waits(self, wanted: _Wanted, now: Nanos, flows: dict[FlowId, FlowState]) -> bool:
-        """Whether it is for the peer to open this one, and not so long ago that we gave up on it."""
+        """Whether the peer should open this one, and has had too little time to give up on it."""
         mine, theirs, transport, use = wanted.key
         if self._opens or wanted.old is not None or (transport == "udp" and not use):
             return False
@@ -192,14 +207,15 @@ class WantedFlows:
     def _retry(self, wanted: _Wanted, now: Nanos) -> None:
         timing = self._me.timing
         if wanted.old is not None:
-            # The successor came to nothing. The flow that there is goes on, and the next is tried later.
+            # The successor failed. The current flow continues, and the next one is tried later.
             wanted.flow, wanted.old = wanted.old, None
-            wanted.rotate_at = now + timing.remeasure_ns
+            wait = timing.remeasure_ns if wanted.measures else timing.rotate_ns
+            wanted.rotate_at = now + wait
             self._wake_at(wanted.rotate_at)
             return
         wait = min(timing.reconnect_ns << min(wanted.tries, 10), timing.reconnect_ns_max)
         if wanted.measures:
-            # One that was in use got stuck; one that never came to that is not tried again and again.
+            # A flow that was in use got stuck; one that never was is not retried quickly.
             served = now - wanted.ready_at >= timing.hello_ns
             wait = timing.renew_ns if served else timing.remeasure_ns
         wanted.flow = None

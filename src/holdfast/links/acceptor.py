@@ -1,7 +1,7 @@
-"""The door: flows that belong to nobody yet. It finds out whose they are and hands them to that link.
+"""New flows: identifies their owner and passes them to the link.
 
-A stranger shows a `Hello` first (over TLS where the domain is sealed). A datagram from an address that was never
-seen is only let in by its session number, which finds the link, whose key must then fit.
+An unknown peer sends a `Hello` first (over TLS in a sealed domain). A datagram from an unknown address is accepted only
+by its session number, which identifies the link whose key must then fit.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, ClassVar, Final
 
-from holdfast.links.config import Self
 from holdfast.links.handshake import bare_hello, check_hello, refusal
+from holdfast.links.measuring import smaller_segment
 from holdfast.links.ports import (
-    DOOR,
+    ACCEPTOR,
     Arrived,
     CloseFlow,
     Credit,
@@ -24,28 +24,33 @@ from holdfast.links.ports import (
     Transmit,
     link_unit,
 )
-from holdfast.links.sessions import Sessions
+from holdfast.links.session_table import SessionTable
 from holdfast.machine import Machine, Outbox
+from holdfast.subsystem import LocalNode
 from holdfast.telemetry.facts import NodeFact
-from holdfast.types import NEVER, FlowId, Nanos
+from holdfast.types import NEVER, SECOND, FlowId, Nanos
 from holdfast.wire.codec import Rejected
 from holdfast.wire.frames import Hello, MemberInfo, Refuse
 from holdfast.wire.packet import read_head, read_plain
 
+CANNOT_JOIN: Final = "cannot_join"
+TELL_NS: Final = 3 * SECOND
+TELL_NS_MAX: Final = 600 * SECOND
+"""A node that cannot join says so after the first time, and then when it has lasted twice as long, up to the second."""
 STRANGERS_MAX: Final = 256
-"""Flows whose owner is not known yet; the oldest goes when there are more."""
+"""Flows of unknown owners; beyond this, the oldest is closed."""
 
 
-class DoorMachine(Machine):
-    """Unit `door`, layer 0: every input about flows comes here first."""
+class AcceptorMachine(Machine):
+    """Unit `acceptor`: all inputs about flows arrive here first."""
 
-    layer: ClassVar[int] = 0
+    layer: ClassVar[str] = "acceptor"
 
     def __init__(
         self,
-        me: Self,
+        me: LocalNode,
         join: tuple[tuple[str, int], ...],
-        sessions: Sessions,
+        session_table: SessionTable,
         spawn: Callable[[Nanos, MemberInfo], bool],
         rng: Random,
         now: Nanos,
@@ -55,10 +60,10 @@ class DoorMachine(Machine):
         self.rejected: dict[str, int] = {}
         own = {(adapter.host, adapter.port) for adapter in me.adapters}
         self._join = [_Joining(host, port) for host, port in join if (host, port) not in own]
-        self._sessions = sessions
+        self._session_table = session_table
         self._spawn = spawn
         self._rng = rng
-        self._owner = sessions.owners
+        self._owner = session_table.owners
         self._strangers: dict[FlowId, tuple[FlowOpened, Nanos]] = {}
         self.deadline = now + 1 if self._join else NEVER
 
@@ -96,7 +101,7 @@ class DoorMachine(Machine):
     # -- joining -------------------------------------------------------------------------------------------------
 
     def _knock(self, now: Nanos, joining: _Joining, out: Outbox) -> None:
-        """Open a flow to an address of the configuration, until somebody there has a link to us."""
+        """Open a flow to an address of the configuration, until a node there has a link to us."""
         if joining.done or joining.flow is not None:
             return
         if joining.next_at > now:
@@ -107,9 +112,12 @@ class DoorMachine(Machine):
         transport = "tcp" if "tcp" in adapter.transports else adapter.transports[0]
         joining.tries += 1
         joining.flow = FlowId(-1)
-        out.effect(OpenFlow(adapter.name, transport, joining.host, joining.port, DOOR))
+        segment = joining.segment if transport == "tcp" else 0
+        place = (adapter.name, transport, joining.host, joining.port)
+        out.effect(OpenFlow(*place, ACCEPTOR, segment=segment))
 
-    def _retry(self, now: Nanos, joining: _Joining) -> None:
+    def _retry(self, now: Nanos, joining: _Joining, out: Outbox) -> None:
+        self._tell_failed(now, joining, out)
         timing = self.me.timing
         wait = min(timing.reconnect_ns << min(joining.tries, 10), timing.reconnect_ns_max)
         joining.flow = None
@@ -117,7 +125,7 @@ class DoorMachine(Machine):
         self.deadline = min(self.deadline, joining.next_at)
 
     def _open_failed(self, now: Nanos, failed: OpenFailed, out: Outbox) -> None:
-        if failed.unit != DOOR:
+        if failed.unit != ACCEPTOR:
             out.up(failed.unit, failed)
             return
         self.last_refusal = failed.reason
@@ -126,16 +134,53 @@ class DoorMachine(Machine):
                 failed.host,
                 failed.port,
             ) and joining.flow is not None:
-                self._retry(now, joining)
+                if failed.connected:
+                    joining.segment = smaller_segment(joining.segment)
+                joining.reason = failed.reason
+                self._retry(now, joining, out)
+
+    def _tell_failed(self, now: Nanos, joining: _Joining, out: Outbox) -> None:
+        """A node that cannot join says so: after a moment, and then ever more rarely."""
+        if joining.since == NEVER:
+            joining.since, joining.told_at = now, now + TELL_NS
+        if now < joining.told_at:
+            return
+        waited = now - joining.since
+        joining.told_at = now + min(max(waited, TELL_NS), TELL_NS_MAX)
+        out.fact(NodeFact(now, CANNOT_JOIN, self._failure(joining, waited), joining.tries))
+
+    @staticmethod
+    def _failure(joining: _Joining, waited: Nanos) -> str:
+        where = f"{joining.host}:{joining.port}"
+        why = joining.reason or "no answer"
+        return f"cannot join through {where} for {waited // SECOND} s ({joining.tries} attempts): {why}"
+
+    def is_joining(self) -> bool:
+        """Whether an address of `join` has neither let this node in nor refused it so far."""
+        return any(not joining.done and joining.since == NEVER for joining in self._join)
+
+    def joining(self, now: Nanos) -> list[dict[str, Any]]:
+        """The addresses of `join` through which this node has not got in: each with the reason."""
+        return [
+            {
+                "address": f"{joining.host}:{joining.port}",
+                "tries": joining.tries,
+                "since_s": round((now - joining.since) / SECOND, 1),
+                "reason": joining.reason or "no answer",
+                "text": self._failure(joining, now - joining.since),
+            }
+            for joining in self._join
+            if not joining.done and joining.since != NEVER
+        ]
 
     # -- flows ---------------------------------------------------------------------------------------------------
 
     def _opened(self, now: Nanos, info: FlowOpened, out: Outbox) -> None:
-        if info.unit and info.unit != DOOR:
+        if info.unit and info.unit != ACCEPTOR:
             self._asked_for(info, out)
             return
         if info.flow in self._owner:
-            # We knocked by datagram at an address that a link talks to already.
+            # Our datagram went to an address that a link uses already.
             for joining in self._join:
                 joining.done = joining.done or (joining.host, joining.port) == (
                     info.host,
@@ -144,7 +189,7 @@ class DoorMachine(Machine):
             return
         self._strangers[info.flow] = (info, now)
         self.deadline = min(self.deadline, now + self.me.timing.handshake_ns)
-        if info.unit == DOOR:
+        if info.unit == ACCEPTOR:
             for joining in self._join:
                 if (joining.host, joining.port) == (info.host, info.port):
                     joining.flow = info.flow
@@ -154,14 +199,14 @@ class DoorMachine(Machine):
             self._turn_away(now, oldest, Refuse("crowded", "too many strangers at the door"), out)
 
     def _asked_for(self, info: FlowOpened, out: Outbox) -> None:
-        """A link gets the flow that it asked for, unless another has it: two nodes, one after the other, can have
-        the same address, and then the flow stays with the one that uses it until that lets go."""
+        """A link receives the flow that it requested, unless another link has it: two nodes can have the same address
+        one after the other, and the flow stays with the link that uses it until it is released."""
         if self._owner.get(info.flow, info.unit) != info.unit:
             reason = "another link uses this address"
             place = (info.adapter, info.transport, info.host, info.port)
             out.up(info.unit, OpenFailed(*place, info.unit, reason, info.use))
             return
-        # A datagram flow may have been heard of before it was asked for.
+        # A datagram flow may exist before it is requested.
         self._strangers.pop(info.flow, None)
         self._owner[info.flow] = info.unit
         out.up(info.unit, info)
@@ -173,13 +218,14 @@ class DoorMachine(Machine):
         self._strangers.pop(closed.flow, None)
         for joining in self._join:
             if joining.flow == closed.flow and not joining.done:
-                self._retry(now, joining)
+                joining.reason = joining.reason or closed.reason
+                self._retry(now, joining, out)
 
     def _stranger(self, now: Nanos, item: Arrived, out: Outbox) -> None:
-        """The first packets of a flow that belongs to nobody."""
+        """The first packets of a flow without an owner."""
         known = self._strangers.get(item.flow)
         if known is None:
-            # A flow of before this unit was rebuilt: nobody remembers it, so it must begin again.
+            # A flow from before this unit was rebuilt: its state is lost, so it must start again.
             out.effect(CloseFlow(item.flow, "not known here"))
             return
         info = known[0]
@@ -188,7 +234,7 @@ class DoorMachine(Machine):
             self._reject(now, info, packet, out)
             return
         if packet.session:
-            unit = self._sessions.unit(packet.session)
+            unit = self._session_table.unit(packet.session)
             if unit is None:
                 self._reject(now, info, Rejected("session", "unknown"), out)
             else:
@@ -210,6 +256,8 @@ class DoorMachine(Machine):
         if isinstance(first, Refuse):
             self.last_refusal = first.text[:200]
             for joining in self._join:
+                if joining.flow == info.flow:
+                    joining.reason = f"refused: {self.last_refusal}"
                 # One of our own addresses, under another name: nothing to join there.
                 joining.done = joining.done or (first.code == "self" and joining.flow == info.flow)
             out.fact(NodeFact(now, "refused", f"by {info.host}:{info.port}: {self.last_refusal}"))
@@ -220,7 +268,7 @@ class DoorMachine(Machine):
             return
         refuse = check_hello(self.me, first, info.identity, info.transport == "tcp")
         if refuse is None and not self._spawn(now, first.member):
-            refuse = Refuse("member", f"{first.member.name} cannot be let in now")
+            refuse = Refuse("member", f"{first.member.name} cannot be accepted now")
         if refuse is not None:
             self._turn_away(now, info, refuse, out)
             return
@@ -238,7 +286,9 @@ class DoorMachine(Machine):
     def _turn_away(self, now: Nanos, info: FlowOpened, refuse: Refuse, out: Outbox) -> None:
         self._strangers.pop(info.flow, None)
         who = f"{info.host}:{info.port}"
-        if not (self.me.sealed and _has_no_tls(info)):  # nothing leaves unsealed, not even a no
+        if not (
+            self.me.sealed and _has_no_tls(info)
+        ):  # nothing is sent unsealed, not even a refusal
             out.effect(Transmit(info.flow, [refusal(refuse)]))
         self.last_refusal = refuse.text
         self._count(now, "refused", f"{who}: {refuse.text}", out)
@@ -260,14 +310,16 @@ class DoorMachine(Machine):
 
 
 def _has_no_tls(info: FlowOpened) -> bool:
-    """Whether a flow never has TLS: datagrams, and streams that measure."""
+    """Whether a flow never has TLS: datagrams, and measuring streams."""
     return info.transport != "tcp" or bool(info.use)
 
 
 class _Joining:
-    """An address to join by."""
+    """An address to join."""
 
-    __slots__ = ("done", "flow", "host", "next_at", "port", "tries")
+    __slots__ = (
+        "done", "flow", "host", "next_at", "port", "reason", "segment", "since", "told_at", "tries"
+    )  # fmt: skip
 
     def __init__(self, host: str, port: int) -> None:
         self.host = host
@@ -275,4 +327,11 @@ class _Joining:
         self.flow: FlowId | None = None
         self.next_at: Nanos = 0
         self.tries = 0
+        self.segment = 0
+        """The largest segment of the next connection, where a handshake with larger ones did not end."""
+        self.reason = ""
+        """Why the last attempt failed."""
+        self.since: Nanos = NEVER
+        self.told_at: Nanos = NEVER
+        """Since when it fails, and when that is said again."""
         self.done = False

@@ -1,8 +1,8 @@
-"""What two nodes have agreed on: the session, and the flows that belong to it.
+"""The session of two nodes, and the flows that belong to it.
 
-A session is the pair of both nodes' (incarnation, epoch). It begins on the first flow on which both have echoed
-each other, more flows join it, and it ends when the peer shows a newer pair or when nothing was heard on any flow
-for `dead_ns`. Channels live in a session; flows come and go below them.
+A session is identified by the (incarnation, epoch) pairs of both nodes. It starts on the first flow on which both have
+echoed each other, and further flows join it. It ends when the peer shows a newer pair, or when nothing is heard on any
+flow for `dead_ns`. Channels live in a session, independent of its flows.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, Final
 
 from holdfast.links.cipher import Cipher
-from holdfast.links.config import GRID_NS, Self, aligned
+from holdfast.links.config import GRID_NS, aligned
 from holdfast.links.flow import TAG_MAX, FlowState
 from holdfast.links.handshake import (
     NAME_MAX,
@@ -23,7 +23,6 @@ from holdfast.links.handshake import (
 )
 from holdfast.links.measuring import FRAG
 from holdfast.links.ports import (
-    MULTICAST,
     CloseFlow,
     FlowClosed,
     FlowLost,
@@ -36,15 +35,18 @@ from holdfast.links.ports import (
     MulticastKey,
     OpenFailed,
     PeerDown,
+    PeerRefused,
     PeerUp,
     Reannounce,
+    SessionBegun,
     SessionEnded,
     Transmit,
     link_unit,
 )
-from holdfast.links.sessions import Sessions
-from holdfast.links.wanted import WantedFlows
+from holdfast.links.session_table import SessionTable
+from holdfast.links.wanted_flows import WantedFlows
 from holdfast.machine import Outbox
+from holdfast.subsystem import LocalNode, Subscribers
 from holdfast.telemetry.facts import LinkFact, NodeFact
 from holdfast.types import NEVER, FlowId, Nanos, NodeId
 from holdfast.wire.codec import encode
@@ -53,32 +55,32 @@ from holdfast.wire.seal import KEY
 
 FLOWS_MAX: Final = 1024
 HELLOS_MAX: Final = 7
-"""A stream on which so many hellos had no answer is closed, and another one is tried."""
+"""A stream on which this many hellos had no answer is closed, and another one is tried."""
 
 
-class Agreement:
-    """One end of the agreement with one peer. What it has to say waits in the flows for the end of the turn."""
+class Session:
+    """One end of the session with one peer. Its frames wait in the flows for the end of the turn."""
 
     def __init__(
         self,
-        me: Self,
+        me: LocalNode,
         member: MemberInfo,
-        sessions: Sessions,
-        listeners: list[str],
+        session_table: SessionTable,
+        subscribers: Subscribers,
         rng: Random,
         cipher: Cipher,
         now: Nanos,
         lost: Callable[[FlowState], None],
         ended: Callable[[Outbox], int],
     ) -> None:
-        """`lost` is told of a flow that is gone. `ended` is told that the session is over, and says how many bytes were
-        not acknowledged."""
+        """`lost` is called for a flow that is gone, and `ended` at the end of the session, which returns the number of
+        unacknowledged bytes."""
         self.me = me
         self.peer = NodeId(member.node)
         self.member = member
         self.unit = link_unit(member.node)
         self.up_since: Nanos | None = None
-        self.epoch = sessions.next_epoch(member.node)
+        self.epoch = session_table.next_epoch(member.node)
         self.peer_incarnation = 0
         self.peer_epoch = 0
         self.version = me.low
@@ -88,22 +90,22 @@ class Agreement:
         """When the peer was last heard on a flow that carries data."""
         self.deadline: Nanos = NEVER
         self.cipher = cipher
-        self.cipher.renew(sessions.open(self.unit))
+        self.cipher.renew(session_table.open(self.unit))
         self.wanted = WantedFlows(me, member.node, self.unit, rng)
         self.wanted.update(member, now)
         self.tags = 0
         self._spare_tags: list[tuple[int, int]] = []
-        """Tags of flows that are gone, with the number of the last packet: a later flow counts on from there."""
+        """Tags of former flows with the number of the last packet, from which a later flow continues."""
         self._peer_name = member.name
-        self._sessions = sessions
-        self._listeners = listeners
+        self._session_table = session_table
+        self._subscribers = subscribers
         self._multicast_key = b""
-        """With which the peer seals what it multicasts."""
+        """The key with which the peer seals its multicast packets."""
         self._lost = lost
         self._ended = ended
 
     def wake(self, now: Nanos, late_ns: Nanos, out: Outbox) -> None:
-        """Look after flows that are not agreed on or silent, and open what is wanted. `late_ns`: for so long this node
+        """Handle flows that are silent or not established, and open the required ones. `late_ns`: how long this node
         did not run."""
         self.deadline = NEVER
         dead_ns = self.me.timing.dead_ns
@@ -121,8 +123,8 @@ class Agreement:
             self.end(now, "nothing heard on any path", out, hang_up=True)
         else:
             self._wake_at(self.heard_at + dead_ns)
-            # Often enough to notice when this node itself was held up: only a late wake-up shows that. All links wake
-            # together, and with the heartbeats: a process that wakes up often costs more than what it then does.
+            # Often enough to notice a delay of this node itself, which only a late wake-up shows. All links wake
+            # together and with the heartbeats, because frequent wake-ups of a process cost more than the work in them.
             self._wake_at(aligned(now + dead_ns // 4, GRID_NS))
 
     # -- flows -------------------------------------------------------------------------------------------------------
@@ -130,7 +132,7 @@ class Agreement:
     def opened(self, now: Nanos, info: FlowOpened, out: Outbox) -> None:
         remote_adapter = self.wanted.opened(info)
         if info.flow in self.flows:
-            return  # a datagram flow that both ends asked for
+            return  # a datagram flow that both ends requested
         flow = FlowState(info, 0)
         if len(self.flows) >= FLOWS_MAX or not self._tag(flow):
             out.effect(CloseFlow(info.flow, "this link has had too many flows"))
@@ -138,18 +140,20 @@ class Agreement:
         self.flows[info.flow] = flow
         flow.heard_at = now
         flow.remote_adapter = remote_adapter
-        # A session number can be read on the cable: who comes with one must show that it has the key as well.
+        # Session numbers are visible on the wire: a sender that uses one must also prove that it has the key.
         flow.proven = not (flow.own_seal and self.me.sealed) or not info.inbound
         if flow.proven:
             self.hello(now, flow)
 
-    def open_failed(self, now: Nanos, item: OpenFailed, _out: Outbox) -> None:
+    def open_failed(self, now: Nanos, item: OpenFailed, out: Outbox) -> None:
         if not item.use:
+            if item.credentials and self.up_since is None and item.reason != self.last_refusal:
+                self.announce(out, PeerRefused(self.peer, item.reason))
             self.last_refusal = item.reason
         self.wanted.failed(item, now)
 
     def _tag(self, flow: FlowState) -> bool:
-        """Give a flow the tag of its packet numbers; False when there is none left."""
+        """Assign the tag of the packet numbers of a flow; False if there is none left."""
         if not flow.own_seal:
             return True
         if self._spare_tags:
@@ -177,17 +181,17 @@ class Agreement:
             out.effect(CloseFlow(flow.flow, reason))
 
     def _check_flow(self, now: Nanos, flow: FlowState, out: Outbox) -> None:
-        """Ask again on a flow that is not agreed on; close a stream that nothing comes back on."""
+        """Repeat the hello on a flow that is not established; close a stream without answers."""
         if flow.close_at <= now:
             self.close(flow, "another connection does", out)
             return
         self._wake_at(flow.close_at)
         if flow.ready:
             silent_at = flow.heard_at + self.me.timing.dead_ns
-            # What only measures may be silent for long; its sockets notice when nothing passes any more.
+            # A measuring flow may be silent for long; its sockets notice when nothing passes.
             watched = flow.stream and flow.carries
             if watched and silent_at <= now:
-                # Its kernels may go on for minutes before they try again: a new one is there sooner.
+                # Its kernels may wait for minutes before they retransmit; a new connection is faster.
                 self.close(flow, "nothing heard on it", out)
             elif watched:
                 self._wake_at(silent_at)
@@ -201,7 +205,7 @@ class Agreement:
         self._wake_at(flow.hello_at)
 
     def _unheard(self, now: Nanos, flow: FlowState, out: Outbox) -> None:
-        """Nobody answers on this flow. If it was to measure and the link is up, that is a measurement, too."""
+        """There is no answer on this flow. For a measuring flow of an established link, that is a result."""
         reason = "no answer to a hello"
         self.close(flow, reason, out)
         if flow.use and not flow.inbound and self.up_since is not None:
@@ -215,7 +219,7 @@ class Agreement:
             self.deadline = deadline
 
     def _excuse(self, now: Nanos, late: Nanos) -> None:
-        """This node was held up: what it did not hear in that time says nothing about the peer."""
+        """This node was delayed: what it did not hear in that time says nothing about the peer."""
         self.heard_at = min(now, self.heard_at + late)
         for flow in self.flows.values():
             flow.heard_at = min(now, flow.heard_at + late)
@@ -223,7 +227,7 @@ class Agreement:
     # -- the session -------------------------------------------------------------------------------------------------
 
     def hello(self, now: Nanos, flow: FlowState, ask: bool = True) -> None:
-        """Queue a `Hello` on a flow, and when it will be repeated if nothing comes back."""
+        """Queue a `Hello` on a flow, and set when it is repeated."""
         me = self.me
         hello = Hello(
             low=me.low,
@@ -250,7 +254,7 @@ class Agreement:
         if refuse is None:
             refuse = self._check_peer(hello) or check_addressee(self.me, hello)
         if refuse is not None:
-            # Nothing leaves unsealed, not even a no.
+            # Nothing is sent unsealed, not even a refusal.
             if not flow.own_seal or not self.me.sealed:
                 out.effect(Transmit(flow.flow, [refusal(refuse)]))
             self.close(flow, refuse.text, out)
@@ -260,7 +264,7 @@ class Agreement:
         if flow.inbound and not flow.ready and flow.take_use(hello.use):
             if flow.use == FRAG:
                 out.effect(MayFragment(flow.flow))
-            # Without TLS only now it is known to measure: its numbers must be told from those of other flows.
+            # Without TLS, only now it is known to be a measuring flow: its packet numbers must be distinct.
             if flow.own_seal and not flow.tag and not self._tag(flow):
                 self.close(flow, "this link has had too many flows", out)
                 return
@@ -270,7 +274,7 @@ class Agreement:
         known = (self.peer_incarnation, self.peer_epoch)
         shown = (hello.member.incarnation, hello.epoch)
         if hello.epoch == 0 or shown < known:
-            # Somebody who does not know us yet, or a packet from the past: only say who we are.
+            # The peer does not know us yet, or the packet is stale: only identify ourselves.
             if hello.ask:
                 self.hello(now, flow)
             return
@@ -279,14 +283,14 @@ class Agreement:
         flow.echo = shown
         self.cipher.peer_session = hello.session
         heard_us = (hello.echo_incarnation, hello.echo_epoch) == (self.me.incarnation, self.epoch)
-        # A session begins on a flow that data may use: what passes elsewhere is no sign that data does.
+        # A session starts on a flow that data may use: other flows do not show that data passes.
         if heard_us and not flow.ready and (not flow.use or self.up_since is not None):
             self._ready(now, flow, out)
         if hello.ask or not heard_us:
             self.hello(now, flow, ask=not flow.ready)
 
     def _check_peer(self, hello: Hello) -> Refuse | None:
-        """A link is with one node, and while a session lasts, with one name: certificates are for names."""
+        """A link belongs to one node and, during a session, to one name: certificates are issued for names."""
         if hello.member.node != self.peer:
             return Refuse("identity", f"this flow belongs to {self.member.name}")
         if self.up_since is not None and hello.member.name != self._peer_name:
@@ -299,7 +303,7 @@ class Agreement:
         return mine is not None and mine.subnet in subnets
 
     def _introduced(self, now: Nanos, flow: FlowState, hello: Hello, out: Outbox) -> None:
-        """A flow between two subnets (who joins may come from anywhere): it tells where the peer is, no more."""
+        """A flow between two subnets (a joining node may use any adapter): it only shows where the peer is."""
         self.wanted.update(hello.member, now)
         if not self.wanted:
             self.last_refusal = (
@@ -312,10 +316,10 @@ class Agreement:
             self.close(flow, "introduced", out)
 
     def _adopt(self, now: Nanos, hello: Hello, out: Outbox) -> None:
-        """The peer shows a new session: a restart, or it gave up on us."""
+        """The peer shows a new session: it restarted, or ended the old one."""
         restarted = hello.member.incarnation > self.peer_incarnation
         if self.up_since is not None:
-            reason = "the peer restarted" if restarted else "the peer gave up"
+            reason = "the peer restarted" if restarted else "the peer ended the session"
             self.end(now, reason, out)
         self.member = hello.member
         self.peer_incarnation = hello.member.incarnation
@@ -342,6 +346,7 @@ class Agreement:
             self._peer_name = self.member.name
             out.fact(self.fact(now, "up", path=flow.path))
             self.announce(out, PeerUp(self.peer, self.member))
+            out.effect(SessionBegun(self.peer))
         if self.me.sealed and not flow.own_seal:
             flow.parts.append(encode(self.cipher.key_frame()))
         out.fact(self.fact(now, "flow_ready", path=flow.path))
@@ -349,9 +354,8 @@ class Agreement:
         self._drop_twins(now, flow)
 
     def _drop_twins(self, now: Nanos, flow: FlowState) -> None:
-        """One stream for each pair of adapters: the one that the node with the smaller id opened, and its newest.
-        One flow for each thing that is measured: the newest, because the other side may know already that the one
-        before it is stalled."""
+        """One stream per pair of adapters: the newest that the node with the smaller id opened. One flow per
+        measurement: the newest, because the peer may already know that the previous one is stalled."""
         if not flow.stream and not flow.use:
             return
         inbound = self.me.node > self.peer
@@ -365,8 +369,8 @@ class Agreement:
             self._retire(now, flow if stays else twin)
 
     def _retire(self, now: Nanos, flow: FlowState) -> None:
-        """Another flow serves in its place. Not at once: the peer should know of the other one before, or it takes
-        the path for dead."""
+        """Another flow replaces it. It is closed later, so that the peer learns of the other one first and does not
+        treat the path as dead."""
         flow.close_at = min(flow.close_at, now + self.me.timing.hello_ns)
         self._wake_at(flow.close_at)
 
@@ -379,13 +383,13 @@ class Agreement:
         left: bool = False,
         resting: bool = False,
     ) -> None:
-        """End every channel, loudly. What comes next has a new epoch, so that nothing of the past is taken for it.
-        `hang_up`: the flows are of no use either. `left`: the peer said goodbye, and will not answer. `resting`:
-        both ends can do without."""
+        """End all channels and report it. The next session has a new epoch, so that nothing stale is taken for it.
+        `hang_up`: the flows are useless too. `left`: the peer has left and will not answer. `resting`: neither end
+        needs the link."""
         self.up_since = None
         unsent = self._ended(out)
-        self.cipher.renew(self._sessions.open(self.unit))
-        self.epoch = self._sessions.next_epoch(self.peer)
+        self.cipher.renew(self._session_table.open(self.unit))
+        self.epoch = self._session_table.next_epoch(self.peer)
         for flow in list(self.flows.values()):
             flow.parts.clear()
             flow.apart.clear()
@@ -402,7 +406,7 @@ class Agreement:
         out.effect(SessionEnded(self.peer, reason, unsent))
 
     def key_came(self, now: Nanos, key: Key, out: Outbox) -> None:
-        """The key for datagrams: those flows can be opened now, and those that wait can speak."""
+        """The key for datagrams: their flows can be opened now, and waiting ones can send."""
         if not self.cipher.take_key(key):
             return
         self._wake_at(now + 1)
@@ -412,14 +416,13 @@ class Agreement:
                 flow.hello_at = now + 1
         if len(key.multicast) == KEY:
             self._multicast_key = key.multicast
-            for unit in self._listeners:
-                if unit.startswith(MULTICAST):
-                    out.up(unit, MulticastKey(self.peer, key.multicast))
+            self.announce(out, MulticastKey(self.peer, key.multicast))
 
-    # -- what others are told ----------------------------------------------------------------------------------------
+    # -- announcements -----------------------------------------------------------------------------------------------
 
     def announce(self, out: Outbox, item: Any) -> None:
-        for unit in self._listeners:
+        """Hand an event to the units that subscribed to its type."""
+        for unit in self._subscribers.of(type(item)):
             out.up(unit, item)
 
     def _flow_ready(self, flow: FlowState) -> FlowReady:
@@ -435,16 +438,18 @@ class Agreement:
         )
 
     def reannounce(self, _now: Nanos, item: Reannounce, out: Outbox) -> None:
-        """A unit above was rebuilt and knows nothing: tell it what there is."""
-        unit = item.unit
+        """A unit above was rebuilt: tell it about the session and its flows."""
         if self.up_since is None:
             return
-        out.up(unit, PeerUp(self.peer, self.member))
-        if unit.startswith(MULTICAST) and self._multicast_key:
+        unit, hears = item.unit, self._subscribers.hears
+        if hears(unit, PeerUp):
+            out.up(unit, PeerUp(self.peer, self.member))
+        if hears(unit, MulticastKey) and self._multicast_key:
             out.up(unit, MulticastKey(self.peer, self._multicast_key))
-        for flow in self.flows.values():
-            if flow.ready:
-                out.up(unit, self._flow_ready(flow))
+        if hears(unit, FlowReady):
+            for flow in self.flows.values():
+                if flow.ready:
+                    out.up(unit, self._flow_ready(flow))
 
     def update(self, now: Nanos, item: MemberUpdate, _out: Outbox) -> None:
         self.member = item.member

@@ -1,0 +1,52 @@
+"""Compares what was sent on a flow with what has arrived there. Both ends of a flow use it (see `delivery`)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.types import MILLISECOND, Nanos
+
+FRAMES_MIN: Final = 4
+"""So many must be sent, and none arrive."""
+APART_NS: Final = 100 * MILLISECOND
+"""Questions that come closer together have waited on their way: nothing had the time to arrive between them."""
+
+
+class DeliveryWatch:
+    """Compares what was sent on a flow with what has arrived, question by question."""
+
+    __slots__ = ("_base", "_before", "_heard_at", "_received", "fails")
+
+    def __init__(self) -> None:
+        self.fails = False
+        """Nothing of what was sent lately has arrived."""
+        self._heard_at: Nanos = -APART_NS
+        self._received = 0
+        self._base = 0
+        """What had been sent when something last arrived."""
+        self._before = 0
+        """What had been sent by the last question: that had the time to arrive."""
+
+    def is_apart(self, now: Nanos) -> bool:
+        """Whether a question that comes now is one of its own; False for one that comes together with another."""
+        apart = not 0 <= now - self._heard_at < APART_NS
+        if apart:
+            self._heard_at = now
+        return apart
+
+    def take(self, sent: int, received: int) -> bool:
+        """One question and its answer; True when `fails` has changed."""
+        before, self._before = self._before, sent
+        if received != self._received or sent < before:
+            self._received, self._base = received, sent
+            changed, self.fails = self.fails, False
+            return changed
+        if self.fails or before - self._base < FRAMES_MIN:
+            return False
+        self.fails = True
+        return True
+
+    def forget(self, sent: int) -> None:
+        """Judge again from here on."""
+        self.fails = False
+        self._base = self._before = sent
