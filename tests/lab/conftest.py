@@ -11,7 +11,7 @@ import pytest
 from tests.lab.labs import a_lab
 from tests.lab.wire import Wire
 
-from holdfast.cli.lab.lab import Lab
+from holdfast.lab.lab import Lab
 
 WHY_NOT = "a lab needs root and the programs ip, nft and ethtool"
 

@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from holdfast.cli.lab.lab import Lab
+from holdfast.lab.lab import Lab
 
 _numbers = count(1)
 

@@ -8,9 +8,9 @@ from time import monotonic_ns
 import pytest
 from tests.lab.wire import Wire
 
-from holdfast.cli.lab.lab import Lab
+from holdfast.lab.lab import Lab
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.alone]
 
 NOTHING = bytes(100)
 

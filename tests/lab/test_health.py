@@ -1,4 +1,4 @@
-"""Holdfast in the lab: every class of soft error, each way, under a flow of messages (SPEC H15).
+"""Holdfast in the lab: every class of soft error, each way, under a flow of messages (H15).
 
 The messages are 1200 bytes, plain, every 50 ms, on the very path that breaks. Each time: the listener's table says so
 within `SEEN_MS`, no message takes longer than `STALL_MS`, nobody is expelled, nobody who is sound is accused; and in
@@ -13,10 +13,10 @@ from time import monotonic_ns, sleep
 import pytest
 from tests.lab.labs import a_lab
 
-from holdfast.cli.lab.trial import FLOWS, Outcome, Trial, unsound
 from holdfast.health.classify import FLAPPING
+from holdfast.lab.trial import FLOWS, Outcome, Trial, unsound
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.alone]
 
 SEEN_MS = 2000
 STREAM_SEEN_MS = 3000
@@ -25,7 +25,10 @@ STALL_MS = 1000
 LAST_S = 4.0
 
 KEYS = ("sender", "listener", "subnet", "transport", "size")
-WAYS = ["->", "<-", "<->"]
+BACK = pytest.param("<-", marks=pytest.mark.campaign)
+"""The nodes are alike, so the other direction is left to `make campaigns`."""
+ONE_WAY = ["->", BACK]
+WAYS = ["->", BACK, "<->"]
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +77,7 @@ def test_a_size_limit_is_seen_and_survived(trial: Trial, ways: str) -> None:
     outcome = trial.run("over 1000", ways, LAST_S)
     seen(outcome)
     goes_on(outcome)
-    named(outcome, ("size", "udp"), ("size", "multicast"), ways=ways)
+    named(outcome, ("size", "udp"), ways=ways)
 
 
 @pytest.mark.parametrize("ways", WAYS)
@@ -87,12 +90,12 @@ def test_a_blackout_is_seen_and_survived(trial: Trial, ways: str) -> None:
     assert error == ("dead", "", "unknown" if ways == "<->" else "one way")
 
 
-@pytest.mark.parametrize("ways", ["->", "<-"])
+@pytest.mark.parametrize("ways", ONE_WAY)
 def test_a_filter_for_udp_is_seen_and_survived(trial: Trial, ways: str) -> None:
     outcome = trial.run("filter udp", ways, LAST_S)
     seen(outcome)
     goes_on(outcome)
-    named(outcome, ("protocol", "udp"), ("protocol", "frag"), ("multicast", "multicast"))
+    named(outcome, ("protocol", "udp"))
 
 
 def test_datagrams_leave_a_path_that_carries_no_udp(trial: Trial) -> None:
@@ -110,7 +113,7 @@ def test_what_needs_multicast_leaves_a_path_that_does_not_carry_it(trial: Trial)
     assert 0 <= outcome.moved_ms <= SEEN_MS, outcome
 
 
-@pytest.mark.parametrize("ways", ["->", "<-"])
+@pytest.mark.parametrize("ways", ONE_WAY)
 def test_a_filter_for_tcp_is_seen_and_survived(trial: Trial, ways: str) -> None:
     # What is lost on a stream is sent again after pauses that grow: silence must last to mean anything.
     outcome = trial.run("filter tcp", ways, 6.0)
@@ -120,7 +123,7 @@ def test_a_filter_for_tcp_is_seen_and_survived(trial: Trial, ways: str) -> None:
     assert ("protocol", "tcp", "both ways") in outcome.errors, outcome
 
 
-@pytest.mark.parametrize("ways", ["->", "<-"])
+@pytest.mark.parametrize("ways", ONE_WAY)
 @pytest.mark.parametrize("limit", [1000, 1400])
 def test_a_size_limit_that_only_streams_have_is_seen_and_survived(
     trial: Trial, limit: int, ways: str
@@ -131,7 +134,7 @@ def test_a_size_limit_that_only_streams_have_is_seen_and_survived(
     named(outcome, ("size", "tcp"))
 
 
-@pytest.mark.parametrize("ways", ["->", "<-"])
+@pytest.mark.parametrize("ways", ONE_WAY)
 def test_a_pattern_is_seen_and_survived(trial: Trial, ways: str) -> None:
     outcome = trial.run("pattern 55555555", ways, LAST_S)
     seen(outcome)
@@ -141,7 +144,7 @@ def test_a_pattern_is_seen_and_survived(trial: Trial, ways: str) -> None:
     assert {error[0] for error in outcome.errors} <= {"pattern", "protocol", FLAPPING}, outcome
 
 
-@pytest.mark.parametrize("ways", ["->", "<-"])
+@pytest.mark.parametrize("ways", ONE_WAY)
 def test_a_filter_for_multicast_is_seen_and_survived(trial: Trial, ways: str) -> None:
     outcome = trial.run("filter multicast", ways, LAST_S)
     goes_on(outcome)
@@ -149,7 +152,7 @@ def test_a_filter_for_multicast_is_seen_and_survived(trial: Trial, ways: str) ->
     named(outcome, ("multicast", "multicast"))
 
 
-@pytest.mark.parametrize("ways", ["->", "<-"])
+@pytest.mark.parametrize("ways", ONE_WAY)
 def test_a_filter_for_fragments_is_seen_and_survived(trial: Trial, ways: str) -> None:
     outcome = trial.run("filter frag", ways, LAST_S)
     goes_on(outcome)
@@ -160,8 +163,8 @@ def test_a_filter_for_fragments_is_seen_and_survived(trial: Trial, ways: str) ->
 def test_a_quarter_of_the_flows_is_seen_and_survived(trial: Trial) -> None:
     """Which of the path's flows are in the quarter is chance. Where it is the stream of the messages alone, it is seen
     when that is given up, after three seconds of silence; the messages have left it long before."""
-    outcome = trial.run("blackout share 25%", "->", LAST_S)
-    assert 0 <= outcome.alarm_ms <= 1000 * LAST_S, outcome
+    outcome = trial.run("blackout share 25%", "->", 2 * LAST_S)
+    assert 0 <= outcome.alarm_ms <= 2000 * LAST_S, outcome
     goes_on(outcome)
 
 

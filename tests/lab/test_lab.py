@@ -13,12 +13,12 @@ import pytest
 from tests.lab.wire import Wire
 from typer.testing import CliRunner
 
-from holdfast.cli.lab import tools
-from holdfast.cli.lab.commands import app
-from holdfast.cli.lab.lab import Lab
-from holdfast.cli.lab.plan import prefix
-from holdfast.cli.lab.state import load, running
+from holdfast.cli.lab import app
 from holdfast.errors import MisuseError, SetupError
+from holdfast.lab import tools
+from holdfast.lab.lab import Lab
+from holdfast.lab.plan import prefix
+from holdfast.lab.state import load, running
 
 NAME = f"u{os.getpid()}"
 
@@ -73,14 +73,14 @@ def test_a_lab_that_is_there_is_not_made_again(run_dir: Path) -> None:
 def test_what_a_crash_left_is_removed(run_dir: Path) -> None:
     """A command that is killed half way leaves namespaces and a state that is not ready, or none at all."""
     script = (
-        "import os, signal, sys; from pathlib import Path; from holdfast.cli.lab import lab, topology;"
+        "import os, signal, sys; from pathlib import Path; from holdfast.lab import lab, topology;"
         "topology._devices = lambda plan: os.kill(os.getpid(), signal.SIGKILL);"
         "lab.Lab.up(sys.argv[1], run_in=Path(sys.argv[2]))"
     )
     done = subprocess.run([sys.executable, "-c", script, NAME, str(run_dir)], check=False)
     assert done.returncode == -signal.SIGKILL
     assert mine()
-    with pytest.raises(Exception, match="half built"):
+    with pytest.raises(Exception, match="is incomplete"):
         Lab.open(NAME, run_dir)
     Lab.down(NAME, run_dir)
     assert mine() == []

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from tests.lab.labs import a_lab
 
-from holdfast.cli.lab import nodes
-from holdfast.cli.lab.lab import Lab
+from holdfast.lab import nodes
+from holdfast.lab.lab import Lab
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.alone]
 
 
 @pytest.fixture(scope="module")
@@ -92,8 +92,8 @@ def test_who_cannot_be_asked_is_said(lab: Lab) -> None:
     first = str(nodes.config_of(lab.directory, "n1"))
     for words, complaint in (
         (["n1", "n2"], "--at"),
-        ([first, "n9"], "no member is called 'n9': n1, n2"),
-        ([first], "two nodes at least"),
+        ([first, "n9"], "no member is named 'n9': n1, n2"),
+        ([first], "at least two nodes"),
     ):
         done = subprocess.run(
             [sys.executable, "-m", "holdfast", "stress", *words],

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from time import monotonic_ns
 from typing import Self
 
-from holdfast.cli.lab.lab import Lab
+from holdfast.lab.lab import Lab
 
 IP_UDP = 28
 MULTICAST = "239.255.70.9"

@@ -1,7 +1,6 @@
-"""What is wrong with a path, from what its listener says of it, and what that most likely comes from.
+"""The classes of soft errors, and the words for each: symptom, likely cause, a short label.
 
-A soft error is named by a class. That it has one direction only is claimed when the way back passes basics and does
-not show the same: if nothing comes back, nobody knows.
+`verdict` decides which errors a path has. This module names them.
 """
 
 from __future__ import annotations
@@ -11,16 +10,16 @@ from typing import Final
 
 import msgspec
 
-from holdfast.health.table import LOSSY_PPM
-from holdfast.wire.frames import PathRow
-
 DEAD: Final = "dead"
 SIZE: Final = "size"
 PROTOCOL: Final = "protocol"
 MULTICAST: Final = "multicast"
 PATTERN: Final = "pattern"
 FLOWS: Final = "flows"
+CONGESTED: Final = "congested"
+DATA: Final = "data"
 LOSS: Final = "loss"
+DELAY: Final = "delay"
 FLAPPING: Final = "flapping"
 
 CLASSES: Final[Mapping[str, str]] = {
@@ -30,78 +29,37 @@ CLASSES: Final[Mapping[str, str]] = {
     MULTICAST: "multicast does not pass",
     PATTERN: "packets with certain bytes do not pass",
     FLOWS: "some connections do not carry what others do",
+    CONGESTED: "more is sent than the path carries",
+    DATA: "application data does not pass, cause unknown",
     LOSS: "many packets are lost, whatever they are",
+    DELAY: "packets take much longer than usual",
     FLAPPING: "it changes again and again",
 }
-"""Every class of error, with what it means."""
+"""Every error class and its meaning."""
 
 ETHERNET: Final = 1500
 JUMBO: Final = 9000
 _IP_UDP: Final = 28
 _SMALL: Final = 576
 
-Rows = Mapping[str, PathRow]
-"""The rows of one path, by kind."""
-
 
 class SoftError(msgspec.Struct, frozen=True, gc=False):
-    """One thing that is wrong with a path."""
+    """One error of a path."""
 
     error_class: str
     kind: str
-    """The kind of packets that shows it; empty when all do."""
+    """The affected packet kind; empty if all are."""
     value: int = 0
-    """The largest size that passes, the loss in parts per million, or the number of bad connections."""
+    """The largest size that passes, the loss in parts per million, the number of bad connections, the rate limit in
+    kbit/s, or the additional delay in microseconds."""
     values: tuple[str, ...] = ()
-    """The patterns, or the sizes, that do not pass."""
+    """The patterns, or the sizes, that do not pass; the number of connections."""
     one_way: bool | None = None
-    """Whether the way back is free of it; None while nothing is heard from there."""
-
-
-def errors_of(rows: Rows, reverse: Rows, flapping: bool = False) -> tuple[SoftError, ...]:
-    """Everything that is wrong with a path, gravest first."""
-    found = _one_direction(rows, flapping)
-    back_alive = any(row.alive for row in reverse.values())
-    back = {(error.error_class, error.kind) for error in _one_direction(reverse, False)}
-    return tuple(
-        msgspec.structs.replace(
-            error,
-            one_way=(error.error_class, error.kind) not in back if back_alive else None,
-        )
-        for error in found
-    )
-
-
-def _one_direction(rows: Rows, flapping: bool) -> list[SoftError]:
-    if not rows:
-        return []
-    errors = [SoftError(FLAPPING, "")] if flapping else []
-    alive = any(row.alive for row in rows.values())
-    if not alive:
-        return [SoftError(DEAD, ""), *errors]
-    whole = rows.get("udp")
-    limited = whole is not None and whole.alive and 0 < whole.size < whole.size_max
-    for kind, row in sorted(rows.items()):
-        if kind == "frag" and limited and (not row.alive or row.size < row.size_max):
-            continue  # fragments are as large as packets come: it is the same limit
-        if not row.alive:
-            errors.append(SoftError(MULTICAST if kind == "multicast" else PROTOCOL, kind))
-            continue
-        if row.holes or 0 < row.size < row.size_max:
-            holes = tuple(str(size) for size in sorted(row.holes))
-            errors.append(SoftError(SIZE, kind, row.size, holes))
-        if row.bad_patterns:
-            errors.append(SoftError(PATTERN, kind, len(row.bad_patterns), row.bad_patterns))
-        if row.flows_bad:
-            errors.append(SoftError(FLOWS, kind, row.flows_bad, (str(row.flows),)))
-        if row.loss_ppm >= LOSSY_PPM:
-            errors.append(SoftError(LOSS, kind, row.loss_ppm))
-    rank = list(CLASSES)
-    return sorted(errors, key=lambda error: rank.index(error.error_class))
+    """Whether the reverse direction is free of it; None while nothing is heard from there."""
 
 
 def size_band(size: int) -> str:
-    """Where a limit lies, in the words of the sizes that networks are built for."""
+    """The range of a size limit, relative to common network sizes."""
     for landmark in (ETHERNET, JUMBO):
         if size < landmark:
             return f"below {landmark}" if landmark == ETHERNET else f"above {ETHERNET}"
@@ -111,7 +69,7 @@ def size_band(size: int) -> str:
 
 
 def text_of(error: SoftError, sender: str, listener: str) -> str:
-    """One plain sentence: what happens to what, from where to where, and where to look."""
+    """One sentence: what fails, from where to where, and the likely cause."""
     what = _SYMPTOMS[error.error_class](error)
     ways = {
         True: f"from {sender} to {listener}, one way only",
@@ -121,10 +79,15 @@ def text_of(error: SoftError, sender: str, listener: str) -> str:
     return f"{what} {ways[error.one_way]}: {cause_of(error)}"
 
 
+def symptom_of(error: SoftError) -> str:
+    """What happens to what, without names and causes."""
+    return _SYMPTOMS[error.error_class](error).rstrip(",")
+
+
 def cause_of(error: SoftError) -> str:
     """The most likely cause."""
     cause = _CAUSES[error.error_class](error)
-    if error.one_way and error.error_class in (SIZE, PATTERN, LOSS):
+    if error.one_way and error.error_class in (SIZE, PATTERN, LOSS, CONGESTED, DATA):
         return (
             f"{cause}; the fault is on the way there only, so look at what sends in that direction"
         )
@@ -154,7 +117,10 @@ _SYMPTOMS: Final[Mapping[str, Callable[[SoftError], str]]] = {
     FLOWS: lambda e: (
         f"{e.value} of {e.values[0]} {_kind(e)}connections fail where the others pass,"
     ),
+    CONGESTED: lambda e: f"packets are dropped above about {e.value} kbit/s",
+    DATA: lambda e: f"{_kind(e)}application data does not pass although probes do,",
     LOSS: lambda e: f"{e.value / 10_000:.1f} % of {_kind(e)}packets are lost",
+    DELAY: lambda e: f"{_kind(e)}packets take {e.value / 1000:.0f} ms longer than usual",
     FLAPPING: lambda _: "the path changes its state again and again",
 }
 
@@ -198,8 +164,36 @@ _CAUSES: Final[Mapping[str, Callable[[SoftError], str]]] = {
     FLOWS: lambda _: (
         "one member of a bundle of links, or one of several equal routes, is bad: it takes only some connections"
     ),
+    CONGESTED: lambda _: (
+        "a rate limit, a narrow line or a full queue; Holdfast sends fewer probes there while it lasts"
+    ),
+    DATA: lambda _: (
+        "cause unknown: a filter that looks at contents, or a pattern that is not probed; add it to "
+        "[diagnostics] patterns to find out"
+    ),
+    DELAY: lambda _: "a longer route, a full queue, or a machine that is overloaded",
     LOSS: lambda _: "a damaged line, a duplex mismatch or an overloaded port",
     FLAPPING: lambda _: (
         "a loose contact, a port that is renegotiating, or a route that changes to and fro"
     ),
+}
+
+
+def label_of(error: SoftError) -> str:
+    """A few characters, for a cell of a matrix or a narrow column."""
+    return _LABELS[error.error_class](error)
+
+
+_LABELS: Final[Mapping[str, Callable[[SoftError], str]]] = {
+    DEAD: lambda _: "dead",
+    SIZE: lambda e: f"not {e.values[0]}" if e.values else str(e.value),
+    PROTOCOL: lambda e: f"no {e.kind}",
+    MULTICAST: lambda e: f"no {e.kind}",
+    PATTERN: lambda e: f"0x{e.values[0]}",
+    FLOWS: lambda e: f"{e.value}/{e.values[0]}",
+    CONGESTED: lambda e: f"{e.value}k/s",
+    DATA: lambda _: "data",
+    LOSS: lambda e: f"{e.value / 10_000:.0f}%",
+    DELAY: lambda e: f"{e.value // 1000}ms",
+    FLAPPING: lambda _: "flaps",
 }

@@ -1,8 +1,8 @@
-"""How often, how large, how patient: the tunables of heartbeats, per subnet and signature.
+"""The tunables of heartbeats, per subnet and signature.
 
-Four signatures are sent on every path. `basic_active` while it is alive and `basic_retry` while it is dead;
-`diag_active` for what passes and `diag_retry` for what does not. Each has tunables of its own, and a client may change
-them while the node runs (`Tune`).
+Four signatures are sent on every path: `basic_active` while it is alive, `basic_retry` while it is dead, `diag_active`
+for what passes, and `diag_retry` for what does not. Each has its own tunables, which a client may change at run time
+(`Tune`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ import msgspec
 from holdfast.types import MILLISECOND, SECOND, Nanos
 
 RUNGS: Final = (576, 1000, 1280, 1500, 4000, 9000)
-"""Packet sizes that are probed, headers of IP included; those up to the adapter's MTU without fragmentation."""
+"""Probed packet sizes, including IP headers; those up to the MTU of the adapter without fragmentation."""
+BASIC_SIZE: Final = 128
+"""What passes where not even the smallest size does: basic heartbeats, which have at most this size."""
 FRAG_RUNGS: Final = (2000, 4000, 9000)
-"""Datagrams larger than the MTU, which IP cuts into fragments."""
+"""Datagrams above the MTU, which IP fragments."""
 PATTERNS: Final = ("00", "ff", "55", "aa")
 KINDS: Final = ("udp", "frag", "tcp", "multicast")
 PATTERNS_MAX: Final = 8
@@ -38,9 +40,9 @@ class Tunables(msgspec.Struct, frozen=True, gc=False):
 
     period_ns: Nanos
     grace: int = 1
-    """How many of its heartbeats must be missing before that means anything; more where many are lost anyway."""
+    """How many heartbeats must be missing before that counts; more on a path with loss."""
     retry_ns: Nanos = 25 * MILLISECOND
-    """How soon it is repeated while there is a doubt that has to be settled."""
+    """The period while a suspected fault is being confirmed."""
 
 
 class Signatures(msgspec.Struct, frozen=True, gc=False):
@@ -63,35 +65,35 @@ class Tune(msgspec.Struct, frozen=True, gc=False):
 
 
 class Budget(msgspec.Struct, frozen=True, gc=False):
-    """What heartbeats may cost on the wire, in bytes per second, and how often they may be wrong."""
+    """The bandwidth budgets of heartbeats, in bytes per second, and the budget of false alarms."""
 
     path: int = 64_000
     adapter: int = 2_000_000
     domain: int = 20_000_000
-    """All that this node sends; a share of what the domain may cost."""
+    """Everything that this node sends; its share of the budget of the domain."""
     burst_ms: int = 4_000
-    """How long the budget may be saved up for a doubt that must be settled quickly."""
+    """How long the budget may accumulate for bursts that confirm a suspected fault."""
     alarms_per_1000_days: int = 10
-    """False alarms of the whole domain; thresholds follow from it."""
+    """False alarms of the whole domain; thresholds are derived from it."""
 
 
 class HealthConfig(msgspec.Struct, frozen=True, gc=False):
-    """Everything that health is told; the defaults are for a LAN."""
+    """The configuration of health; the defaults are for a LAN."""
 
     signatures: Signatures = Signatures()
     subnets: tuple[tuple[str, Signatures], ...] = ()
-    """Subnets with signatures of their own."""
+    """Subnets with their own signatures."""
     kinds: tuple[str, ...] = KINDS
-    """What is probed where there are flows for it; empty switches diagnostics off."""
+    """What is probed where there are flows for it; empty disables diagnostics."""
     rungs: tuple[int, ...] = RUNGS
     frag_rungs: tuple[int, ...] = FRAG_RUNGS
     patterns: tuple[str, ...] = PATTERNS
     budget: Budget = Budget()
     rows_ns: Nanos = 1 * SECOND
-    """How often drifting values (loss, round trip) are published; changes of state go at once."""
+    """Interval for publishing slowly changing values (loss, round trip); state changes are published at once."""
     sample_ns: Nanos = 5 * SECOND
     confirm_ns: Nanos = 200 * MILLISECOND
-    """How long a listener waits for the sender's confirmation before it publishes a new value all the same."""
+    """How long a listener waits for the confirmation of the sender before it publishes a new value anyway."""
 
     @property
     def basic_ns(self) -> Nanos:
@@ -117,7 +119,7 @@ WAN: Final = HealthConfig(
 
 
 def tuned(signatures: Signatures, tune: Tune) -> Signatures:
-    """The signatures after a change; values out of bounds are brought to the nearest that is allowed."""
+    """The signatures after a change; values out of bounds are clamped."""
     if tune.signature not in SIGNATURES:
         return signatures
     old: Tunables = getattr(signatures, tune.signature)

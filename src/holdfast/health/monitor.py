@@ -1,8 +1,8 @@
-"""The unit `health`: joins what is sent and heard on every path, publishes rows, tells links.
+"""The unit `health`: sends and receives on every path, publishes rows, informs links.
 
-It owns the paths (`path`), wakes each when something of it is due, and carries what the two ends of a path say to
-each other (by channel: any working path, repeated until confirmed). What it finds it puts into the table, and the
-keeper tells everybody; what listeners say of our own sending comes from there.
+It owns the paths (`path`), wakes each one when it is due, and carries the messages between the two ends of a path (by
+channel: any working path, repeated until confirmed). Results go into the table and are distributed from there; reports
+of listeners about our own sending come from there too.
 """
 
 from __future__ import annotations
@@ -10,27 +10,39 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
-from holdfast.health.attributes import Plan
-from holdfast.health.casting import Caster, group_of
 from holdfast.health.config import HealthConfig, Signatures, Tune
-from holdfast.health.evidence import threshold
-from holdfast.health.listener import PathListener
-from holdfast.health.needs import SetNeeds
-from holdfast.health.neighbourhood import Neighbourhood
-from holdfast.health.path import SPOKEN, Path, PathKey, key_of
-from holdfast.health.placement import Placement
-from holdfast.health.ports import HEALTH, KEEPER, Fresh, ResetHistory, RowsHeard
-from holdfast.health.speaker import Speaker
-from holdfast.health.table import PathTable
-from holdfast.health.throttle import BusyWindow, Hush, Interest, QueueDepth, Throttle
-from holdfast.health.wheel import Wheel
-from holdfast.health.wishes import Wishes
-from holdfast.links.config import Self
+from holdfast.health.frames import Settled
+from holdfast.health.placement.fitness import Placement
+from holdfast.health.placement.needs import SetNeeds
+from holdfast.health.ports import (
+    HEALTH,
+    PATH_GOSSIP,
+    AdviceNews,
+    Fresh,
+    ResetHistory,
+    RowsHeard,
+)
+from holdfast.health.probing.attributes import Plan
+from holdfast.health.probing.evidence import threshold
+from holdfast.health.probing.lag import OwnLag
+from holdfast.health.probing.multicast_probing import MulticastProber, group_of
+from holdfast.health.probing.neighbourhood import Neighbourhood
+from holdfast.health.probing.path import SPOKEN, Path, PathKey, key_of
+from holdfast.health.probing.probe_receiver import ProbeReceiver
+from holdfast.health.probing.probe_sender import ProbeSender
+from holdfast.health.probing.probe_settings import ProbeSettings
+from holdfast.health.probing.throttle import Throttle
+from holdfast.health.probing.timer_wheel import TimerWheel
+from holdfast.health.probing.values import BusyWindow, Hush, Interest, QueueDepth
+from holdfast.health.table.path_table import PathTable
 from holdfast.links.ports import (
+    AskHeard,
+    DataMissing,
     FlowLost,
     FlowReady,
     FlowUnheard,
     LinkQueue,
+    PathHeard,
     PeerDown,
     PeerUp,
     Received,
@@ -38,58 +50,69 @@ from holdfast.links.ports import (
     SendChannel,
     traffic_name,
 )
-from holdfast.machine import Machine, Outbox
+from holdfast.machine import LAG_NS_MIN, Lagged, Machine, Outbox
+from holdfast.subsystem import LocalNode
 from holdfast.telemetry.facts import NodeFact
 from holdfast.types import MICROSECOND, MILLISECOND, NEVER, SYNC, FlowId, Nanos, NodeId
 from holdfast.wire.codec import encode
-from holdfast.wire.frames import Settled
 
 __all__ = ["HEALTH", "HealthMachine"]
 
 TESTS_PER_PATH: Final = 16
 LATE_NS: Final = 100 * MILLISECOND
-"""A wake-up that is later than this shows that this node was held up: it may have heard nobody."""
+"""A later wake-up shows that this node was delayed and may have heard nothing."""
 SAMPLE_EARLY_NS: Final = 10 * MILLISECOND
-"""A tick may come a little before its time on the clock of the one before: that must not cost a whole period."""
+"""A tick may come slightly before its time on the clock of the previous one: that must not cost a whole period."""
 
 
 class HealthMachine(Machine):
-    """Unit `health`, layer 2."""
+    """Unit `health`."""
 
-    layer: ClassVar[int] = 2
+    layer: ClassVar[str] = "probing"
+    hears: ClassVar[tuple[type, ...]] = (
+        PeerUp,
+        PeerDown,
+        FlowReady,
+        FlowLost,
+        FlowUnheard,
+        LinkQueue,
+        DataMissing,
+        PathHeard,
+        Lagged,
+    )
 
     def __init__(
         self,
-        me: Self,
+        me: LocalNode,
         config: HealthConfig,
         mtus: dict[str, int],
         placement: Placement | None = None,
         table: PathTable | None = None,
         neighbourhood: Neighbourhood | None = None,
     ) -> None:
-        """`placement`, `table` and `neighbourhood` outlive this unit: what they know is not forgotten when it is
-        rebuilt."""
+        """`placement`, `table` and `neighbourhood` outlive this unit, so that they survive a rebuild."""
         self.me = me
         self.placement = placement or Placement(me.node, me.sealed)
         self.config = config
         self.table = table or PathTable(me.node, me.incarnation)
         self._neighbourhood = neighbourhood or Neighbourhood(me)
         self.names: dict[bytes, str] = {me.node: me.name}
-        self.throttle = Throttle(config.budget)
-        self.wishes = Wishes(config, mtus)
+        self.throttle = Throttle(config.budget, self.placement.advised.permille)
+        self.probe_settings = ProbeSettings(config, mtus)
         self._needs_changed = False
         self._paths: dict[PathKey, Path] = {}
         self._flows: dict[tuple[bytes, FlowId], Path] = {}
         self._peers: dict[NodeId, bool] = {}
-        self._wheel = Wheel()
-        self._caster = Caster(self.throttle)
+        self._wheel = TimerWheel()
+        self._multicast_prober = MulticastProber(self.throttle)
+        self._lag = OwnLag()
         self._queues: dict[tuple[NodeId, str], int] = {}
-        """Bytes that wait in links, by peer and adapter, where they are many."""
+        """Bytes that wait in links, by peer and adapter, if they are many."""
         self._evidence = threshold(10, TESTS_PER_PATH, config.budget.alarms_per_1000_days)
         self._version = 0
         self._now: Nanos = 0
         self._late_at: Nanos = NEVER
-        """A call after this shows that this node was held up."""
+        """A later call shows that this node was delayed."""
         self._excused_to: Nanos = 0
         self._inputs: dict[type[Any], Callable[[Nanos, Any, dict[PathKey, Path], Outbox], None]] = {
             Received: self._received,
@@ -104,9 +127,13 @@ class HealthMachine(Machine):
             Hush: self._hush,
             ResetHistory: self._trust_again,
             LinkQueue: self._queue,
+            DataMissing: self._data_missing,
+            PathHeard: self._path_heard,
+            Lagged: self._lagged,
             Interest: self._demand,
             QueueDepth: self._demand,
             BusyWindow: self._demand,
+            AdviceNews: self._advice,
         }
 
     # -- inputs --------------------------------------------------------------------------------------------------
@@ -117,14 +144,16 @@ class HealthMachine(Machine):
             self._clock(now)
         self._now = now
         touched: dict[PathKey, Path] = {}
-        flows = self._flows
+        flows, lag = self._flows, self._lag
         for item in inputs:
             if type(item) is Received and item.flow is not None:
-                # Heartbeats: there are many, and almost all only say that nothing has changed.
+                # Heartbeats: they are many, and almost all report no change.
                 path = flows.get((item.peer, item.flow))
                 if path is not None:
-                    listener = path.listener
-                    listener.hear(now, item, path.flows)
+                    if now - item.at >= LAG_NS_MIN:
+                        lag.seen(now, now - item.at)
+                    listener = path.probe_receiver
+                    listener.hear(now, item, path.flows, lag.ns)
                     if listener.check_at < path.armed_at or listener.replies or listener.changed:
                         touched[path.key] = path
                 continue
@@ -141,11 +170,11 @@ class HealthMachine(Machine):
         self._arm()
 
     def _clock(self, now: Nanos) -> None:
-        """Credit our own lateness: what was not heard in that time says nothing. A clock may also be set back."""
+        """Credit our own delay: what was not received in that time does not count. A clock may also be set back."""
         if now < self._now:
             for path in self._paths.values():
-                path.listener.clock_set_back(now)
-                path.speaker.clock_set_back(now)
+                path.probe_receiver.clock_set_back(now)
+                path.probe_sender.clock_set_back(now)
                 path.armed_at = NEVER
                 path.sample_at = min(path.sample_at, now)
                 path.row_at = min(path.row_at, now)
@@ -155,13 +184,13 @@ class HealthMachine(Machine):
             if late > LATE_NS:
                 self._excused_to = now
                 for path in self._paths.values():
-                    path.listener.excuse(now, late)
+                    path.probe_receiver.excuse(now, late)
             self._late_at = max(self.deadline, self._excused_to) + LATE_NS
 
     def _received(
         self, now: Nanos, item: Received, touched: dict[PathKey, Path], out: Outbox
     ) -> None:
-        """What a peer says of a path, by channel."""
+        """What a peer reports about a path, by channel."""
         for frame in item.frames:
             if isinstance(frame, SPOKEN):
                 path = self._paths.get(key_of(item.peer, frame))
@@ -176,8 +205,26 @@ class HealthMachine(Machine):
     ) -> None:
         path = self._paths.get((item.peer, item.adapter, item.remote_adapter))
         if path is not None:
-            path.listener.unheard(item.use)
+            path.probe_receiver.unheard(item.use)
             touched[path.key] = path
+
+    def _data_missing(
+        self, now: Nanos, item: DataMissing, touched: dict[PathKey, Path], out: Outbox
+    ) -> None:
+        path = self._flows.get((item.peer, item.flow))
+        if path is not None:
+            path.probe_receiver.data_missing(now, item.flow, item.missing)
+            touched[path.key] = path
+
+    def _path_heard(
+        self, now: Nanos, item: PathHeard, touched: dict[PathKey, Path], out: Outbox
+    ) -> None:
+        path = self._paths.get((item.peer, item.adapter, item.remote_adapter))
+        if path is not None:
+            path.probe_receiver.path_heard(now, item.at, item.size)
+
+    def _lagged(self, now: Nanos, item: Lagged, touched: dict[PathKey, Path], out: Outbox) -> None:
+        self._lag.seen(now, item.lag_ns)
 
     def _peer_up(self, now: Nanos, item: PeerUp, touched: dict[PathKey, Path], out: Outbox) -> None:
         self._peers[item.peer] = True
@@ -207,19 +254,21 @@ class HealthMachine(Machine):
         self._judge(now, path, out)
 
     def _new_path(self, now: Nanos, ready: FlowReady) -> Path:
-        wishes = self.wishes
-        mtu, signatures = wishes.mtu(ready.adapter), wishes.signatures(ready.subnet)
-        speaker = Speaker(now, ready, self._plan(ready), signatures, self.throttle, mtu)
+        probe_settings = self.probe_settings
+        mtu, signatures = probe_settings.mtu(ready.adapter), probe_settings.signatures(ready.subnet)
+        probe_sender = ProbeSender(
+            now, ready, self._plan(ready), signatures, self.throttle, mtu, self._lag
+        )
         start_ns = signatures.basic_active.period_ns
-        listener = PathListener(now, ready, start_ns, self.config.confirm_ns, mtu)
-        return Path(now, ready, speaker, listener)
+        listener = ProbeReceiver(now, ready, start_ns, self.config.confirm_ns, mtu)
+        return Path(now, ready, probe_sender, listener)
 
     def _plan(self, ready: FlowReady) -> Plan:
-        """What is probed on a path: what the configuration says, and what traffic needs beyond it."""
+        """What is probed on a path: the configuration, and additional needs of traffic."""
         sizes, patterns, _ = self.placement.wanted_values(ready.peer)
-        # In a sparse neighbourhood only some paths are probed; the others have basics, which links live by.
+        # In a sparse neighbourhood only some paths are probed; the others have basic heartbeats, which links need.
         probed = self._neighbourhood.probes(ready.subnet, ready.peer)
-        return self.wishes.plan(ready.adapter, sizes, patterns, probed)
+        return self.probe_settings.plan(ready.adapter, sizes, patterns, probed)
 
     def _lost(self, now: Nanos, lost: FlowLost, touched: dict[PathKey, Path], out: Outbox) -> None:
         path = self._flows.pop((lost.peer, lost.flow), None)
@@ -238,17 +287,17 @@ class HealthMachine(Machine):
             self._state(now, path, kind, out)
 
     def _count(self) -> None:
-        """How many tests the domain makes follows from what this node sees of it; thresholds follow from that."""
+        """The number of tests in the domain is estimated from what this node sees; thresholds follow from it."""
         tests = len(self._paths) * TESTS_PER_PATH * (len(self._peers) + 2)
         self._evidence = threshold(10, tests, self.config.budget.alarms_per_1000_days)
 
     # -- what clients want ---------------------------------------------------------------------------------------
 
     def _tune(self, now: Nanos, tune: Tune, touched: dict[PathKey, Path], out: Outbox) -> None:
-        self.wishes.tune(tune)
+        self.probe_settings.tune(tune)
         for path in self._paths.values():
             if tune.subnet in ("", path.ready.subnet):
-                path.speaker.tune(now, self.wishes.signatures(path.ready.subnet))
+                path.probe_sender.tune(now, self.probe_settings.signatures(path.ready.subnet))
                 touched[path.key] = path
 
     def _set_needs(
@@ -256,16 +305,16 @@ class HealthMachine(Machine):
     ) -> None:
         self._needs_changed = True
         if not self.placement.set(item):
-            what = f"needs of {traffic_name(item.traffic)}: this node has too many; not taken"
+            what = f"needs of {traffic_name(item.traffic)}: this node has too many; refused"
             out.fact(NodeFact(now, "refused", what))
 
     def _heed_needs(self, now: Nanos, touched: dict[PathKey, Path], out: Outbox) -> None:
-        """Traffic needs something else now: other values are probed, and every flow is judged again."""
+        """The needs of traffic changed: other values are probed, and every flow is judged again."""
         if not self._needs_changed:
             return
         self._needs_changed = False
         for path in self._paths.values():
-            path.speaker.replan(now, self._plan(path.ready))
+            path.probe_sender.replan(now, self._plan(path.ready))
             touched[path.key] = path
             self._judge(now, path, out)
 
@@ -275,7 +324,7 @@ class HealthMachine(Machine):
     def _trust_again(
         self, now: Nanos, item: ResetHistory, touched: dict[PathKey, Path], out: Outbox
     ) -> None:
-        """An operator vouches for a path that we send on."""
+        """An operator reset a path that we send on."""
         sender, adapter, listener, remote = item.path
         if sender == self.me.node:
             self.placement.reset(NodeId(listener), adapter, remote)
@@ -286,7 +335,7 @@ class HealthMachine(Machine):
     def _queue(
         self, now: Nanos, item: LinkQueue, touched: dict[PathKey, Path], out: Outbox
     ) -> None:
-        """Traffic waits at an adapter: all links that use it count together."""
+        """Traffic waits at an adapter: the queues of all links that use it are added."""
         if item.waiting:
             self._queues[item.peer, item.adapter] = item.waiting
         else:
@@ -303,8 +352,23 @@ class HealthMachine(Machine):
     ) -> None:
         self.throttle.demand(now, item)
         for path in self._paths.values():
-            path.speaker.spread(now)
+            path.probe_sender.spread(now)
             touched[path.key] = path
+
+    def _advice(
+        self, now: Nanos, item: AdviceNews, touched: dict[PathKey, Path], out: Outbox
+    ) -> None:
+        """A new edition of advice. Busy windows need nothing here: each path looks at its demand by itself."""
+        self._obey(now, self.placement.advised.take(now, item), out)
+
+    def _obey(self, now: Nanos, changed: bool, out: Outbox) -> None:
+        """Judge all flows again if advice avoids others than before."""
+        said = self.placement.advised.news()
+        if said:
+            out.fact(NodeFact(now, "advice", said))
+        if changed:
+            for path in self._paths.values():
+                self._judge(now, path, out)
 
     # -- the tick ------------------------------------------------------------------------------------------------
 
@@ -312,27 +376,29 @@ class HealthMachine(Machine):
         if not self._now <= now <= self._late_at:
             self._clock(now)
         self._now = now
+        if self._lag.ns:
+            self._lag.pass_time(now)
         due = self._wheel.due(now)
-        casts = self._caster.cast(now, due, out)
+        casts = self._multicast_prober.cast(now, due, out)
         evidence, arm = self._evidence, self._wheel.arm
         for path in due:
-            listener, speaker = path.listener, path.speaker
-            if now < listener.lives_at and not listener.waits:
+            listener, probe_sender = path.probe_receiver, path.probe_sender
+            if now < listener.lives_at and not listener.waits and now < listener.looks.at:
                 listener.check_at = now + listener.rhythm_ns
             else:
                 listener.check(now, evidence)
-            if speaker.due_at <= now:
+            if probe_sender.due_at <= now:
                 if casts:
-                    sends = speaker.tick(now, listener.flows, casts.get(group_of(path), []))
-                elif now < speaker.calm_until:
-                    sends = speaker.basics(now, listener.flows)
+                    sends = probe_sender.tick(now, listener.flows, casts.get(group_of(path), []))
+                elif now < probe_sender.calm_until:
+                    sends = probe_sender.basics(now, listener.flows)
                 else:
-                    sends = speaker.tick(now, listener.flows, [])
+                    sends = probe_sender.tick(now, listener.flows, [])
                 for send in sends:
                     out.down(path.unit, send, True)
                 if now >= path.sample_at:
                     self._sample(now, path, out)
-            if listener.replies or listener.changed or speaker.stale:
+            if listener.replies or listener.changed or probe_sender.stale or listener.silence.asks:
                 self._after(now, path, out)
             else:
                 arm(path)
@@ -340,11 +406,14 @@ class HealthMachine(Machine):
             for flow in self.placement.due(now):
                 for path in [path for (_, known), path in self._flows.items() if known == flow]:
                     self._judge(now, path, out)
+        advised = self.placement.advised
+        if now >= advised.deadline:
+            self._obey(now, advised.refresh(now), out)
         self._publish(out)
         self._arm()
 
     def _sample(self, now: Nanos, path: Path, out: Outbox) -> None:
-        """Publish values that moved without a change of state, and record some of them, now and then."""
+        """Publish values that changed slowly, and record samples, periodically."""
         config = self.config
         path.sample_at = now + min(config.rows_ns, config.sample_ns) - SAMPLE_EARLY_NS
         if now - path.row_at >= config.rows_ns - SAMPLE_EARLY_NS:
@@ -357,14 +426,17 @@ class HealthMachine(Machine):
                 out.fact(path.fact(now, kind, "sample", self._name))
 
     def _after(self, now: Nanos, path: Path, out: Outbox) -> None:
-        """Say what is to be said of a path, publish what changed, and see when it must be looked at again."""
-        listener = path.listener
+        """Send the reports of a path, publish what changed, and schedule its next check."""
+        listener = path.probe_receiver
         if listener.check_at <= now:
             listener.check(now, self._evidence)
-        if listener.replies or path.speaker.stale:
+        if listener.replies or path.probe_sender.stale:
             replies = [encode(frame) for frame in path.replies()]
             if replies:
                 out.down(path.unit, SendChannel(SYNC, replies))
+        if listener.silence.asks:
+            listener.silence.asks = False
+            out.down(path.unit, AskHeard(path.key[1], path.key[2]))
         if listener.stuck:
             stuck, listener.stuck = listener.stuck, []
             for flow in stuck:
@@ -377,18 +449,20 @@ class HealthMachine(Machine):
         self._wheel.arm(path)
 
     def _arm(self) -> None:
-        self.deadline = deadline = min(self._wheel.next(), self.placement.deadline)
+        placement = self.placement
+        deadline = min(self._wheel.next(), placement.deadline, placement.advised.deadline)
+        self.deadline = deadline
         self._late_at = max(deadline, self._excused_to) + LATE_NS
 
     # -- rows ----------------------------------------------------------------------------------------------------
 
     def _state(self, now: Nanos, path: Path, kind: str, out: Outbox) -> None:
-        """What we say of a path has changed: a new version of its row, a fact, and everybody hears of it."""
+        """Our report about a path has changed: a new version of its row, a fact, and distribution."""
         self._put(now, path, kind)
         out.fact(path.fact(now, kind, "change", self._name))
 
     def _put(self, now: Nanos, path: Path, kind: str) -> None:
-        # By the clock, so that it grows also when this unit is rebuilt: nobody takes a row with a lower version.
+        # From the clock, so that it also increases when this unit is rebuilt: rows with a lower version are ignored.
         self._version = max(self._version + 1, now // MICROSECOND)
         row = path.row(kind, self.me.node, self.me.incarnation, self._version)
         self.table.put(row, now)
@@ -398,24 +472,26 @@ class HealthMachine(Machine):
 
     def _publish(self, out: Outbox) -> None:
         if self.table.fresh:
-            out.up(KEEPER, Fresh())
+            out.up(PATH_GOSSIP, Fresh())
 
     def _rows(self, now: Nanos, item: RowsHeard, touched: dict[PathKey, Path], out: Outbox) -> None:
-        """Listeners have said something new of what we send."""
+        """Listeners have reported something new about what we send."""
         ours: dict[PathKey, Path] = {}
         for row in item.rows:
             path = self._paths.get((NodeId(row.listener), row.sender_adapter, row.listener_adapter))
             if path is not None:
-                path.speaker.heard(now, row.transport, row.alive)
+                path.probe_sender.heard(now, row.transport, row.alive)
+                if row.transport == "udp":
+                    path.probe_sender.narrow(now, row.rate_limit_kbps)
                 ours[path.key] = path
         for path in ours.values():
             self._wheel.arm(path)
             self._judge(now, path, out)
 
-    # -- what links are told -------------------------------------------------------------------------------------
+    # -- reports to links --------------------------------------------------------------------------------------
 
     def _judge(self, now: Nanos, path: Path, out: Outbox) -> None:
-        """What listeners say of what we send on a path: its link must know."""
+        """The reports of listeners about a path, for its link."""
         peer, adapter, remote = path.key
         rows = [
             row
@@ -425,6 +501,11 @@ class HealthMachine(Machine):
         for verdict in path.judged(now, rows, self.placement):
             out.down(path.unit, verdict)
 
+    @property
+    def lag_ms(self) -> int:
+        """How late this node ran lately."""
+        return self._lag.ns // MILLISECOND
+
     def signatures(self, subnet: str) -> Signatures:
         """What is sent on a subnet, and how often."""
-        return self.wishes.signatures(subnet)
+        return self.probe_settings.signatures(subnet)

@@ -1,4 +1,4 @@
-"""What crosses the border of the keeper: from the measuring unit, from the driver, from clients."""
+"""The interface of the unit that keeps the path table: to the measuring unit, the driver and clients."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import Final, Protocol
 
 import msgspec
 
-from holdfast.health.table import PathKey
+from holdfast.health.frames import PathRow
+from holdfast.health.table.path_table import PathKey
+from holdfast.telemetry.advice import Advice
 from holdfast.types import Nanos
-from holdfast.wire.frames import PathRow
 
 HEALTH: Final = "health"
 """The unit that measures."""
-KEEPER: Final = "keeper"
+PATH_GOSSIP: Final = "path_gossip"
 """The unit that keeps the table."""
 
 
@@ -21,13 +22,13 @@ class Fresh(msgspec.Struct, frozen=True, gc=False):
 
 
 class RowsHeard(msgspec.Struct, frozen=True, gc=False):
-    """To the measuring unit: what listeners now say of what this node sends."""
+    """To the measuring unit: new reports of listeners about what this node sends."""
 
     rows: tuple[PathRow, ...]
 
 
 class ResetHistory(msgspec.Struct, frozen=True, gc=False):
-    """An operator says that a path was repaired."""
+    """An operator reports that a path was repaired."""
 
     path: PathKey
     by: str
@@ -35,16 +36,28 @@ class ResetHistory(msgspec.Struct, frozen=True, gc=False):
 
 
 class WallClock(msgspec.Struct, frozen=True, gc=False):
-    """What must be added to the node's own time to get the time of day."""
+    """Offset from the monotonic time of the node to the wall clock."""
 
     offset_ns: Nanos
 
 
+class AdviceNews(msgspec.Struct, frozen=True, gc=False):
+    """To the measuring unit: the newest readable edition of advice, or that there is none."""
+
+    advice: Advice | None
+    source: str
+    """The directory that it is read from."""
+    damaged: tuple[str, ...] = ()
+    """Newer editions that cannot be read, and why."""
+    wall_offset_ns: Nanos = 0
+    """From the monotonic time of the node to its wall clock, by which validity is judged."""
+
+
 class Roster(Protocol):
-    """Who is who, for texts and filters."""
+    """Names of members and subnets, for texts and filters."""
 
     def name_of(self, node: bytes) -> str:
-        """The member's name."""
+        """The name of the member."""
 
     def subnet_of(self, node: bytes, adapter: str) -> str:
-        """The subnet of a member's adapter; the adapter's name while that is not known."""
+        """The subnet of an adapter of a member; the name of the adapter while it is unknown."""

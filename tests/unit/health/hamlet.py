@@ -5,22 +5,24 @@ Real links lose nothing within a session; that is harder on a spreader than anyt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from heapq import heappop, heappush
+from collections.abc import Mapping
 from random import Random
 from typing import Any
 
-from holdfast.health.history import History
-from holdfast.health.keeper import KeeperMachine
-from holdfast.health.neighbourhood import Neighbourhood, ShapeName
+from tests.support.virtual_network import VirtualTime
+
+from holdfast.health.frames import PathRow
 from holdfast.health.ports import Fresh
-from holdfast.health.table import PathTable
-from holdfast.links.config import Self
+from holdfast.health.probing.neighbourhood import Neighbourhood, ShapeName
+from holdfast.health.table.path_gossip import PathGossipMachine
+from holdfast.health.table.path_history import PathHistory
+from holdfast.health.table.path_table import PathTable
 from holdfast.links.ports import PeerDown, PeerUp, Received, SendChannel
 from holdfast.machine import Outbox
+from holdfast.subsystem import LocalNode
 from holdfast.types import MILLISECOND, NEVER, SECOND, Nanos, NodeId
 from holdfast.wire.codec import decode_frame
-from holdfast.wire.frames import AdapterInfo, PathRow
+from holdfast.wire.frames import AdapterInfo
 
 
 def node_id(number: int) -> NodeId:
@@ -35,10 +37,10 @@ class Villager:
         self.number = number
         self.id = node_id(number)
         adapter = AdapterInfo("red", "red", "127.0.0.1", number + 1, ("udp",))
-        self.me = Self(self.id, f"n{number}", "d", incarnation, (adapter,), sealed=False)
+        self.me = LocalNode(self.id, f"n{number}", "d", incarnation, (adapter,), sealed=False)
         self.table = PathTable(self.id, incarnation)
         self.hood = Neighbourhood(self.me, hamlet.shapes)
-        self.keeper = KeeperMachine(self.table, self.hood, self, History(), SECOND)
+        self.path_gossip = PathGossipMachine(self.table, self.hood, self, PathHistory(), SECOND)
         self.sent_to: dict[NodeId, int] = {}
         self.version = 0
 
@@ -49,7 +51,7 @@ class Villager:
         return adapter
 
 
-class Hamlet:
+class Hamlet(VirtualTime):
     """`count` villagers; who are neighbours have sessions."""
 
     def __init__(
@@ -62,14 +64,12 @@ class Hamlet:
         meet: bool = True,
     ) -> None:
         self.shapes: Mapping[str, ShapeName] = {"red": shape}
+        super().__init__(SECOND)
         self.rng = Random(seed)
-        self.now: Nanos = SECOND
         self.loss = loss
         self.mess = mess
         """How many frames are doubled, and how many overtaken."""
         self.frames = 0
-        self._heap: list[tuple[Nanos, int, Callable[[], None]]] = []
-        self._order = 0
         self._armed: dict[NodeId, Nanos] = {}
         self._arrived: dict[NodeId, list[Any]] = {}
         self.by_id: dict[NodeId, Villager] = {}
@@ -142,11 +142,7 @@ class Hamlet:
                 self.give(self.by_id[peer], PeerDown(villager.id, "left", left=True))
 
     def run(self, seconds: float) -> None:
-        end = self.now + round(seconds * SECOND)
-        while self._heap and self._heap[0][0] <= end:
-            self.now, _, call = heappop(self._heap)
-            call()
-        self.now = end
+        self.pass_time(round(seconds * SECOND))
 
     # -- inside --------------------------------------------------------------------------------------------------
 
@@ -154,9 +150,9 @@ class Hamlet:
         if self.by_id.get(villager.id) is not villager:
             return  # of an earlier life
         out = Outbox()
-        villager.keeper.up(self.now, list(items), out)
-        if villager.keeper.deadline <= self.now:
-            villager.keeper.wake(self.now, out)
+        villager.path_gossip.up(self.now, list(items), out)
+        if villager.path_gossip.deadline <= self.now:
+            villager.path_gossip.wake(self.now, out)
         self._carry(villager, out)
 
     def _carry(self, villager: Villager, out: Outbox) -> None:
@@ -165,10 +161,10 @@ class Hamlet:
             peer = NodeId(bytes.fromhex(unit.removeprefix("link/")))
             for message in item.messages:
                 self._send(villager, peer, message)
-        deadline = villager.keeper.deadline
+        deadline = villager.path_gossip.deadline
         if deadline < self._armed.get(villager.id, NEVER):
             self._armed[villager.id] = deadline
-            self._at(max(deadline, self.now), lambda: self._wake(villager, deadline))
+            self.at(max(deadline, self.now), lambda: self._wake(villager, deadline))
 
     def _wake(self, villager: Villager, deadline: Nanos) -> None:
         if self._armed.get(villager.id) == deadline:
@@ -182,8 +178,9 @@ class Hamlet:
             return
         copies = 2 if self.mess and self.rng.random() < self.mess else 1
         for _ in range(copies):
+            # In whole milliseconds, so that much arrives at the same moment.
             late = self.rng.randrange(200) * MILLISECOND if self.mess else MILLISECOND
-            self._at(self.now + late, lambda: self._arrive(villager.id, peer, message))
+            self.at(self.now + late, lambda: self._arrive(villager.id, peer, message))
 
     def _arrive(self, sender: NodeId, peer: NodeId, message: bytes) -> None:
         """What comes at one moment is taken in one turn."""
@@ -192,16 +189,12 @@ class Hamlet:
             items = self._arrived.setdefault(peer, [])
             items.append(Received(sender, [frame], self.now))
             if len(items) == 1:
-                self._at(self.now, lambda: self._take(peer))
+                self.at(self.now, lambda: self._take(peer))
 
     def _take(self, peer: NodeId) -> None:
         items = self._arrived.pop(peer)
         if peer in self.by_id:
             self.give(self.by_id[peer], *items)
-
-    def _at(self, when: Nanos, call: Callable[[], None]) -> None:
-        self._order += 1
-        heappush(self._heap, (when, self._order, call))
 
 
 def differing(hamlet: Hamlet) -> list[int]:

@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 import sys
-from types import FrameType, SimpleNamespace
-from typing import Any, cast
+from types import FrameType
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.health.wires import Wires, with_config
 
-from holdfast.health.attributes import MASKS_MAX, MIXED, NEUTRAL, Plan
-from holdfast.health.lane import Lane
-from holdfast.health.metrics import LossRate
-from holdfast.health.path import Path
-from holdfast.health.wheel import Wheel
+from holdfast.health.probing.attributes import MASKS_MAX, MIXED, NEUTRAL, Plan
+from holdfast.health.probing.lane import Lane
+from holdfast.health.probing.metrics import LossRate
+from holdfast.health.probing.path import Path
+from holdfast.health.probing.timer_wheel import TimerWheel
 from holdfast.types import NEVER, Nanos
 
 EVIDENCE = 25_000
 
 
 def path_at(due_at: Nanos, check_at: Nanos = NEVER) -> Path:
-    """As much of a path as a wheel looks at."""
-    speaker, listener = SimpleNamespace(due_at=due_at), SimpleNamespace(check_at=check_at)
-    return cast("Path", SimpleNamespace(speaker=speaker, listener=listener, armed_at=NEVER))
+    """A path that no wheel knows yet."""
+    (path,) = Wires(2, ("red",)).run(0.1).units["n1"].machine._paths.values()
+    path.armed_at = NEVER
+    path.probe_sender.due_at, path.probe_receiver.check_at = due_at, check_at
+    return path
 
 
 # -- the wheel -------------------------------------------------------------------------------------------------------
 
 
 def test_paths_of_one_time_come_together_and_in_the_order_in_which_they_were_armed() -> None:
-    wheel = Wheel()
+    wheel = TimerWheel()
     paths = [path_at(100), path_at(50), path_at(100), path_at(900, check_at=100)]
     for path in paths:
         wheel.arm(path)
@@ -42,25 +44,25 @@ def test_paths_of_one_time_come_together_and_in_the_order_in_which_they_were_arm
 
 
 def test_a_path_that_is_armed_for_an_earlier_time_comes_once() -> None:
-    wheel = Wheel()
+    wheel = TimerWheel()
     path = path_at(100)
     wheel.arm(path)
-    cast("Any", path).listener.check_at = 30
+    path.probe_receiver.check_at = 30
     wheel.arm(path)
     assert wheel.next() == 30
     assert wheel.due(30) == [path]
     assert wheel.next() == NEVER, "what was left behind wakes nobody"
-    cast("Any", path).listener.check_at = NEVER
+    path.probe_receiver.check_at = NEVER
     wheel.arm(path)
     wheel.arm(path)
     assert wheel.due(200) == [path]
 
 
 def test_a_later_wish_leaves_a_path_where_it_is() -> None:
-    wheel = Wheel()
+    wheel = TimerWheel()
     path = path_at(100)
     wheel.arm(path)
-    cast("Any", path).speaker.due_at = 500
+    path.probe_sender.due_at = 500
     wheel.arm(path)
     assert wheel.due(100) == [path]
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.health.attributes import FIRST_PATTERN, MIXED, NEUTRAL, Plan
-from holdfast.health.evidence import threshold
-from holdfast.health.lane import BASIC_SIZE, ROUNDS_MAX, Lane
-from holdfast.health.metrics import LossRate
+from holdfast.health.config import BASIC_SIZE
+from holdfast.health.probing.attributes import FIRST_PATTERN, MIXED, NEUTRAL, Plan
+from holdfast.health.probing.evidence import threshold
+from holdfast.health.probing.lane import ROUNDS_MAX, Lane
+from holdfast.health.probing.metrics import LossRate
 from holdfast.types import MILLISECOND, SECOND
 
 SIZES = (576, 1000, 1280, 1500, 4000, 9000)

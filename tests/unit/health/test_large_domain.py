@@ -5,22 +5,23 @@ from __future__ import annotations
 import pytest
 from tests.unit.links.harness import World
 
-from holdfast.links import directory
+from holdfast.health.subsystem import HealthService
 from holdfast.links.ports import NeedLink
+from holdfast.links.subsystem import LinkService
+from holdfast.node.core import NodeCore
 from holdfast.types import SECOND, NodeId
 
 REST_S = 4
 RING = '[[subnet]]\nname = "red"\nneighbourhood = "ring"'
 
 
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def soon(core: NodeCore) -> None:
     """Links rest sooner, so that less has to be simulated."""
-    monkeypatch.setattr(directory, "REST_NS", REST_S * SECOND)
+    core.service(LinkService).directory.rest_ns = REST_S * SECOND
 
 
 def village(count: int, more: str = RING) -> World:
-    world = World(count, adapters=("red",), more=more)
+    world = World(count, adapters=("red",), more=more, tune=soon)
     world.run(2 * REST_S + 8)
     return world
 
@@ -33,7 +34,9 @@ def linked(world: World, name: str) -> list[str]:
 
 
 def everybody_knows_all(world: World) -> bool:
-    tables = [core.table for node in world.nodes.values() if (core := node.core)]
+    tables = [
+        core.service(HealthService).table for node in world.nodes.values() if (core := node.core)
+    ]
     truth = {k: row for t in tables for k, row in t.rows.items() if k[2] == t.me}
     return all(table.rows == truth for table in tables)
 
@@ -45,7 +48,7 @@ def test_links_are_made_to_neighbours_only_and_everybody_knows_the_whole_table()
         near = {f"n{(number - 1 + step) % 12 + 1}" for step in (-2, -1, 1, 2)}
         assert linked(world, f"n{number}") == sorted(near)
     assert everybody_knows_all(world)
-    assert len(world.core("n1").table.rows) == 12 * 4 * 2
+    assert len(world.core("n1").service(HealthService).table.rows) == 12 * 4 * 2
     states = {member["state"] for member in world.core("n1").status(world.now)["members"]}
     assert states == {"up"}
     assert not any(world.path_changes(name)[-1].alive is False for name in world.nodes)
@@ -65,8 +68,8 @@ def test_a_link_is_made_on_demand_and_probed_and_rests_when_it_is_not_needed() -
     assert row.size == 1500, "n4 knows too what passes there"
     world.run(3 * REST_S)
     assert world.up("n1", "n7"), "n7 does not need it, but n1 does"
-    del world.core("n1").directory.needed[world.nodes["n7"].id]
-    world.core("n1").directory._look = True
+    del world.core("n1").service(LinkService).directory.needed[world.nodes["n7"].id]
+    world.core("n1").service(LinkService).directory._look = True
     world.run(3 * REST_S)
     assert "n7" not in linked(world, "n1")
     assert "n1" not in linked(world, "n7")
@@ -81,13 +84,15 @@ def test_who_dies_is_known_to_be_dead_by_those_who_never_had_a_link_to_it() -> N
     world.kill("n7", silent=True)
     world.run(20)
     for name in ("n1", "n5", "n8", "n12"):
-        alive = world.core(name).table.living()
+        alive = world.core(name).service(HealthService).table.living()
         assert world.nodes["n6"].id not in alive
         assert len(alive) == 10
     assert world.up("n5", "n8"), "neighbours now"
     assert world.up("n5", "n9")
     world.start("n6")
-    world.run_until(lambda: world.nodes["n6"].id in world.core("n12").table.living(), 30)
+    world.run_until(
+        lambda: world.nodes["n6"].id in world.core("n12").service(HealthService).table.living(), 30
+    )
 
 
 def test_who_leaves_is_forgotten_by_all_and_nothing_looks_dead() -> None:
@@ -101,7 +106,10 @@ def test_who_leaves_is_forgotten_by_all_and_nothing_looks_dead() -> None:
         if name != "n4":
             members = {m["name"]: m["state"] for m in world.core(name).status(world.now)["members"]}
             assert members["n4"] == "left"
-            assert all(node.id not in (k[0], k[2]) for k in world.core(name).table.rows)
+            assert all(
+                node.id not in (k[0], k[2])
+                for k in world.core(name).service(HealthService).table.rows
+            )
             assert world.core(name).status(world.now)["incidents"] == []
     assert everybody_knows_all(world)
 

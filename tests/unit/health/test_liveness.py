@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.health.evidence import compound_loss, miss_weight, patience, threshold
-from holdfast.health.liveness import Liveness
-from holdfast.health.metrics import LossRate, RoundTrip, Throughput
+from holdfast.health.frames import Heartbeat
+from holdfast.health.probing.evidence import compound_loss, miss_weight, patience, threshold
+from holdfast.health.probing.liveness import Liveness
+from holdfast.health.probing.metrics import LossRate, RoundTrip, Throughput
 from holdfast.types import MILLISECOND, SECOND
-from holdfast.wire.frames import Basic
 
 PERIOD = 100 * MILLISECOND
 EVIDENCE = threshold(10, 2000, 10)
@@ -33,7 +33,7 @@ class Sender:
         self.now += PERIOD
         self.n += 1
         if not self.cut and self.rng.random() >= self.share:
-            self.live.basic(Basic(self.n, self.now, PERIOD), self.now)
+            self.live.basic(Heartbeat(self.n, self.now, PERIOD), self.now)
         self.died += self.live.silent(self.now, EVIDENCE)
 
     def run(self, seconds: float) -> Sender:
@@ -82,14 +82,14 @@ def test_a_flow_that_is_never_heard_is_dead_after_the_grace_and_said_so_once() -
 def test_silence_is_held_against_the_promise_and_not_against_what_we_expect() -> None:
     """Throttling: each basic promises the latest time of its successor."""
     live = Liveness(0, PERIOD)
-    live.basic(Basic(1, 0, 10 * SECOND), 0)
+    live.basic(Heartbeat(1, 0, 10 * SECOND), 0)
     assert not live.silent(40 * SECOND, EVIDENCE)
     assert live.silent(90 * SECOND, EVIDENCE)
 
 
 def test_silence_is_held_against_what_was_announced_where_that_is_longer() -> None:
     live = Liveness(0, PERIOD)
-    live.basic(Basic(1, 0, PERIOD), 0)
+    live.basic(Heartbeat(1, 0, PERIOD), 0)
     live.announced_ns = 10 * SECOND
     assert not live.silent(40 * SECOND, EVIDENCE)
 
@@ -98,7 +98,7 @@ def test_a_sender_that_keeps_no_promise_is_followed_by_what_is_observed() -> Non
     """H13: receivers follow a changed period by an announced change and by observing."""
     live = Liveness(0, PERIOD)
     for n in range(1, 40):
-        live.basic(Basic(n, 0, PERIOD), n * 3 * PERIOD)
+        live.basic(Heartbeat(n, 0, PERIOD), n * 3 * PERIOD)
         assert not live.silent((n + 1) * 3 * PERIOD, EVIDENCE)
     assert not live.silent(39 * 3 * PERIOD + 10 * PERIOD, EVIDENCE)
 
@@ -106,7 +106,7 @@ def test_a_sender_that_keeps_no_promise_is_followed_by_what_is_observed() -> Non
 def test_the_senders_grace_is_respected() -> None:
     """H1: a basic carries its parameters."""
     live = Liveness(0, PERIOD)
-    live.basic(Basic(1, 0, PERIOD, grace=20), 0)
+    live.basic(Heartbeat(1, 0, PERIOD, grace=20), 0)
     assert not live.silent(19 * PERIOD, EVIDENCE)
     assert live.silent(21 * PERIOD, EVIDENCE)
 
@@ -114,10 +114,10 @@ def test_the_senders_grace_is_respected() -> None:
 def test_an_own_pause_accuses_nobody_and_does_not_buy_time_either() -> None:
     """Health: a node credits its own lag."""
     live = Liveness(0, PERIOD)
-    live.basic(Basic(1, 0, PERIOD), 0)
+    live.basic(Heartbeat(1, 0, PERIOD), 0)
     live.excuse(3 * SECOND, 3 * SECOND)
     assert not live.silent(3 * SECOND, EVIDENCE)
-    live.basic(Basic(2, 0, PERIOD), 4 * SECOND)
+    live.basic(Heartbeat(2, 0, PERIOD), 4 * SECOND)
     live.excuse(4 * SECOND, 3 * SECOND)
     assert live.silent(4 * SECOND + 8 * PERIOD, EVIDENCE), "time that lies ahead is not excused"
 
@@ -125,14 +125,14 @@ def test_an_own_pause_accuses_nobody_and_does_not_buy_time_either() -> None:
 def test_an_own_pause_does_not_change_when_a_basic_was_heard() -> None:
     """The echo carries how long ago that was; a wrong age would be a wrong round trip at the peer."""
     live = Liveness(0, PERIOD)
-    live.basic(Basic(1, 0, PERIOD), 1000)
+    live.basic(Heartbeat(1, 0, PERIOD), 1000)
     live.excuse(3 * SECOND, 3 * SECOND)
     assert live.heard_at == 1000
 
 
 def test_a_stream_that_only_sends_again_what_it_lost_is_not_dead() -> None:
     live = Liveness(0, PERIOD, stream=True)
-    live.basic(Basic(1, 0, PERIOD), 0)
+    live.basic(Heartbeat(1, 0, PERIOD), 0)
     assert not live.silent(1200 * MILLISECOND, EVIDENCE, alone=True)
     assert live.silent(1200 * MILLISECOND, EVIDENCE, alone=False), "datagrams are silent as well"
 
@@ -161,7 +161,7 @@ def test_a_blackout_does_not_count_as_loss_by_chance() -> None:
 
 def test_the_round_trip_leaves_out_the_time_at_the_peer() -> None:
     live = Liveness(0, PERIOD)
-    live.basic(Basic(1, 7, PERIOD, 1000, 50 * MILLISECOND), 52 * MILLISECOND)
+    live.basic(Heartbeat(1, 7, PERIOD, 1000, 50 * MILLISECOND), 52 * MILLISECOND)
     assert 1990 <= live.trip.rtt_us <= 2000
 
 
@@ -170,7 +170,7 @@ def test_the_round_trip_leaves_out_the_time_at_the_peer() -> None:
 )
 def test_a_round_trip_that_cannot_be_is_left_out(echo: int, age: int) -> None:
     live = Liveness(0, PERIOD)
-    live.basic(Basic(1, 7, PERIOD, echo, age), SECOND)
+    live.basic(Heartbeat(1, 7, PERIOD, echo, age), SECOND)
     assert live.trip.rtt_us == 0
 
 
@@ -230,7 +230,7 @@ def test_nothing_that_a_sender_says_can_break_a_listener(
     live, now = Liveness(0, PERIOD), 0
     for n, next_ns, echo, grace in said:
         now += PERIOD
-        live.basic(Basic(n, n, next_ns, echo, next_ns, grace), now)
+        live.basic(Heartbeat(n, n, next_ns, echo, next_ns, grace), now)
         live.silent(now, EVIDENCE)
         assert 0 < live.promise_ns <= 1 << 42
         assert 1 <= live.grace <= 100

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tests.unit.health.wires import EVERYTHING, Wires
 
 from holdfast.health.config import Tune
-from holdfast.health.throttle import BusyWindow, Interest, QueueDepth
+from holdfast.health.frames import Confirm, Notice, Settled, Signature, SignatureAck
+from holdfast.health.probing.values import BusyWindow, Interest, QueueDepth
 from holdfast.telemetry.facts import PathFact
 from holdfast.types import MILLISECOND, SECOND
-from holdfast.wire.frames import Confirm, Heeded, Notice, Settled, Signature
 
 
 def accused(wires: Wires, by: str, since: int) -> list[PathFact]:
@@ -112,7 +112,7 @@ def act(wires: Wires, action: tuple[str, str, int]) -> None:
         now = wires.now + wires.units[name].clock
         wires.give(name, BusyWindow("", now, now + SECOND, amount * 25))
     else:
-        kind: Any = (Signature, Heeded, Notice, Settled, Confirm)[amount]
+        kind: Any = (Signature, SignatureAck, Notice, Settled, Confirm)[amount]
         wires.channel_faults = [lambda _a, b, f: b == name and isinstance(f, kind)]
 
 
@@ -167,14 +167,9 @@ def test_loss_and_pauses_raise_no_false_alarm(loss: float) -> None:
     assert _hour(loss, 20) == []
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.campaign
 @pytest.mark.parametrize("part", range(1, 7))
 @pytest.mark.parametrize("loss", [0.001, 0.01])
-def test_an_hour_of_loss_and_pauses_raises_no_false_alarm(
-    loss: float, part: int, request: pytest.FixtureRequest
-) -> None:
+def test_an_hour_of_loss_and_pauses_raises_no_false_alarm(loss: float, part: int) -> None:
     """In six parts of ten minutes, each with a seed of its own, so that they can run side by side (`-n 2`)."""
-    if not request.config.getoption("-m"):
-        pytest.skip("all parts take 20 minutes of a core: run with -m slow")
     assert _hour(loss, 600, seed=part) == []

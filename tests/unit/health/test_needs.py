@@ -8,7 +8,9 @@ import pytest
 
 import holdfast
 from holdfast.errors import ConfigError, MisuseError
-from holdfast.health.needs import NEVER, Needs, SetNeeds
+from holdfast.group.section import needs_of_groups
+from holdfast.health.placement.needs import NEVER, Needs, SetNeeds
+from holdfast.health.subsystem import needs_of
 from holdfast.links.ports import DATAGRAMS
 from holdfast.node.config import parse_config
 from holdfast.types import DATA, SECOND, SYNC
@@ -34,20 +36,20 @@ def test_needs_are_part_of_the_public_names() -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"size": -1}, "size is from 0 to 65535"),
-        ({"size": 70_000}, "size is from 0 to 65535"),
-        ({"protocol": "sctp"}, "protocol is one of 'udp', 'tcp', 'multicast', not 'sctp'"),
+        ({"size": -1}, "size must be from 0 to 65535"),
+        ({"size": 70_000}, "size must be from 0 to 65535"),
+        ({"protocol": "sctp"}, "protocol must be one of 'udp', 'tcp', 'multicast', not 'sctp'"),
         ({"pattern": "5"}, "in hexadecimal"),
         ({"pattern": "xy"}, "in hexadecimal"),
         ({"pattern": "55" * 65}, "in hexadecimal"),
-        ({"latency_us": -1}, "a time is not negative"),
-        ({"loss_ppm_max": 1_000_001}, "loss_ppm_max is from 0 to 1000000"),
-        ({"clean": "size"}, "clean and clean_ns go together"),
-        ({"clean_ns": 5}, "clean and clean_ns go together"),
-        ({"clean": "ugly", "clean_ns": 5}, "clean is one of"),
-        ({"choice": "demand"}, "choice is one of 'prefer', 'require'"),
-        ({"choice": "require"}, "name an adapter, a subnet or a node"),
-        ({"move_back_ns": -1}, "a time is not negative"),
+        ({"latency_us": -1}, "a time must not be negative"),
+        ({"loss_ppm_max": 1_000_001}, "loss_ppm_max must be from 0 to 1000000"),
+        ({"clean": "size"}, "clean and clean_ns must be given together"),
+        ({"clean_ns": 5}, "clean and clean_ns must be given together"),
+        ({"clean": "ugly", "clean_ns": 5}, "clean must be one of"),
+        ({"choice": "demand"}, "choice must be one of 'prefer', 'require'"),
+        ({"choice": "require"}, "require needs an adapter, a subnet or a node"),
+        ({"move_back_ns": -1}, "a time must not be negative"),
     ],
 )
 def test_needs_that_cannot_be_are_refused_with_what_to_write(
@@ -91,7 +93,7 @@ move_back = "at once"
         move_back_ns=NEVER,
     )
     second = Needs(pattern="55aa", move_back_ns=0)
-    assert config.needs_of_traffic() == [
+    assert needs_of(config) == [
         SetNeeds("configuration", 20, first, None),
         SetNeeds("configuration", DATAGRAMS + 21, second, "n2"),
     ]
@@ -109,7 +111,7 @@ needs = { size = 1200, move_back = "500 ms" }
 """
     )
     needs = Needs(size=1200, move_back_ns=SECOND // 2)
-    assert config.needs_of_traffic() == [
+    assert needs_of_groups(config) == [
         SetNeeds("group orders", SYNC, needs),
         SetNeeds("group orders", DATA, needs),
     ]
@@ -119,11 +121,11 @@ needs = { size = 1200, move_back = "500 ms" }
     ("section", "words"),
     [
         ("[[needs]]\nport = 20\nsizes = 5", "unknown key 'sizes'; did you mean 'size'?"),
-        ("[[needs]]\nport = 3", "[[needs]] of port 3: ports of applications are from 16"),
+        ("[[needs]]\nport = 3", "[[needs]] of port 3: application ports are from 16"),
         ("[[needs]]\nport = 20\nmove_back = 'soon'", "'soon' is not a duration"),
         ("[[needs]]\nport = 20\nclean = 'size'", "'' is not a duration"),
         ("[[needs]]\nport = 20\nclean = 'size 3 weeks'", "'3 weeks' is not a duration"),
-        ("[[needs]]\nport = 20\nprotocol = 'ip'", "of port 20: needs: protocol is one of"),
+        ("[[needs]]\nport = 20\nprotocol = 'ip'", "of port 20: needs: protocol must be one of"),
         ("[[needs]]\nport = 20\nadapter = 'blue'", "no adapter has adapter 'blue'; known: red"),
         ("[[needs]]\nport = 20\nsubnet = 'red'", "no adapter has subnet 'red'; known: lan"),
         ("[[needs]]\nport = 20\ntraffic = 'stream'", "Invalid enum value 'stream'"),

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.health.hamlet import node_id
 
-from holdfast.health.neighbourhood import Neighbourhood, ShapeName, cube_of, ring_of
-from holdfast.links.config import Self
+from holdfast.health.probing.neighbourhood import Neighbourhood, ShapeName, cube_of, ring_of
+from holdfast.subsystem import LocalNode
 from holdfast.types import NodeId
 from holdfast.wire.frames import AdapterInfo, MemberInfo
 
@@ -36,7 +36,7 @@ def hood(
     number: int, count: int, shapes: dict[str, ShapeName], subnets: tuple[str, ...] = ("red",)
 ) -> Neighbourhood:
     info = member(number, *subnets)
-    me = Self(NodeId(info.node), info.name, "d", 1, info.adapters, sealed=False)
+    me = LocalNode(NodeId(info.node), info.name, "d", 1, info.adapters, sealed=False)
     made = Neighbourhood(me, shapes)
     for other in range(count):
         made.joined(member(other, *subnets))

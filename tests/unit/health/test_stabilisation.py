@@ -1,31 +1,34 @@
-"""How two ends of a path come to agree on what passes: the exchange of seed 000, 4.2, message by message."""
+"""How two ends of a path come to agree on what passes: the exchange of the diagnostic-heartbeating document, 4.2,
+message by message."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from tests.unit.health.wires import Wires, over, pattern
+from tests.unit.health.wires import Packet, Wires, over, pattern
 
-from holdfast.health.attributes import NEUTRAL
 from holdfast.health.config import Tune
-from holdfast.health.signature import STABLE, LaneSender
-from holdfast.health.speaker import Speaker
+from holdfast.health.frames import Confirm, Heartbeat, Notice, Settled, Signature, SignatureAck
+from holdfast.health.probing.attributes import NEUTRAL
+from holdfast.health.probing.probe_sender import ProbeSender
+from holdfast.health.probing.signature import STABLE, LaneSender
+from holdfast.health.verdict import LOSSY_PPM
 from holdfast.types import MILLISECOND, SECOND, Nanos
-from holdfast.wire.frames import AnyFrame, Basic, Confirm, Heeded, Notice, Settled, Signature
+from holdfast.wire.frames import Frame
 
 
-def speaker(wires: Wires, sender: str, listener: str) -> Speaker:
-    return wires.units[sender].machine._paths[wires.units[listener].id, "red", "red"].speaker
+def probe_sender(wires: Wires, sender: str, listener: str) -> ProbeSender:
+    return wires.units[sender].machine._paths[wires.units[listener].id, "red", "red"].probe_sender
 
 
 def lane(wires: Wires, sender: str, listener: str, name: str = "udp") -> LaneSender:
-    return speaker(wires, sender, listener).lanes[name]
+    return probe_sender(wires, sender, listener).lanes[name]
 
 
 def values(wires: Wires, sender: str, listener: str, codes: bytes) -> list[tuple[int, int]]:
     """Size and fill of each combination of the datagram lane."""
-    plan = speaker(wires, sender, listener).plan
+    plan = probe_sender(wires, sender, listener).plan
     found = [plan.codes[code] for code in codes]
     return [
         (lane.sizes[index // lane.fills], index % lane.fills)
@@ -47,7 +50,7 @@ def frames(wires: Wires, kind: type, sender: str, listener: str) -> list[Any]:
 
 
 def test_initialisation_sends_all_values_is_acknowledged_and_becomes_stable() -> None:
-    """Seed 000, 4.2.A; H4."""
+    """The diagnostic-heartbeating document, 4.2.A; H4."""
     wires = Wires(2, connect=False)
     wires.log = []
     wires.join("n1", "n2")
@@ -57,7 +60,7 @@ def test_initialisation_sends_all_values_is_acknowledged_and_becomes_stable() ->
     settled = frames(wires, Settled, "n2", "n1")
     assert (settled[-1].size, settled[-1].done) == (1500, True)
     assert frames(wires, Confirm, "n1", "n2")[-1].n == settled[-1].n
-    assert frames(wires, Heeded, "n2", "n1")
+    assert frames(wires, SignatureAck, "n2", "n1")
     assert lane(wires, "n1", "n2").state == STABLE
     assert wires.row("n1", "n2").size == 1500
 
@@ -76,8 +79,8 @@ def test_initialisation_on_a_path_with_a_limit_settles_below_it() -> None:
 
 
 def test_the_example_of_the_seed_with_two_listeners() -> None:
-    """Seed 000, 4.2.D, steps 1 to 13: Ai steps down by one value, Aj by two; all steps are tried side by side, and it
-    ends in the same state."""
+    """The diagnostic-heartbeating document, 4.2.D, steps 1 to 13: Ai steps down by one value, Aj by two; all steps are
+    tried side by side, and it ends in the same state."""
     wires = Wires(3).run(5)
     wires.log = []
     begin = wires.now
@@ -112,7 +115,7 @@ def test_the_example_of_the_seed_with_two_listeners() -> None:
 
 
 def test_a_value_that_passes_again_is_found_by_retry_and_agreed_on_in_the_same_way() -> None:
-    """Seed 000, 4.2.C.2."""
+    """The diagnostic-heartbeating document, 4.2.C.2."""
     wires = Wires(2).run(5)
     wires.faults = [over("n1", "n2", 1100)]
     wires.run(3)
@@ -173,13 +176,13 @@ def test_a_doubt_that_was_only_chance_is_cleared_by_a_short_burst_and_nothing_is
 # -- what may get lost ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [Signature, Heeded, Notice, Settled, Confirm])
+@pytest.mark.parametrize("kind", [Signature, SignatureAck, Notice, Settled, Confirm])
 def test_a_message_that_was_lost_with_a_session_only_costs_time(kind: type) -> None:
     """Channels lose nothing, but a session may end: whatever is missing is said again."""
     wires = Wires(2, connect=False)
-    lost: list[AnyFrame] = []
+    lost: list[Frame] = []
 
-    def first_three(_a: str, _b: str, frame: AnyFrame) -> bool:
+    def first_three(_a: str, _b: str, frame: Frame) -> bool:
         if isinstance(frame, kind) and len(lost) < 3:
             lost.append(frame)
             return True
@@ -200,10 +203,10 @@ def test_a_message_that_was_lost_with_a_session_only_costs_time(kind: type) -> N
 
 def periods(wires: Wires, seconds: float) -> set[int]:
     """The promises in basics of n1 on the datagram flow."""
-    seen: list[Basic] = []
+    seen: list[Heartbeat] = []
 
     def look(packet: Any) -> bool:
-        if packet[0] == "n1" and packet[2].transport == "udp" and isinstance(packet[3], Basic):
+        if packet[0] == "n1" and packet[2].transport == "udp" and isinstance(packet[3], Heartbeat):
             seen.append(packet[3])
         return False
 
@@ -220,7 +223,7 @@ def test_a_shorter_period_is_used_at_once_and_a_longer_one_when_it_is_confirmed(
     wires.give("n1", Tune("red", "basic_active", period_ns=50 * MILLISECOND))
     assert periods(wires, 1) <= {50 * MILLISECOND, 100 * MILLISECOND}
     assert periods(wires, 1) == {50 * MILLISECOND}
-    wires.channel_faults = [lambda a, b, f: isinstance(f, Heeded)]
+    wires.channel_faults = [lambda a, b, f: isinstance(f, SignatureAck)]
     wires.give("n1", Tune("", "basic_active", period_ns=SECOND))
     assert periods(wires, 3) == {50 * MILLISECOND}, "nobody has confirmed it"
     wires.channel_faults = []
@@ -237,10 +240,36 @@ def test_a_listener_that_never_got_a_long_promise_goes_by_what_was_announced() -
     wires.give("n1", Tune("red", "basic_active", period_ns=2 * SECOND))
     wires.run(0.3)
     wires.faults = [lambda p: p[0] == "n1"]
-    wires.run(5)
+    wires.run(5)  # three of the new period are lost, fifty of the old one would be
     wires.faults = []
     wires.run(3)
     assert wires.changes(begin) == []
+
+
+def test_one_missing_heartbeat_is_followed_by_more_for_a_moment_with_the_promise_unchanged() -> (
+    None
+):
+    wires = Wires(2).run(3)
+    begin = wires.now
+    sent: list[tuple[Nanos, Nanos]] = []
+
+    def takes(packet: Packet) -> bool:
+        name, _, ready, frame, _ = packet
+        if (
+            name != "n1"
+            or not isinstance(frame, Heartbeat)
+            or (ready.transport, ready.use) != ("udp", "")
+        ):
+            return False
+        sent.append((wires.now - begin, frame.next_ns))
+        return len(sent) == 1
+
+    wires.faults = [takes]
+    wires.run(4)
+    assert sum(at < 2 * SECOND for at, _ in sent) > 40
+    assert sum(at >= 2 * SECOND for at, _ in sent) <= 21
+    assert {promise for _, promise in sent} == {100 * MILLISECOND}
+    assert wires.row("n1", "n2").loss_ppm < LOSSY_PPM
 
 
 def test_tunables_of_one_subnet_leave_the_others_alone() -> None:
@@ -248,10 +277,10 @@ def test_tunables_of_one_subnet_leave_the_others_alone() -> None:
     wires.give("n1", Tune("red", "diag_retry", period_ns=5 * SECOND, grace=2))
     wires.run(0.1)
     paths = wires.units["n1"].machine._paths.values()
-    found = {path.ready.subnet: path.speaker.signatures.diag_retry for path in paths}
+    found = {path.ready.subnet: path.probe_sender.signatures.diag_retry for path in paths}
     assert (found["red"].period_ns, found["red"].grace) == (5 * SECOND, 2)
     assert found["blue"].period_ns == SECOND
     wires.close(wires.flow_number("n1", "n2"))
     wires.flow("n1", "n2", "red", "udp")
     wires.run(1)
-    assert speaker(wires, "n1", "n2").signatures.diag_retry.period_ns == 5 * SECOND
+    assert probe_sender(wires, "n1", "n2").signatures.diag_retry.period_ns == 5 * SECOND

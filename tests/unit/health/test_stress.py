@@ -11,8 +11,8 @@ from tests.unit.links.harness import World, connected
 from tests.unit.wire.samples import of_struct
 
 from holdfast.health.config import HealthConfig
-from holdfast.health.stress import LISTENED_MAX, STRESS, StressMachine, StressRequest
-from holdfast.health.stress_job import (
+from holdfast.health.frames import StressCounts, StressOrder, StressProbe, StressReport
+from holdfast.health.stress.job import (
     ANSWER_NS,
     DRAIN_NS,
     REPLACE_NS,
@@ -22,17 +22,13 @@ from holdfast.health.stress_job import (
     make_lanes,
     sizes_for,
 )
+from holdfast.health.stress.stress_machine import LISTENED_MAX, STRESS, StressMachine
+from holdfast.health.stress.values import StressRequest
+from holdfast.health.subsystem import HealthService
 from holdfast.links.ports import FlowReady, PeerUp, Received
 from holdfast.machine import Outbox
 from holdfast.types import SECOND, FlowId, NodeId
-from holdfast.wire.frames import (
-    AdapterInfo,
-    MemberInfo,
-    StressCounts,
-    StressOrder,
-    StressProbe,
-    StressReport,
-)
+from holdfast.wire.frames import AdapterInfo, MemberInfo
 
 RUN = 7
 
@@ -47,7 +43,7 @@ def stress(world: World, at: str, *names: str, **options: Any) -> list[dict[str,
 
 def look(world: World, at: str) -> dict[str, Any]:
     names: dict[bytes, str] = {node.id: name for name, node in world.nodes.items()}
-    status = world.core(at).stress.status(RUN, names)
+    status = world.core(at).service(HealthService).stress.status(RUN, names)
     assert status is not None
     return status
 
@@ -279,7 +275,7 @@ def test_a_listener_that_does_not_answer_ends_the_job() -> None:
     one = job(ready(1, "udp"))
     now = send_all(one, 0)
     one.passed(now + ANSWER_NS + DRAIN_NS)
-    assert (one.state, one.failure) == ("over", "the listener does not say what it heard")
+    assert (one.state, one.failure) == ("over", "the listener does not report what it received")
 
 
 # -- hostile input -----------------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.health.table import PathTable, key_of
-from holdfast.wire.frames import PathRow
+from holdfast.health.frames import PathRow
+from holdfast.health.table.path_table import PathTable, key_of
 
 A, B, C = (letter * 16 for letter in (b"a", b"b", b"c"))
 
@@ -73,6 +73,30 @@ def test_rows_of_an_earlier_life_go_and_do_not_come_back_by_gossip() -> None:
     assert table.put(row(1, incarnation=2))
 
 
+def test_a_table_whose_update_was_interrupted_is_repaired() -> None:
+    """A unit raised between two steps of an update. The table outlives it, and must not differ from what its rows say:
+    else its digest never equals that of any other node."""
+    whole, broken = PathTable(B, 1), PathTable(B, 1)
+    for table in (whole, broken):
+        table.put(row(1), now=5)
+        table.put(row(7, sender=B, listener=C), now=5)
+    newer, own = row(9, sender=B, listener=C, alive=False), row(2, size=900)
+    broken.rows[key_of(newer)] = newer
+    broken.rows[key_of(own)] = own
+    broken.since.pop(key_of(own))
+    broken.repair(now=6)
+    whole.put(newer, now=6)
+    whole.put(own, now=6)
+    for node in (B, C):
+        held, wanted = broken.listeners[node], whole.listeners[node]
+        assert (held.rows, held.digest) == (wanted.rows, wanted.digest)
+    assert broken.listeners[B].whole, "its own edition covers its own rows again"
+    assert broken.listeners[B].edition.n >= 2
+    assert broken.since.keys() == broken.rows.keys()
+    assert broken.put(row(3, size=800), now=7)
+    assert broken.listeners[B].whole
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -93,11 +117,8 @@ def test_a_row_that_cannot_be_is_not_kept(changes: dict[str, Any]) -> None:
     assert table.since == {}
 
 
-def test_the_table_is_bounded_and_still_takes_news_when_it_is_full(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("holdfast.health.table.ROWS_MAX", 3)
-    table = PathTable()
+def test_the_table_is_bounded_and_still_takes_news_when_it_is_full() -> None:
+    table = PathTable(rows_max=3)
     for adapter in "abcde":
         table.put(row(1, listener_adapter=adapter))
     assert len(table.rows) == 3

@@ -8,20 +8,22 @@ test sees single messages, and an hour of many paths takes little time.
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
 import msgspec
+from tests.support.virtual_network import VirtualTime
 
 from holdfast.health.config import HealthConfig
+from holdfast.health.frames import Heartbeat, PathRow, PathRows, Probe
 from holdfast.health.monitor import HealthMachine
 from holdfast.health.ports import RowsHeard
-from holdfast.links.config import Self
 from holdfast.links.ports import (
+    AskHeard,
     FlowLost,
     FlowReady,
     FlowVerdict,
+    PathHeard,
     PeerUp,
     Received,
     RenewFlow,
@@ -29,14 +31,15 @@ from holdfast.links.ports import (
     SendFrame,
     link_unit,
 )
-from holdfast.machine import Outbox
+from holdfast.machine import Lagged, Outbox
+from holdfast.subsystem import LocalNode
 from holdfast.telemetry.facts import PathFact
 from holdfast.types import MICROSECOND, MILLISECOND, NEVER, SECOND, SYNC, FlowId, Nanos, NodeId
 from holdfast.wire.codec import decode_frame, encode
-from holdfast.wire.frames import AnyFrame, Basic, MemberInfo, PathRow, PathRows, Probe
+from holdfast.wire.frames import Frame, MemberInfo
 
 BASIC_BYTES = 128
-Packet = tuple[str, str, FlowReady, AnyFrame, int]
+Packet = tuple[str, str, FlowReady, Frame, int]
 """Sender, listener, the sender's flow, the frame, its size on the wire."""
 
 
@@ -56,7 +59,7 @@ class Unit:
         self.armed_at: Nanos = NEVER
 
 
-class Wires:
+class Wires(VirtualTime):
     """Units `n1`, `n2`, ... with an adapter of each name."""
 
     def __init__(
@@ -69,15 +72,19 @@ class Wires:
         seed: int = 1,
         connect: bool = True,
     ) -> None:
-        self.now: Nanos = 1000 * SECOND
+        super().__init__(1000 * SECOND)
         self.rng = Random(seed)
         self.loss = 0.0
         self.jitter_ns = 20 * MICROSECOND
+        self.turn_ns: dict[str, Nanos] = {}
+        """How long the turns of a unit take: what they send leaves so much later, and the next one says so."""
         self.faults: list[Callable[[Packet], bool]] = []
         """Each says whether it takes a packet."""
-        self.channel_faults: list[Callable[[str, str, AnyFrame], bool]] = []
-        self.log: list[tuple[Nanos, str, str, AnyFrame]] | None = None
+        self.channel_faults: list[Callable[[str, str, Frame], bool]] = []
+        self.log: list[tuple[Nanos, str, str, Frame]] | None = None
         """What was said by channel, once a test has set it to a list."""
+        self.data: dict[str, tuple[Callable[[], bool], int]] = {}
+        """By listener: whether data of an application arrives now, and how many bytes a second of it."""
         self.bytes: dict[tuple[str, str, str], int] = {}
         self.packets: dict[tuple[str, str, str], int] = {}
         self.units: dict[str, Unit] = {}
@@ -87,8 +94,6 @@ class Wires:
         self.adapters = adapters
         self.mtu = mtu
         self.config = config or HealthConfig()
-        self._heap: list[tuple[Nanos, int, Callable[[], None]]] = []
-        self._order = 0
         self._next_flow = 0
         for number in range(1, count + 1):
             self._add(f"n{number}", number)
@@ -99,7 +104,7 @@ class Wires:
                         self.join(a, b)
 
     def _machine(self, name: str, number: int, incarnation: int) -> HealthMachine:
-        me = Self(NodeId(bytes([number]) * 16), name, "lab", incarnation, (), False)
+        me = LocalNode(NodeId(bytes([number]) * 16), name, "lab", incarnation, (), False)
         return HealthMachine(me, self.config, dict.fromkeys(self.adapters, self.mtu))
 
     def _add(self, name: str, number: int) -> None:
@@ -166,29 +171,12 @@ class Wires:
 
     # -- time ----------------------------------------------------------------------------------------------------
 
-    def at(self, when: Nanos, call: Callable[[], None]) -> None:
-        self._order += 1
-        heappush(self._heap, (when, self._order, call))
-
     def run(self, seconds: float) -> Wires:
-        end = self.now + round(seconds * SECOND)
-        while self._heap and self._heap[0][0] <= end:
-            self._step()
-        self.now = end
+        self.pass_time(round(seconds * SECOND))
         return self
 
     def run_until(self, condition: Callable[[], bool], seconds: float = 10) -> float:
-        begin, end = self.now, self.now + round(seconds * SECOND)
-        while not condition():
-            assert self._heap, "nothing will happen any more"
-            assert self._heap[0][0] <= end, f"not within {seconds} s"
-            self._step()
-        return (self.now - begin) / SECOND
-
-    def _step(self) -> None:
-        when, _, call = heappop(self._heap)
-        self.now = max(self.now, when)
-        call()
+        return self.pass_until(condition, round(seconds * SECOND)) / SECOND
 
     def pause(self, name: str, seconds: float) -> None:
         """The process gets no time: what arrives waits, and what it should do is late."""
@@ -199,7 +187,14 @@ class Wires:
     def _resume(self, unit: Unit) -> None:
         if unit.paused_until <= self.now:
             waiting, unit.waiting = unit.waiting, []
-            self._turn(unit, waiting)
+            self._turn(unit, [self._read(unit, item) for item in waiting])
+
+    def _read(self, unit: Unit, item: Any) -> Any:
+        """Datagrams carry the time at which the kernel received them, a stream that at which it was read."""
+        end = self.ends.get((unit.name, item.flow)) if isinstance(item, Received) else None
+        if end is None or end[1].transport != "tcp":
+            return item
+        return Received(item.peer, item.frames, self.now + unit.clock, item.flow)
 
     # -- units ---------------------------------------------------------------------------------------------------
 
@@ -217,6 +212,8 @@ class Wires:
         machine = unit.machine
         out = Outbox()
         inputs = self._keep(unit, now, inputs)
+        if unit.name in self.turn_ns:
+            inputs.insert(0, Lagged(self.turn_ns[unit.name]))
         if inputs:
             machine.up(now, inputs, out)
         if machine.deadline <= now:
@@ -277,13 +274,25 @@ class Wires:
             unit.verdicts[item.flow] = item
         elif isinstance(item, RenewFlow):
             self._renew(unit, item.flow)
+        elif isinstance(item, AskHeard):
+            self._say_heard(unit, target, item)
         elif isinstance(item, SendChannel):
             for other in self.units.values():
                 if link_unit(other.id) == target:
                     self._say(unit, other, item)
 
+    def _say_heard(self, unit: Unit, target: str, item: AskHeard) -> None:
+        """As the link does: what arrived, whatever it was."""
+        arrives, rate = self.data.get(unit.name, (lambda: False, 0))
+        peer = next(other.id for other in self.units.values() if link_unit(other.id) == target)
+        now = self.now + unit.clock
+        ends = (item.adapter, item.remote_adapter)
+        size = (now // MICROSECOND) * rate // 1_000_000
+        if arrives():
+            self.give(unit.name, PathHeard(peer, *ends, now, size))
+
     def _say(self, unit: Unit, other: Unit, item: SendChannel) -> None:
-        frames: list[AnyFrame] = [decode_frame(message) for message in item.messages]  # type: ignore[misc]
+        frames: list[Frame] = [decode_frame(message) for message in item.messages]  # type: ignore[misc]
         for frame in frames:
             if self.log is not None and not isinstance(frame, PathRows):
                 self.log.append((self.now, unit.name, other.name, frame))
@@ -322,6 +331,7 @@ class Wires:
             if self.loss and ready.transport != "tcp" and self.rng.random() < self.loss:
                 continue
             delay = 100 * MICROSECOND + self.rng.randrange(self.jitter_ns + 1)
+            delay += self.turn_ns.get(unit.name, 0)
             self.at(self.now + delay, lambda o=other, f=flow, p=packet: self._arrive(unit, o, f, p))  # type: ignore[misc]
 
     def _arrive(self, unit: Unit, other: str, flow: FlowId, packet: Packet) -> None:
@@ -388,7 +398,7 @@ def flow_cut(sender: str, flow: FlowId, above: int = 0) -> Callable[[Packet], bo
 
 
 def only(
-    kind: type[Basic] | type[Probe], fault: Callable[[Packet], bool]
+    kind: type[Heartbeat] | type[Probe], fault: Callable[[Packet], bool]
 ) -> Callable[[Packet], bool]:
     return lambda packet: isinstance(packet[3], kind) and fault(packet)
 

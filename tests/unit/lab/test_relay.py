@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from holdfast.cli.lab.plan import make_plan
-from holdfast.cli.lab.relay import Packet, Relay, flip_bit
-from holdfast.cli.lab.words import parse_lab_fault
+from holdfast.lab.plan import make_plan
+from holdfast.lab.relay import Packet, Relay, flip_bit
+from holdfast.lab.words import parse_lab_fault
 from holdfast.types import MILLISECOND, SECOND
 
 PLAN = make_plan("lab", 3, 2, 1500)

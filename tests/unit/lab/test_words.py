@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.cli.lab import rules
-from holdfast.cli.lab.plan import make_plan
-from holdfast.cli.lab.words import parse_lab_fault
 from holdfast.errors import MisuseError
+from holdfast.lab import rules
+from holdfast.lab.plan import make_plan
+from holdfast.lab.words import parse_lab_fault
 
 PLAN = make_plan("lab", 3, 2, 1500)
 
@@ -45,11 +45,11 @@ def test_a_fault_is_the_same_after_its_text_was_read_again(text: str) -> None:
         ("red n1->n9 over 1000", "no host 'n9'"),
         ("red n1->n2 melt", "'melt' is not a kind"),
         ("red n1->n2 over", "the line ends where a size"),
-        ("red n1->n2 every 0", "from 1 on"),
+        ("red n1->n2 every 0", "of 1 or more"),
         ("red n1->n2 mtu 800", "both ways: write red \\*<->n2"),
-        ("red *<->n2 mtu 800 only udp", "concerns all"),
+        ("red *<->n2 mtu 800 only udp", "affects all"),
         ("red n1->n2 pattern xy", "not bytes in hex"),
-        ("red n1->n2 pattern 55 at 300", "255 at most"),
+        ("red n1->n2 pattern 55 at 300", "at most 255"),
         ("red n1->n2 blackout share 50% from 60%", "beyond the last"),
         ("red n1->n2 over 1000 now", "'now' is not understood"),
     ],
@@ -76,5 +76,5 @@ def test_a_fault_that_the_kernel_cannot_make_is_the_forwarders() -> None:
 
 @pytest.mark.parametrize("name", ["", "Lab", "a-b", "x" * 17, "1a", "../x"])
 def test_a_name_that_could_not_be_told_apart_is_refused(name: str) -> None:
-    with pytest.raises(MisuseError, match="small letters"):
+    with pytest.raises(MisuseError, match="lower-case letters"):
         make_plan(name, 3, 2, 1500)

@@ -1,0 +1,135 @@
+"""One incident for each cause: what several failing paths have in common is named once, with the paths below it.
+
+For each class of error the failing paths are covered by as few places as explain them: a node, a subnet, an adapter,
+what an adapter sends or receives, a pair of adapters, a single path. A place is named only if *all* its paths that are
+known fail with that class; of several, the one that explains most is taken first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from holdfast.health.classify import DEAD
+from holdfast.health.table.path_table import PathKey
+from holdfast.health.table.values import Alarm
+
+NODE: Final = "node"
+SUBNET: Final = "subnet"
+ADAPTER: Final = "adapter"
+SENT_BY: Final = "sent by"
+RECEIVED_BY: Final = "received by"
+PAIR: Final = "pair"
+PATH: Final = "path"
+_ORDER: Final = (NODE, SUBNET, ADAPTER, SENT_BY, RECEIVED_BY, PAIR, PATH)
+_KINDS: Final = ("", "udp", "tcp", "frag", "multicast")
+
+Place = tuple[str, str]
+"""What kind of place, and its name."""
+
+
+class Cause(msgspec.Struct, frozen=True, gc=False):
+    """What explains some failing paths."""
+
+    place: Place
+    alarm: Alarm
+    """Of the path that fails longest, of the kind of packets that says most."""
+    paths: tuple[PathKey, ...]
+    kinds: tuple[str, ...]
+    """The kinds of packets that show it."""
+
+
+class Names(msgspec.Struct, frozen=True):
+    """How places are called."""
+
+    node: Callable[[bytes], str]
+    subnet: Callable[[bytes, str], str]
+
+
+def causes_of(
+    alarms: Mapping[PathKey, Mapping[tuple[str, str], Alarm]],
+    known: Iterable[PathKey],
+    names: Names,
+) -> list[Cause]:
+    """Everything that is wrong, one entry for each cause. `known` are all paths whose listeners are heard."""
+    by_class: dict[str, dict[PathKey, list[Alarm]]] = {}
+    for path, active in alarms.items():
+        for (error_class, _), alarm in active.items():
+            by_class.setdefault(error_class, {}).setdefault(path, []).append(alarm)
+    places = _places(list(known), names)
+    found: list[Cause] = []
+    for error_class, failing in by_class.items():
+        found += _cover(error_class, failing, places, names)
+    return sorted(found, key=lambda cause: cause.alarm.since_ns)
+
+
+def _places(known: list[PathKey], names: Names) -> dict[Place, dict[PathKey, bool]]:
+    """Every place that more than one path shares, with its paths."""
+    places: dict[Place, dict[PathKey, bool]] = {}
+    for path in known:
+        sender, adapter, listener, remote = path
+        here, there = names.node(sender), names.node(listener)
+        for place in (
+            (NODE, here),
+            (SUBNET, names.subnet(sender, adapter)),
+            (ADAPTER, f"{here}/{adapter}"),
+            (ADAPTER, f"{there}/{remote}"),
+            (SENT_BY, f"{here}/{adapter}"),
+            (RECEIVED_BY, f"{there}/{remote}"),
+        ):
+            places.setdefault(place, {})[path] = True
+    return {place: paths for place, paths in places.items() if _is_shared(place, paths)}
+
+
+def _is_shared(place: Place, paths: Mapping[PathKey, bool]) -> bool:
+    """Whether a place is more than the two ends of its paths: with two nodes an adapter and its peer cannot be told
+    apart."""
+    ends = {(path[0], path[1]): True for path in paths} | {(p[2], p[3]): True for p in paths}
+    if place[0] == NODE:
+        return len(paths) > 1
+    return len(ends) > 2 and len(paths) > 1
+
+
+def _cover(
+    error_class: str,
+    failing: dict[PathKey, list[Alarm]],
+    places: dict[Place, dict[PathKey, bool]],
+    names: Names,
+) -> list[Cause]:
+    whole = [
+        (place, paths)
+        for place, paths in places.items()
+        if all(path in failing for path in paths) and (place[0] != NODE or error_class == DEAD)
+    ]
+    left = dict.fromkeys(failing, True)
+    found: list[Cause] = []
+    while left:
+        best: tuple[Place, list[PathKey]] | None = None
+        best_rank: tuple[int, int] = (0, 0)
+        for place, paths in whole:
+            new = [path for path in paths if path in left]
+            rank = (len(new), -_ORDER.index(place[0]))
+            if len(new) > 1 and rank > best_rank:
+                best, best_rank = (place, new), rank
+        place, covered = best if best is not None else _pair(next(iter(left)), left, names)
+        for path in covered:
+            left.pop(path, None)
+        found.append(_cause(place, covered, failing))
+    return found
+
+
+def _pair(path: PathKey, left: dict[PathKey, bool], names: Names) -> tuple[Place, list[PathKey]]:
+    back = (path[2], path[3], path[0], path[1])
+    ends = f"{names.node(path[0])}/{path[1]}", f"{names.node(path[2])}/{path[3]}"
+    if back in left:
+        return (PAIR, " and ".join(sorted(ends))), [path, back]
+    return (PATH, " to ".join(ends)), [path]
+
+
+def _cause(place: Place, paths: list[PathKey], failing: dict[PathKey, list[Alarm]]) -> Cause:
+    alarms = [alarm for path in paths for alarm in failing[path]]
+    first = min(alarms, key=lambda alarm: (_KINDS.index(alarm.error.kind), alarm.since_ns))
+    kinds = dict.fromkeys(alarm.error.kind for alarm in alarms if alarm.error.kind)
+    return Cause(place, first, tuple(paths), tuple(sorted(kinds)))

@@ -1,0 +1,1 @@
+"""Placement: what traffic needs of a path, and how well each flow fits."""

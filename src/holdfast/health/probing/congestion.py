@@ -1,0 +1,169 @@
+"""Whether a path drops packets because more is sent than it carries.
+
+Two kinds of bottleneck are distinguished from loss by chance. A queue makes packets wait before it drops some: packets
+are missing where others came late. A policer has no queue: it drops the end of a burst, and what comes alone passes.
+The heartbeat is the last packet of its round. So rounds come without their heartbeat, but no heartbeat comes without
+the datagrams before it; loss by chance does both.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from holdfast.health.probing.lane import ROUNDS_MAX
+from holdfast.health.probing.liveness import Liveness
+from holdfast.health.probing.metrics import (
+    BUCKET_NS,
+    BUCKETS,
+    CROWD_MISSES,
+    CROWD_NS,
+    Crowd,
+    Throughput,
+)
+from holdfast.types import MILLISECOND, Nanos
+
+HEARTBEAT_LATE_NS: Final = 100 * MILLISECOND
+"""How long a heartbeat may come after the probes of its round."""
+CARRIED_NS: Final = 150 * MILLISECOND
+WINDOW_NS: Final = BUCKETS * BUCKET_NS
+KBPS_MIN: Final = 8
+"""What a path is said to carry at least, if nothing came through for a moment."""
+ENDS_MIN: Final = 8
+"""Rounds without heartbeat that show a policer."""
+
+
+class Congestion:
+    """The bottleneck of one path, as its listener sees it."""
+
+    __slots__ = (
+        *("_bytes", "_contrary", "_crowd", "_ends", "_heard_round", "_last_round"),
+        *("_carried", "_carried_kbps", "_looked_at", "_policed", "_rate", "_rounds"),
+    )
+
+    def __init__(self, now: Nanos) -> None:
+        self._crowd = Crowd()
+        self._rate = Throughput()
+        self._rounds: dict[int, tuple[Nanos, bool]] = {}
+        """Rounds of which a datagram came, when, and whether it had to wait; until their heartbeat comes."""
+        self._last_round = self._heard_round = -1
+        self._ends: deque[Nanos] = deque(maxlen=4 * ENDS_MIN)
+        """When rounds had come without their heartbeat, and without waiting."""
+        self._contrary: deque[Nanos] = deque(maxlen=4 * ENDS_MIN)
+        """When heartbeats had come without a datagram of their round."""
+        self._policed = False
+        self._carried = (now, 0)
+        self._carried_kbps = 0
+        """When the link last said how many bytes have arrived, how many, and the rate since it had said that before."""
+        self._bytes = 0
+        self._looked_at = now
+        """Bytes of probes since the last look, and when that was."""
+
+    @property
+    def rate_kbps(self) -> int:
+        """What pairs of packets show of the bottleneck."""
+        return self._rate.rate_kbps
+
+    @property
+    def limit_kbps(self) -> int:
+        """What the path carries, while it is a limit that was run into; 0: none."""
+        return self._crowd.limit_kbps
+
+    def full(self, now: Nanos) -> bool:
+        """Whether packets are dropped because more is sent than the path carries, now or a moment ago."""
+        misses = self._crowd.misses
+        return self._crowd.limit_kbps > 0 or (bool(misses) and now - misses[-1] < CROWD_NS)
+
+    def lately(self, now: Nanos) -> bool:
+        """Whether a full queue has dropped packets a moment ago."""
+        return self._crowd.lately(now)
+
+    # -- what arrives --------------------------------------------------------------------------------------------
+
+    def arrived(self, size: int) -> None:
+        """A probe of any kind."""
+        self._bytes += size
+
+    def datagram(self, pair: int, size: int, at: Nanos, live: Liveness | None) -> None:
+        """A probe of the flow that carries datagrams, whose heartbeats are `live`."""
+        self._rate.arrived(pair, size, at)
+        if pair in (self._last_round, self._heard_round):
+            return
+        self._last_round = pair
+        if len(self._rounds) >= ROUNDS_MAX:
+            del self._rounds[next(iter(self._rounds))]
+        self._rounds[pair] = (at, live is not None and live.trip.delay.waited(at, pair))
+
+    def heartbeat(self, pair: int) -> None:
+        """The heartbeat of a round, on the same flow."""
+        self._heard_round = pair  # datagrams may be overtaken by it
+        self._rounds.pop(pair, None)
+
+    def carried(self, now: Nanos, size: int) -> None:
+        """The link says how many bytes have arrived so far, of data and of everything else."""
+        at, before = self._carried
+        if now - at >= CARRIED_NS or size < before:
+            kbps = (size - before) * 8 * 1_000_000 // max(now - at, 1)
+            self._carried_kbps = kbps if 0 <= now - at < WINDOW_NS and size >= before else 0
+            self._carried = (now, size)
+
+    # -- judging -------------------------------------------------------------------------------------------------
+
+    def look(self, now: Nanos, live: Liveness | None, missed: bool, calmly: bool) -> bool:
+        """Judge what came since the last look; True when the verdict has changed. `missed`: probes are missing, of
+        rounds that waited; `calmly`: datagrams of rounds that did not wait."""
+        if self._rounds:
+            missed = self._without_heartbeat(now) or missed
+        if live is not None and live.trip.delay.crowded:
+            # One came that had waited, and the next ones are missing.
+            missed = missed or (live.alive and live.overdue(now))
+        if calmly:
+            self._contrary.append(now)
+            self._crowd.missed_calmly()
+        elif missed:
+            self._crowd.missed(now)
+        lossy = live is not None and live.window.lossy
+        if self._ends and not lossy and self._is_policer(now, ENDS_MIN):
+            self._policed = True
+            for _ in range(CROWD_MISSES):
+                self._crowd.missed(now)
+        return self._decide(now)
+
+    def _decide(self, now: Nanos) -> bool:
+        crowd, rate = self._crowd, self._rate
+        rate_kbps = rate.rate_kbps if crowd.limit_kbps else rate.recent(now)
+        # A policer lets packets pass at the speed of the line: pairs say nothing of it.
+        changed = crowd.look(now, 0 if self._policed else rate_kbps, self._arrived_kbps(now))
+        if changed:
+            rate.narrowed(crowd.limit_kbps or rate.recent(now))
+            self._policed = self._policed and crowd.limit_kbps > 0
+        return changed
+
+    def holds_loss(self, now: Nanos) -> bool:
+        """Whether what is missing may be the work of a policer, so that loss is not claimed yet."""
+        return bool(self._ends) and self._is_policer(now, 2)
+
+    def _without_heartbeat(self, now: Nanos) -> bool:
+        """Take rounds whose heartbeat has not come; True if some of them had waited in a queue."""
+        late = [pair for pair, (at, _) in self._rounds.items() if now - at >= HEARTBEAT_LATE_NS]
+        queued = False
+        for pair in late:
+            _, waited = self._rounds.pop(pair)
+            if waited:
+                queued = True
+            else:
+                self._ends.append(now)
+        return queued
+
+    def _is_policer(self, now: Nanos, least: int) -> bool:
+        ends = sum(now - at < WINDOW_NS for at in self._ends)
+        if ends < least:
+            return False
+        return not any(now - at < WINDOW_NS for at in self._contrary)
+
+    def _arrived_kbps(self, now: Nanos) -> int:
+        """What came through since the last look: of probes, or of everything, if the link was asked."""
+        size, self._bytes = self._bytes, 0
+        since_ns, self._looked_at = now - self._looked_at, now
+        probes_kbps = size * 8 * 1_000_000 // max(since_ns, BUCKET_NS)
+        return max(KBPS_MIN + probes_kbps, self._carried_kbps)

@@ -1,0 +1,58 @@
+"""Application data that does not arrive although heartbeats and probes do.
+
+The link reports flows on which nothing of what applications send arrives. That is published only after a while in
+which heartbeats were heard on the same flow, and only if no probe explains it: a size limit, a pattern or loss that is
+found in that time is the better name. When the data has moved elsewhere, nothing shows that the fault is over: it is
+forgotten after `HOLD_NS`, and data may try the path again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from holdfast.types import MILLISECOND, SECOND, FlowId, Nanos
+
+SETTLE_NS: Final = 700 * MILLISECOND
+HOLD_NS: Final = 60 * SECOND
+
+
+class DataEvidence:
+    """What the link says of application data on one path."""
+
+    __slots__ = ("_since", "lost")
+
+    def __init__(self) -> None:
+        self.lost = False
+        """Application data does not pass, and nothing explains it."""
+        self._since: dict[FlowId, Nanos] = {}
+
+    def take(self, now: Nanos, flow: FlowId, missing: bool) -> Nanos:
+        """A report of the link; returns when to look at it."""
+        if not missing:
+            self._since.pop(flow, None)
+            return now
+        self._since.setdefault(flow, now)
+        return now + SETTLE_NS
+
+    def look(self, now: Nanos, heard_at: Mapping[FlowId, Nanos], suspected: bool) -> bool:
+        """Judge; True when `lost` has changed. `heard_at`: the last heartbeat of each living flow. `suspected`: probes
+        are missing, and it is not settled yet what that means."""
+        for flow in list(self._since):
+            if flow not in heard_at or now - self._since[flow] >= HOLD_NS:
+                del self._since[flow]
+        before = self.lost
+        if not suspected or not self._since:
+            self.lost = any(
+                now - at >= SETTLE_NS and heard_at[flow] > at + SETTLE_NS // 2
+                for flow, at in self._since.items()
+            )
+        return self.lost != before
+
+    def explained(self) -> None:
+        """Probes have found what is wrong with the path."""
+        self._since.clear()
+
+    @property
+    def open(self) -> bool:
+        return bool(self._since) or self.lost

@@ -1,0 +1,1 @@
+"""Stress runs: every combination of attributes between nodes, before production starts."""

@@ -1,0 +1,190 @@
+"""Faults by chance in a lab, and whether each is named correctly: the cases of the simulated sweep with real packets.
+
+A trial sends 1200 bytes every 50 ms between the ends of the first path that is hit, injects the fault, asks every node
+for its incidents until the time is up, heals, and goes on asking for a second: an incident that appears then is as
+wrong as any other. `judge_incidents` compares them with what the case says.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from time import monotonic_ns
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.lab.lab import Lab
+from holdfast.lab.member import CHANNEL, DATAGRAMS
+from holdfast.lab.trial import FLOW_BYTES, FLOW_EVERY_MS, Flow, Trial
+from holdfast.sim.sweep.draw import PAYLOAD, Case
+from holdfast.types import MILLISECOND, SECOND
+
+FAMILIES: Final = (
+    *("size", "protocol", "fragments", "multicast", "pattern", "data", "loss", "flapping"),
+    *("rate", "delay", "noise", "dead"),
+)
+"""The families of the sweep that a lab can make."""
+AFTER_S: Final = 1.0
+_POLL_S: Final = 0.05
+
+Told = Mapping[str, list[dict[str, Any]]]
+"""The incidents that each node shows."""
+
+
+class RandomOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one trial."""
+
+    family: str
+    fault: str
+    verdict_ms: float
+    """When every listener of a path that is hit showed the class, in the right direction; -1 if that never happened."""
+    lacking: tuple[str, ...]
+    false: tuple[str, ...]
+    incidents: int
+    """The most that one node showed at the end."""
+    place: bool
+    stall_ms: float
+    missing: int
+    worse_moves: int
+
+
+class RandomTrial:
+    """Trials in one lab, one after the other."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self._trials: dict[tuple[str, str], Trial] = {}
+
+    def run(self, case: Case, seconds: float) -> RandomOutcome:
+        """Break, watch, heal, watch."""
+        sender, listener, drawn = case.hit[0]
+        trial = self._trial(sender, listener, DATAGRAMS if case.on_traffic else CHANNEL)
+        trial.wait_sound()
+        if case.on_traffic:
+            used = trial.path_in_use().partition("/")[0]
+            hit = tuple((a, b, used) for a, b, _ in case.hit)
+            fault = used + case.fault.removeprefix(drawn)
+            case = msgspec.structs.replace(case, hit=hit, fault=fault)
+        self.lab.ask(listener, "flows", reset=True)
+        began = monotonic_ns()
+        self.lab.break_(case.fault)
+        watched = _Watched(case)
+        until_s = max(seconds, case.within_ms / 1000)
+        self._watch(trial, watched, began, began + round(until_s * SECOND))
+        heard = self.lab.ask(listener, "flows")["heard"][sender]
+        self.lab.heal()
+        ended = monotonic_ns()
+        after = _Watched(case)
+        self._watch(trial, after, ended, ended + round(AFTER_S * SECOND))
+        return RandomOutcome(
+            family=case.family,
+            fault=case.fault,
+            verdict_ms=watched.right_ms,
+            lacking=tuple(watched.lacking),
+            false=tuple(dict.fromkeys((*watched.false, *after.false))),
+            incidents=watched.incidents,
+            place=watched.place,
+            stall_ms=max(heard["latency_ms_max"], heard["gap_ms_max"] - FLOW_EVERY_MS),
+            missing=heard["missing"],
+            worse_moves=watched.worse_moves,
+        )
+
+    def _trial(self, sender: str, listener: str, by: str) -> Trial:
+        trial = self._trials.get((sender, listener))
+        if trial is None:
+            trial = self._trials[sender, listener] = Trial(self.lab, sender, listener)
+        flow = Flow(by)
+        if flow != trial.flow:
+            self.lab.warm_up()
+            trial.flow = flow
+            request = {"size": FLOW_BYTES, "every_ms": FLOW_EVERY_MS, "fill": PAYLOAD.hex()}
+            self.lab.ask(sender, "flow", to=listener, by=by, protocol="", **request)
+        return trial
+
+    def _watch(self, trial: Trial, watched: _Watched, began: int, until: int) -> None:
+        while monotonic_ns() < until:
+            told = {
+                host: self.lab.ask(host, "health", what="incidents")["incidents"]
+                for host in self.lab.plan.hosts
+            }
+            watched.take(told, trial.path_in_use(), (monotonic_ns() - began) / MILLISECOND)
+            time.sleep(_POLL_S)
+
+
+class _Watched:
+    """What the nodes have shown so far."""
+
+    def __init__(self, case: Case) -> None:
+        self.right_ms = -1.0
+        self.lacking: list[str] = []
+        self.false: dict[str, None] = {}
+        self.incidents = 0
+        self.place = False
+        self.worse_moves = 0
+        self._case = case
+        self._path = ""
+
+    def take(self, told: Told, path: str, age_ms: float) -> None:
+        self.lacking, false = judge_incidents(self._case, told)
+        self.false |= dict.fromkeys(false)
+        if not self.lacking and self.right_ms < 0:
+            self.right_ms = round(age_ms, 1)
+        self.incidents = max(len(shown) for shown in told.values())
+        self.place = all(
+            any(one["place"].startswith(self._case.place) for one in shown)
+            for shown in told.values()
+        )
+        before, self._path = self._path, path
+        self.worse_moves += bool(before) and self._is_hit(path) and not self._is_hit(before)
+
+    def _is_hit(self, path: str) -> bool:
+        """Whether the path of the flow suffers: it joins the first two ends."""
+        sender, listener, _ = self._case.hit[0]
+        return (sender, listener, path.partition("/")[0]) in self._case.hit
+
+
+def judge_incidents(case: Case, told: Told) -> tuple[list[str], list[str]]:
+    """What the listeners of the paths that are hit do not say, and what any node says wrongly."""
+    lacking = [text for path in case.hit for text in _lacks(case, path, told.get(path[1], []))]
+    false = [
+        f"{name}: {one['error_class']} {','.join(one['kinds'])} of {one['place']}"
+        for name, shown in told.items()
+        for one in shown
+        if not _is_true(case, one)
+    ]
+    return lacking, false
+
+
+def _lacks(case: Case, path: tuple[str, str, str], shown: Iterable[Mapping[str, Any]]) -> list[str]:
+    text = _text(path)
+    mine = [one for one in shown if text in one["paths"]]
+    found = []
+    for wanted in case.classes:
+        fitting = [one for one in mine if one["error_class"] == wanted]
+        directions = {one["direction"] for one in fitting}
+        if not fitting:
+            found.append(f"{wanted} of {text} is not shown")
+        elif case.one_way is not None and directions != {
+            "one way" if case.one_way else "both ways"
+        }:
+            found.append(f"{wanted} of {text} has the direction {sorted(directions)}")
+        elif case.limit and not any(f"over {case.limit} bytes" in one["text"] for one in fitting):
+            found.append(f"the limit of {text} is not {case.limit}")
+    return found
+
+
+def _is_true(case: Case, one: Mapping[str, Any]) -> bool:
+    hit = {_text(path) for path in case.hit}
+    aside = {_text(path) for path, error_class in case.aside if error_class == one["error_class"]}
+    if one["error_class"] not in (*case.classes, *case.allowed):
+        return False
+    if case.kinds and not {*one["kinds"]} <= {*case.kinds}:
+        return False
+    return {*one["paths"]} <= hit | aside
+
+
+def _text(path: tuple[str, str, str]) -> str:
+    """A path as incidents name it: adapters are called like their subnets."""
+    sender, listener, subnet = path
+    return f"{sender}/{subnet} -> {listener}/{subnet}"

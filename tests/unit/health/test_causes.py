@@ -1,0 +1,82 @@
+"""One incident for each cause: the place that explains the failing paths (H15)."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.health.causes import Names, causes_of
+from holdfast.health.classify import SoftError
+from holdfast.health.table.path_table import PathKey
+from holdfast.health.table.values import Alarm
+
+NODES = ("n1", "n2", "n3", "n4")
+SUBNETS = ("red", "blue")
+NAMES = Names(lambda node: node.decode(), lambda _, adapter: adapter)
+
+
+def path(sender: str, listener: str, subnet: str = "red") -> PathKey:
+    return sender.encode(), subnet, listener.encode(), subnet
+
+
+KNOWN = [path(a, b, subnet) for subnet in SUBNETS for a in NODES for b in NODES if a != b]
+
+
+def places(
+    failing: list[PathKey], error_class: str = "size", known: list[PathKey] = KNOWN
+) -> list[str]:
+    alarms = {
+        one: {(error_class, "udp"): Alarm(one, SoftError(error_class, "udp"), 0)} for one in failing
+    }
+    return [" ".join(cause.place) for cause in causes_of(alarms, known, NAMES)]
+
+
+@pytest.mark.parametrize(
+    ("failing", "place"),
+    [
+        ([path("n1", "n2")], "path n1/red to n2/red"),
+        ([path("n1", "n2"), path("n2", "n1")], "pair n1/red and n2/red"),
+        ([path("n1", other) for other in NODES[1:]], "sent by n1/red"),
+        ([path(other, "n1") for other in NODES[1:]], "received by n1/red"),
+        ([one for one in KNOWN if b"n1" in (one[0], one[2]) and one[1] == "red"], "adapter n1/red"),
+        ([one for one in KNOWN if one[1] == "red"], "subnet red"),
+    ],
+)
+def test_the_place_that_explains_all_failing_paths_is_named_once(
+    failing: list[PathKey], place: str
+) -> None:
+    assert places(failing) == [place]
+
+
+def test_a_node_that_nobody_hears_is_one_incident() -> None:
+    """Its own rows are out of date, so only the paths from it are known."""
+    known = [one for one in KNOWN if one[2] != b"n1"]
+    failing = [one for one in known if one[0] == b"n1"]
+    assert places(failing, "dead", known) == ["node n1"]
+
+
+def test_a_place_is_not_named_while_one_of_its_paths_passes() -> None:
+    failing = [path("n1", "n2"), path("n1", "n3")]
+    assert places(failing) == ["path n1/red to n2/red", "path n1/red to n3/red"]
+
+
+def test_two_causes_are_two_incidents() -> None:
+    sent = [path("n1", other) for other in NODES[1:]]
+    assert places([*sent, path("n3", "n4", "blue")]) == [
+        "sent by n1/red",
+        "path n3/blue to n4/blue",
+    ]
+
+
+def test_with_two_nodes_nothing_smaller_than_the_pair_is_claimed() -> None:
+    known = [path("n1", "n2"), path("n2", "n1")]
+    assert places(known, "size", known) == ["pair n1/red and n2/red"]
+
+
+def test_several_kinds_of_packets_are_one_incident() -> None:
+    one = path("n1", "n2")
+    alarms = {
+        one: {("size", kind): Alarm(one, SoftError("size", kind), 0) for kind in ("tcp", "udp")}
+    }
+    (cause,) = causes_of(alarms, KNOWN, NAMES)
+    assert cause.kinds == ("tcp", "udp")
+    assert cause.alarm.error.kind == "udp"

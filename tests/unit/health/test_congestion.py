@@ -1,0 +1,99 @@
+"""Which packets of a burst are missing tells a narrow path from one that loses packets by chance."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from holdfast.health.frames import Heartbeat
+from holdfast.health.probing.congestion import ENDS_MIN, Congestion
+from holdfast.health.probing.liveness import Liveness
+from holdfast.types import MICROSECOND, MILLISECOND, SECOND
+
+PERIOD = 100 * MILLISECOND
+SIZE = 1500
+
+
+class Path:
+    """Every second heartbeat follows two datagrams. `passes` decides for each packet of a burst, by its place."""
+
+    def __init__(self) -> None:
+        self.now = 1000 * SECOND
+        self.n = 0
+        self.live = Liveness(self.now, PERIOD)
+        self.congestion = Congestion(self.now)
+        self.late_ns = 0
+
+    def run(self, seconds: float, passes: list[float], seed: int = 1) -> Path:
+        """`passes`: how likely the first datagram, the second one, and their heartbeat pass. A heartbeat that is alone
+        passes as the first datagram does."""
+        rng = Random(seed)
+        for _ in range(round(seconds * 10)):
+            self.now += PERIOD
+            self.n += 1
+            if self.n % 2:
+                self._heartbeat(rng.random() < passes[0], 0)
+            else:
+                came = [rng.random() < chance for chance in passes]
+                self._burst(came)
+            held = not self.live.window.lossy and self.congestion.holds_loss(self.now)
+            self.live.window.roll(self.now, self.congestion.limit_kbps > 0, held)
+        return self
+
+    def _burst(self, came: list[bool]) -> None:
+        pair = self.now // MILLISECOND
+        for number in (0, 1):
+            if came[number]:
+                at = self.now + self.late_ns + number * MICROSECOND
+                self.congestion.datagram(pair, SIZE, at, self.live)
+                self.congestion.arrived(SIZE)
+        self._heartbeat(came[2], pair)
+        calmly = came[2] and not all(came) and not self.late_ns
+        self.congestion.look(self.now + 2 * PERIOD, self.live, missed=False, calmly=calmly)
+
+    def _heartbeat(self, came: bool, pair: int) -> None:
+        if came:
+            at = self.now + (self.late_ns if pair else 0)
+            self.live.basic(Heartbeat(self.n, self.now, PERIOD), at)
+            if pair:
+                self.congestion.heartbeat(pair)
+
+
+def test_a_policer_that_drops_the_end_of_each_burst_is_a_limit() -> None:
+    path = Path().run(2, [1, 1, 1])
+    assert path.congestion.limit_kbps == 0
+    path.run(3, [1, 0.5, 0])
+    assert path.congestion.limit_kbps > 0
+
+
+def test_loss_is_not_claimed_while_a_policer_may_explain_it() -> None:
+    path = Path().run(2, [1, 1, 1])
+    assert not path.congestion.holds_loss(path.now)
+    path.run(0.6, [1, 0.5, 0])
+    assert path.congestion.holds_loss(path.now)
+    assert path.congestion.limit_kbps == 0, f"{ENDS_MIN} rounds must show it"
+
+
+@pytest.mark.parametrize("loss", [0.02, 0.1, 0.2, 0.36, 0.5])
+@pytest.mark.parametrize("seed", range(20))
+def test_loss_by_chance_is_no_policer(loss: float, seed: int) -> None:
+    path = Path().run(20, [1 - loss] * 3, seed)
+    assert path.congestion.limit_kbps == 0
+
+
+def test_rounds_that_wait_and_lose_their_heartbeat_are_a_limit() -> None:
+    path = Path().run(2, [1, 1, 1])
+    path.late_ns = 60 * MILLISECOND
+    path.run(2, [1, 1, 0])
+    assert path.congestion.limit_kbps > 0
+
+
+def test_a_heartbeat_that_overtakes_its_datagrams_is_not_missing() -> None:
+    congestion, live = Congestion(0), Liveness(0, PERIOD)
+    for pair in range(1, 30):
+        congestion.heartbeat(pair)
+        congestion.datagram(pair, SIZE, pair * PERIOD, live)
+        congestion.look((pair + 2) * PERIOD, live, missed=False, calmly=False)
+    assert congestion.limit_kbps == 0
+    assert not congestion.holds_loss(32 * PERIOD)

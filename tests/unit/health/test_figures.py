@@ -1,0 +1,146 @@
+"""Loss, delay and congestion from heartbeats (H14): what is claimed, and what is not."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from holdfast.health.probing.metrics import (
+    BUCKET_NS,
+    CROWD_MISSES,
+    OVERTAKEN_NS,
+    Crowd,
+    Delay,
+    LossWindow,
+)
+from holdfast.types import MILLISECOND, SECOND
+
+PERIOD = 100 * MILLISECOND
+
+
+def feed(window: LossWindow, loss: float, seconds: float, start: int = 0, seed: int = 1) -> int:
+    """Heartbeats with a loss; returns the time at the end."""
+    rng, now, number = Random(seed), start, start // PERIOD + 1
+    for _ in range(round(seconds * 10)):
+        now += PERIOD
+        number += 1
+        if rng.random() < loss:
+            window.missing(number, number, now)
+        else:
+            window.heard += 1
+        window.roll(now, excused=False)
+    return now
+
+
+@pytest.mark.parametrize("loss", [0.005, 0.01])
+@pytest.mark.parametrize("seed", range(20))
+def test_a_little_loss_is_never_called_lossy(seed: int, loss: float) -> None:
+    window = LossWindow()
+    feed(window, loss, 600, seed=seed)
+    assert not window.lossy
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_heavy_loss_is_found_within_seconds_and_estimated(seed: int) -> None:
+    window = LossWindow()
+    now = feed(window, 0.3, 6, seed=seed)
+    assert window.lossy
+    now = feed(window, 0.3, 5, now, seed=seed + 100)
+    assert 120_000 < window.stated_ppm < 500_000
+    assert window.window_ms == 5000
+
+
+def test_loss_clears_when_its_window_has_passed() -> None:
+    window = LossWindow()
+    now = feed(window, 0.3, 10)
+    feed(window, 0, 6, now)
+    assert not window.lossy
+    assert window.stated_ppm == 0
+
+
+def test_overtaken_heartbeats_are_not_lost() -> None:
+    """When a delay of 300 ms ends, three heartbeats are overtaken by the fourth and arrive after it."""
+    window, now = LossWindow(), 10 * SECOND
+    window.missing(5, 7, now)
+    for number in (5, 6, 7):
+        assert window.late(number)
+        assert not window.late(number), "a copy"
+    window.roll(now + OVERTAKEN_NS + BUCKET_NS, excused=False)
+    assert window.ppm == 0
+
+
+def test_what_a_full_queue_drops_is_no_loss_of_the_line() -> None:
+    window, now = LossWindow(), 0
+    for number in range(100):
+        now += PERIOD
+        window.missing(number, number, now)
+        window.roll(now, excused=True)
+    assert not window.lossy
+
+
+def arrive(delay: Delay, now: int, transit: int, count: int) -> int:
+    for _ in range(count):
+        now += PERIOD
+        delay.arrived(now, transit)
+    return now
+
+
+def test_a_delay_is_measured_in_one_direction_whatever_the_clocks_say() -> None:
+    delay, skew = Delay(), -77 * SECOND
+    now = arrive(delay, 0, skew, 20)
+    assert delay.delay_us == 0
+    now = arrive(delay, now, skew + 300 * MILLISECOND, 10)
+    assert 290_000 < delay.delay_us <= 300_000
+    arrive(delay, now, skew, 10)
+    assert delay.delay_us == 0
+
+
+def test_a_single_late_packet_is_no_delay() -> None:
+    delay = Delay()
+    now = arrive(delay, 0, 0, 20)
+    for _ in range(10):
+        now = arrive(delay, now, 400 * MILLISECOND, 1)
+        now = arrive(delay, now, 0, 3)
+        assert delay.delay_us == 0
+
+
+def test_clocks_that_drift_are_no_delay() -> None:
+    delay, now = Delay(), 0
+    for _ in range(36_000):
+        now += PERIOD
+        delay.arrived(now, now // 10_000)  # 100 millionths, for an hour
+    assert delay.delay_us == 0
+
+
+def test_a_path_is_congested_only_if_packets_waited_where_others_are_missing() -> None:
+    crowd = Crowd()
+    assert not crowd.look(0, 256)
+    for number in range(CROWD_MISSES):
+        crowd.missed(number * MILLISECOND)
+    assert crowd.look(SECOND, 256)
+    assert crowd.limit_kbps == 256
+    assert not crowd.look(60 * SECOND, 300), "the path is still that narrow"
+    assert crowd.look(61 * SECOND, 100_000)
+    assert crowd.limit_kbps == 0
+
+
+def test_a_limit_that_nothing_shows_any_more_ends() -> None:
+    """Fewer probes are sent while it lasts: without this the verdict could last for good."""
+    crowd = Crowd()
+    for number in range(CROWD_MISSES):
+        crowd.missed(number * MILLISECOND)
+    assert crowd.look(SECOND, 256)
+    assert not crowd.look(20 * SECOND, 256)
+    assert crowd.look(40 * SECOND, 256)
+    assert crowd.limit_kbps == 0
+
+
+def test_a_path_where_no_pair_of_packets_comes_through_is_measured_by_what_arrives() -> None:
+    crowd = Crowd()
+    for number in range(CROWD_MISSES):
+        crowd.missed(number * MILLISECOND)
+    assert crowd.look(SECOND, 0, 150)
+    assert crowd.limit_kbps == 150
+    assert not crowd.look(2 * SECOND, 0, 20), "fewer probes are sent now"
+    assert crowd.look(60 * SECOND, 0, 20), "nothing was dropped for a while"

@@ -1,0 +1,61 @@
+"""What the silence of all heartbeats means while something else arrives, and while nothing does."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.health.wires import EVERYTHING, Wires, flow_cut, over
+
+from holdfast.types import MILLISECOND
+
+RATE = 20_000
+"""Bytes of data per second."""
+
+
+def silent(rate: int) -> Wires:
+    """Every heartbeat and probe from n1 to n2 vanishes, and data of an application still arrives at this rate."""
+    wires = Wires(2, uses=EVERYTHING).run(5)
+    if rate:
+        wires.data["n2"] = (lambda: True, rate)
+    wires.faults = [lambda packet: packet[0] == "n1"]
+    return wires
+
+
+def test_a_path_on_which_nothing_arrives_is_dead_after_five_heartbeats() -> None:
+    wires = silent(0).run(0.8)
+    assert not wires.row("n1", "n2", at="n2").alive
+
+
+def test_a_path_that_data_fills_is_congested_and_not_dead() -> None:
+    """Finding: application data that exceeded a narrow path made it dead."""
+    wires = silent(RATE).run(2)
+    row = wires.row("n1", "n2", at="n2")
+    assert row.alive
+    assert row.rate_limit_kbps == pytest.approx(RATE * 8 / 1000, rel=0.2)
+    assert [fact for fact in wires.changes() if not fact.alive] == []
+
+
+def test_data_alone_does_not_keep_a_path_alive() -> None:
+    """H8: liveness comes from heartbeats. A full queue lets one of them pass before long."""
+    wires = silent(RATE).run(5)
+    assert not wires.row("n1", "n2", at="n2").alive
+
+
+def test_data_that_stops_as_well_does_not_delay_the_verdict_for_long() -> None:
+    wires = silent(RATE)
+    until = wires.now + 400 * MILLISECOND
+    wires.data["n2"] = (lambda: wires.now < until, RATE)
+    wires.run(1.3)
+    assert not wires.row("n1", "n2", at="n2").alive
+
+
+def test_a_connection_that_is_stuck_is_no_filter_of_tcp_in_either_direction() -> None:
+    """A large message has blocked the connection with data, so both ends hear nothing there. Those that measure are
+    heard with their small segments, and show that it is a size."""
+    wires = Wires(2, uses=EVERYTHING).run(5)
+    stuck = wires.flow_number("n1", "n2", transport="tcp")
+    cut = [flow_cut("n1", stuck), flow_cut("n2", stuck)]
+    wires.faults = [over("n1", "n2", 1100, kind="tcp"), *cut]
+    wires.run(6)
+    assert [fact for fact in wires.changes() if fact.transport == "tcp" and not fact.alive] == []
+    there, back = wires.row("n1", "n2", "tcp"), wires.row("n2", "n1", "tcp")
+    assert (there.size, back.size) == (1000, 1500)
