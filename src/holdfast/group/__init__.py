@@ -1,18 +1,20 @@
-"""Replicated groups: every replica processes the same messages in the same order.
+"""Replicated groups: all replicas process the same messages in the same order.
 
-Sources send messages straight to all replicas (`source`), who hold them (`streams`) and ask again for what is missing
-(`recovery`). The leader turns what has arrived without a gap into entries of a log, ranges of streams (`order`), and
-replicates the log as Raft does (`progress`, `leading`). A follower appends an entry only when it holds every message
-in it (`waiting`, `following`). What a majority has appended is committed and handed to the application (`delivery`);
-what every replica has applied is forgotten everywhere (`freeing`). A replica that starts, or fell far behind, takes a
-state from another (`joining`, `transfer`, `admission`). Who leads is decided in `leadership` and nowhere else.
+Sources send messages directly to all replicas (`source`), which buffer them (`stream_buffer`) and request missing ones
+(`gap_recovery`). The leader turns contiguous messages into log entries, which are ranges of streams (`order`), and
+replicates the log as in Raft (`replication`, `leader`). A follower appends an entry only when it holds every message in
+it (`pending_entries`, `follower`). Entries of a majority are committed and passed to the application (`delivery`); what
+every replica has applied is freed (`garbage_collection`). A replica that starts, or is far behind, installs a snapshot
+of another one (`snapshot_install`, `snapshot`, `admission`). `leadership` decides which replica leads.
 
-`replica` wires these into one machine, `config` sets a group up, `ports` is the border to application and driver.
+`replica` combines these into one machine, `config` defines a group, and `ports` is the interface to application and
+driver.
 """
 
-from holdfast.group.config import GROUP_FRAMES, GroupConfig, replica_unit, source_unit, units_for
+from holdfast.group.config import GroupConfig, replica_unit, source_unit, units_for
+from holdfast.group.frames import GROUP_FRAMES
 from holdfast.group.replica import ReplicaMachine
-from holdfast.group.source import SourceMachine
+from holdfast.group.streams.source import SourceMachine
 
 __all__ = [
     "GROUP_FRAMES",

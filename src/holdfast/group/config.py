@@ -1,51 +1,49 @@
-"""How a group is set up, the names of its units, and which of them a frame is for."""
+"""The settings of a group, the names of its units, and the routing of its frames."""
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
 from holdfast.errors import ConfigError
-from holdfast.group.entries import VOTERS_MAX
-from holdfast.group.metadata import LEVELS_MAX
-from holdfast.group.policy import Rule
-from holdfast.types import MICROSECOND, MILLISECOND, SECOND, Nanos
-from holdfast.wire.frames import (
-    AnyFrame,
-    Append,
-    Appended,
-    Ballot,
-    Found,
+from holdfast.group.frames import (
+    GROUP_FRAMES,
+    CommitReply,
     Freed,
-    Idle,
-    Lost,
+    LossQuery,
     Nack,
     Outputs,
-    OutputsHere,
     Payload,
-    Placed,
-    Seek,
-    Standing,
-    StateChunk,
-    StateRequest,
-    Vote,
 )
+from holdfast.group.log.entries import VOTERS_MAX
+from holdfast.group.loss.rule import Rule
+from holdfast.group.ports import APPLY_MAX
+from holdfast.group.services.frames import SERVICE_FRAMES, ServiceReply
+from holdfast.group.streams.message_metadata import LEVELS_MAX
+from holdfast.stability import StabilityConfig
+from holdfast.stability.config import AUTO
+from holdfast.stability.frames import STABILITY_FRAMES
+from holdfast.types import MICROSECOND, MILLISECOND, SECOND, Nanos
+from holdfast.wire.frames import Frame
 
+GROUP_STABILITY: Final = StabilityConfig(period_ns=5 * MILLISECOND, gap_ns=2 * MILLISECOND)
+"""Rounds follow each other faster than they need to elsewhere: sources wait for them."""
 MAY_BE_ZERO: Final = ("message_log_bytes",)
+ZONE_MAX: Final = 64
 ENTRY_BYTES: Final = 400
-"""What an entry of the log takes in memory, about."""
+"""The approximate size of a log entry in memory."""
 
 
 class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One group, the same on every node that has to do with it. Nodes are named by their names."""
+    """One group, with the same settings on every node that uses it. Nodes are given by name."""
 
     name: str
     voters: tuple[str, ...]
-    """Whose acknowledgements make a majority, when the group begins; its view says who they are afterwards."""
+    """The initial voters, whose majority commits; afterwards the view defines them."""
     leader: str = ""
-    """The voter that leads at first; the first one that may lead when left out. Elections decide afterwards."""
+    """The first leader; by default the first voter that may lead. Elections decide afterwards."""
     learners: tuple[str, ...] = ()
     """Replicas that deliver everything and never count in a majority."""
     never_lead: tuple[str, ...] = ()
@@ -54,84 +52,99 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     durability: Literal["memory", "durable"] = "memory"
     """`durable`: messages and entries are on disk before they are acknowledged."""
     delivery: Literal["safe", "fast"] = "safe"
-    """`safe`: what a majority has is delivered. `fast`: what a replica has, which may turn out to be undecided."""
+    """`safe`: committed entries are delivered. `fast`: a replica delivers what it has, which may be rolled back."""
     mode: Literal["majority", "availability"] = "majority"
-    """`availability`: a side without a majority goes on as well; when they meet again, one side loses what it did."""
+    """`availability`: a side without a majority continues as well; when the sides meet, one is rolled back."""
 
     window_bytes: int = 16 << 20
-    """What a source keeps until every replica has it; a replica holds at most twice that for each stream."""
+    """What a source keeps until every replica has it; a replica holds at most twice that per stream."""
     payload_bytes: int = 60_000
-    """About the size of a payload frame."""
+    """The approximate size of a payload frame."""
     entry_bytes: int = 1 << 20
-    """An entry of the order covers about this much, so that the application is handed bounded batches."""
+    """The approximate size of the messages of one entry, so that batches for the application are bounded."""
     log_entries: int = 1 << 16
-    """The leader orders nothing more while its log holds this many entries."""
+    """The leader orders nothing more while its log has this many entries."""
     streams: int = 16_384
-    """Streams that a replica knows at the same time: as many sources may send at once."""
+    """Concurrent streams that a replica accepts: the maximum number of sources."""
+    marks: int = 1024
+    """Streams of which a replica reports its highest number in one answer to the leader."""
+    apply_bytes: int = APPLY_MAX
+    """What a replica has handed to its application and not got back yet, at most."""
+    first_messages: int = 64
+    """Messages that an application has at once before it is known how much output it makes of them."""
+    stored_chunk_bytes: int = 256 << 10
+    """`durable`: a state is written to the store in pieces of this size."""
     state_bytes: int = 1 << 30
-    """The largest state that is taken in from another replica."""
+    """The largest snapshot that is accepted from another replica."""
 
     append_period_ns: Nanos = 40 * MILLISECOND
-    """How often the leader is heard when there is nothing to say."""
+    """The heartbeat period of the leader."""
     election_ns: Nanos = 150 * MILLISECOND
-    """So long a leader may be silent; replicas wait for up to twice that, by chance, before they want to be elected.
-    A leader that has not heard a majority for this long does not lead any more."""
+    """The minimum election timeout; replicas wait for up to twice that, at random. A leader that has not heard from a
+    majority for this long steps down."""
     stall_ns: Nanos = 400 * MILLISECOND
-    """A leader that hears everybody but gets nothing decided for this long lets another try."""
+    """A leader that hears the others but cannot commit for this long hands over."""
     reorder_ns: Nanos = 300 * MICROSECOND
-    """How long later messages of its stream may be here before a message that was sent as a datagram."""
+    """How long later messages of its stream may be present before a datagram message is requested."""
     nack_delay_ns: Nanos = MILLISECOND
-    """How long a message may be heard of before it comes."""
+    """How long a message may be known from others before it is requested."""
     nack_retry_ns: Nanos = 20 * MILLISECOND
-    """How long a node may take to bring back what it was asked for, while it is not known how long it takes."""
+    """The timeout of a retransmission request while the round trip is not measured."""
     nack_delay_max_ns: Nanos = SECOND
     idle_first_ns: Nanos = 5 * MILLISECOND
-    """How soon a source that has nothing more to send says what its last number was."""
+    """How soon an idle source repeats its last number."""
     idle_max_ns: Nanos = SECOND
     free_period_ns: Nanos = 5 * MILLISECOND
-    """The leader tells what may be freed at most this often, and a replica how far its application has come."""
+    """The minimum interval at which the leader announces what may be freed, and a replica its progress."""
+    stability: StabilityConfig = GROUP_STABILITY
+    """How the replicas find out what all of them have applied, so that buffers can be freed."""
+    relay_from: int = 65
+    """Members from which sources send to the voters only, and learners get messages from other replicas."""
     query_period_ns: Nanos = 50 * MILLISECOND
-    """How often a replica without a state asks who has what."""
+    """How often a replica without a state looks for one."""
     transfer_retry_ns: Nanos = 200 * MILLISECOND
     patience_ns: Nanos = 10 * SECOND
-    """A connected replica whose application does not move for this long no longer holds the others back."""
+    """A connected replica whose application makes no progress for this long no longer blocks the others."""
     lack_ns: Nanos = 2 * SECOND
-    """A replica that cannot get a message of the order for this long asks to be suspended, and takes a state."""
+    """A replica that cannot obtain an ordered message for this long asks to be suspended, and installs a snapshot."""
     rejoin_ns: Nanos = SECOND
-    """A replica whose application failed asks for a state after this time; each further failure doubles it."""
+    """A replica whose application failed asks for a snapshot after this time; each further failure doubles it."""
     snapshot_bytes: int = 64 << 20
-    """`durable`: a state is written after so many bytes of messages, and what is below it is erased."""
+    """`durable`: a snapshot is written after this many bytes of messages, and everything below it is erased."""
+
+    zones: dict[str, tuple[str, ...]] = {}
+    """Sub-groups: the replicas that deliver messages to a zone. All others order and keep them only."""
 
     # -- messages that get lost --
 
     transport: Literal["channel", "datagram"] = "channel"
     """How messages travel from their source: reliably, or as datagrams, each of which may be lost."""
     datagram_bytes: int = 1100
-    """About the size of a payload frame that travels as a datagram."""
+    """The approximate size of a payload frame that is sent as a datagram."""
     datagram_window: int = 512 << 10
-    """Of datagrams at most this much is on its way."""
+    """The maximum of datagram messages in flight."""
     priorities: int = 1
-    """Levels of priority; 0 is the most urgent, messages have the lowest unless their sender says otherwise."""
+    """Priority levels, 0 the most urgent; the lowest is the default of a message."""
     policy: tuple[Rule, ...] = ()
-    """What to do about lost messages; the first rule that matches decides, when the application leaves it to them."""
+    """Rules for lost messages: the first that matches decides, if the application does not."""
     late_ns: Nanos = 10 * MILLISECOND
-    """How long, on a reliable channel, a message may be heard of before it comes."""
+    """How long, on a reliable channel, a message may be known from others before it is requested."""
     seek_ns: Nanos = SECOND
-    """How long the leader waits for those that can be reached to say what they have of what it lost."""
+    """How long the leader waits for reachable replicas to report what they have of its lost messages."""
     recover_ns: Nanos = 5 * SECOND
-    """How long recovery may take when the answer does not say."""
+    """Time limit of recovery, if the action sets none."""
     answer_ns: Nanos = 10 * SECOND
-    """How long the application may think; then the table decides."""
+    """The timeout of `on_loss`; then the rules decide."""
     gone_ns: Nanos = 30 * SECOND
-    """A source that cannot be reached for this long is not expected to bring anything back."""
+    """A source that is unreachable for this long is treated as gone."""
     output_bytes: int = 16 << 20
-    """What the application has said to destinations that have not got it yet; above that it is given nothing more."""
+    """The limit of undelivered outputs; above it, the application receives no more messages."""
     output_retry_ns: Nanos = SECOND
-    """How long a destination may take to say that it has what it was sent."""
+    """How long a destination may take to acknowledge outputs."""
     message_log_bytes: int = 0
-    """Replicas write messages down, up to this much each, to recover from when no buffer has them; 0: they do not."""
+    """The size of the message log of each replica; 0: none."""
     close_delay_ns: Nanos = SECOND
-    """How long after its source has begun a new life a stream is closed."""
+    """How long after a restart of its source a stream is closed."""
 
     def __post_init__(self) -> None:
         replicas = self.voters + self.learners
@@ -149,35 +162,73 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(f"group {self.name}: leader {self.leader!r} is not one of its voters")
         for name in self.never_lead:
             if name not in replicas:
-                raise ConfigError(f"group {self.name}: never_lead: {name!r} is no replica of it")
+                raise ConfigError(
+                    f"group {self.name}: never_lead: {name!r} is not one of its replicas"
+                )
         if not self.founder:
             raise ConfigError(
-                f"group {self.name}: nobody may lead: every voter, or its leader, is in never_lead"
+                f"group {self.name}: no replica may lead: every voter, or the leader, is in never_lead"
             )
         if self.election_ns < 2 * self.append_period_ns:
             raise ConfigError(
-                f"group {self.name}: election_ns is {self.election_ns}, at least twice append_period_ns "
-                f"({self.append_period_ns}) is needed, or replicas elect while the leader is well"
+                f"group {self.name}: election_ns is {self.election_ns}, but must be at least twice "
+                f"append_period_ns ({self.append_period_ns}); otherwise replicas start elections "
+                "while the leader is healthy"
             )
         if self.payload_bytes < 1000 or self.window_bytes < 8 * self.payload_bytes:
             raise ConfigError(
-                f"group {self.name}: window_bytes is {self.window_bytes}, at least 8 x payload_bytes "
-                f"({self.payload_bytes}, itself at least 1000) are needed"
+                f"group {self.name}: window_bytes is {self.window_bytes}, but must be at least 8 x "
+                f"payload_bytes ({self.payload_bytes}, itself at least 1000)"
             )
         if self.priorities > LEVELS_MAX:
             raise ConfigError(
                 f"group {self.name}: {self.priorities} priorities, at most {LEVELS_MAX}"
             )
+        self._check_stability()
+        self._check_zones()
         for rule in self.policy:
             if rule.priority is not None and rule.priority >= self.priorities:
                 raise ConfigError(
-                    f"group {self.name}: a rule about lost messages has priority {rule.priority}, no message has it: "
-                    f"there are 0 to {self.priorities - 1} (`priorities`)"
+                    f"group {self.name}: a loss rule has priority {rule.priority}, which no message has: "
+                    f"priorities are 0 to {self.priorities - 1} (`priorities`)"
                 )
         for field in msgspec.structs.fields(self):
             value = getattr(self, field.name)
             if field.type is int and value <= 0 and field.name not in MAY_BE_ZERO:
                 raise ConfigError(f"group {self.name}: {field.name} is {value}, must be positive")
+
+    def _check_stability(self) -> None:
+        if self.mode == "availability" and self.stability.protocol != AUTO:
+            raise ConfigError(
+                f"group {self.name}: stability is {self.stability.protocol!r}, but an availability group frees by its "
+                f"leader's account: leave it out"
+            )
+
+    def _check_zones(self) -> None:
+        for zone, names in self.zones.items():
+            if not zone or "/" in zone or len(zone) > ZONE_MAX:
+                raise ConfigError(
+                    f"group {self.name}: zone {zone!r} needs a name of 1 to {ZONE_MAX} characters, without '/'"
+                )
+            for name in names:
+                if name not in self.replicas:
+                    raise ConfigError(
+                        f"group {self.name}: zone {zone!r}: {name!r} is not one of its replicas"
+                    )
+        if not self.zones:
+            return
+        sets = [self.zones_of(name) for name in self.replicas]
+        for name, zones in zip(self.replicas, sets, strict=True):
+            if sets.count(zones) < 2 and len(sets) > 1:
+                raise ConfigError(
+                    f"group {self.name}: no other replica is in the same zones as {name} "
+                    f"({', '.join(zones) or 'none'}), so none could give it a state; every combination of zones "
+                    "needs at least two replicas"
+                )
+
+    def zones_of(self, name: str) -> tuple[str, ...]:
+        """The zones of a replica."""
+        return tuple(zone for zone, names in self.zones.items() if name in names)
 
     @property
     def replicas(self) -> tuple[str, ...]:
@@ -185,7 +236,7 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def founder(self) -> str:
-        """The voter that begins the group, and leads it first; empty when nobody may."""
+        """The voter that creates the group and leads it first; empty if none may."""
         eligible = [voter for voter in self.voters if voter not in self.never_lead]
         if self.leader:
             return self.leader if self.leader in eligible else ""
@@ -196,22 +247,22 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.durability == "durable"
 
     def memory_bytes(self, streams: int) -> int:
-        """What one member holds of the group at most, whatever the others do, with so many streams: up to two windows
-        of each as a replica, its own as a source (sent, queued, not yet taken), the log, and its outputs."""
+        """The maximum that one member holds of the group with this many streams: up to two windows of each as a
+        replica, its own as a source (sent, queued, not yet taken), the log, and its outputs."""
         held = 2 * self.window_bytes * streams + 3 * self.window_bytes
         return held + self.log_entries * ENTRY_BYTES + self.output_bytes
 
     @property
     def tight_bytes(self) -> int:
-        """Whoever waits for room to send has at least so much in the buffers of all replicas: a sender may have half a
-        window there, and its next message, of at most a quarter, does not fit any more."""
+        """A sender that waits for room has at least this much in the buffers of all replicas: it may have half a window
+        there, and its next message, of at most a quarter, does not fit."""
         if self.transport == "datagram":
             return min(self.window_bytes // 4, self.datagram_window // 2)
         return self.window_bytes // 4
 
     @property
     def message_bytes(self) -> int:
-        """The largest message that a source takes."""
+        """The largest message that a source accepts."""
         return self.window_bytes // 4
 
 
@@ -223,41 +274,43 @@ def replica_unit(group: str) -> str:
     return "replica/" + group
 
 
+def services_unit(group: str) -> str:
+    """The unit of a node that asks for locks and barriers of a group."""
+    return "services/" + group
+
+
 def log_unit(group: str) -> str:
-    """Where the group's messages are written down on a node, if they are."""
+    """The unit of the message log of a group."""
     return "messages/" + group
 
 
-SINK: Final = "outputs"
-"""The unit of a node where outputs of groups arrive."""
-
-GROUP_FRAMES: Final = frozenset(
-    {
-        Payload, Idle, Nack, Append, Appended, StateRequest, StateChunk, Freed, Ballot, Vote, Seek, Standing,
-        Lost, Found, Outputs, OutputsHere, Placed,
-    }
-)  # fmt: skip
-"""The frames that `units_for` knows."""
+OUTPUT_RECEIVER: Final = "outputs"
+"""The unit of a node that receives outputs of groups."""
 
 
-def units_for(frame: AnyFrame) -> tuple[str, ...]:
-    """The units that a frame of a group is for; units that a node does not have are left out by the turn.
+def units_for(frame: Any) -> tuple[str, ...]:
+    """The units that a frame of a group is for; the turn skips units that a node does not have.
 
     A source and a replica on the same node both hold messages and both free them, so `Nack` and `Freed` go to
-    both; each ignores what is not its own. Of `Placed` one takes the question and the other the answer.
+    both; each ignores what is not its own.
     """
     kind = type(frame)
-    if kind is Placed:
-        return ((source_unit if frame.yes else replica_unit)(frame.group),)  # type: ignore[union-attr]
-    if kind is Nack and frame.from_log:  # type: ignore[union-attr]  # it is one
-        return (log_unit(frame.group),)  # type: ignore[union-attr]
-    return _units(kind, frame.group) if kind in GROUP_FRAMES else ()  # type: ignore[union-attr]  # all have one
+    if kind is Nack and frame.from_log:
+        return (log_unit(frame.group),)
+    return _units(kind, frame.group) if kind in _GROUP_FRAMES else ()
+
+
+_GROUP_FRAMES: Final = frozenset((*GROUP_FRAMES, *STABILITY_FRAMES, *SERVICE_FRAMES))
 
 
 @lru_cache(maxsize=256)
-def _units(kind: type[AnyFrame], group: str) -> tuple[str, ...]:
+def _units(kind: type[Frame], group: str) -> tuple[str, ...]:
     if kind is Nack or kind is Freed:
         return (source_unit(group), replica_unit(group))
-    if kind is Payload or kind is Lost:
+    if kind is CommitReply:
+        return (source_unit(group),)
+    if kind is ServiceReply:
+        return (services_unit(group),)
+    if kind is Payload or kind is LossQuery:
         return (replica_unit(group), log_unit(group))
-    return (SINK,) if kind is Outputs else (replica_unit(group),)
+    return (OUTPUT_RECEIVER,) if kind is Outputs else (replica_unit(group),)

@@ -1,4 +1,4 @@
-"""Committed entries to the application, in order, never more outstanding than it may have."""
+"""Delivers committed entries to the application, in order and with bounded outstanding work."""
 
 from __future__ import annotations
 
@@ -8,74 +8,82 @@ from typing import Final
 from xxhash import xxh3_64, xxh3_64_intdigest
 
 from holdfast.group.config import GroupConfig, replica_unit
-from holdfast.group.entries import Decided, Ignoring, Resumed, decode_data
-from holdfast.group.keeping import Kept, Pace
-from holdfast.group.log import Cursor, Kind, Log
-from holdfast.group.ports import APPLY_MAX, Apply, Batch, Decision, Output, Tell
-from holdfast.group.streams import Run, Streams, label_of
+from holdfast.group.frames import Entry, StreamId
+from holdfast.group.log.entries import Decided, Ignoring, Resumed, decode_data
+from holdfast.group.log.replicated_log import Cursor, Kind, Log
+from holdfast.group.outputs.output_buffer import ApplyWindow, OutputBuffer
+from holdfast.group.ports import Apply, Batch, Decision, Output, Tell
+from holdfast.group.streams.stream_buffer import Run, Streams, label_of
 from holdfast.machine import Outbox
 from holdfast.telemetry.facts import DeliveryFact
 from holdfast.types import Nanos
-from holdfast.wire.frames import Entry, StreamId
 
 DIGEST_MAX: Final = (1 << 32) - 1
 DECISIONS_KEPT: Final = 32
 TOLD: Final = (Kind.SKIP, Kind.IGNORE, Kind.RESUME, Kind.DECISION)
-"""Kinds that applications are told about."""
+"""Kinds that are passed to applications."""
 
 
 class Delivery:
-    """Hands entries out and keeps count of what has come back.
+    """Passes entries on and tracks what was processed.
 
-    A suspended replica hands nothing out, but goes on through the order, so that it holds nobody back and its memory
-    stays bounded. Its application has to be given a state before it can be of use again.
+    A suspended replica delivers nothing but follows the order, so that it does not block others and its memory stays
+    bounded. Its application needs a snapshot before it can continue.
     """
 
-    def __init__(self, config: GroupConfig, log: Log, streams: Streams) -> None:
+    def __init__(
+        self, config: GroupConfig, log: Log, streams: Streams, zones: tuple[str, ...] = ()
+    ) -> None:
+        self._zones = zones
+        """The zones whose messages are delivered here."""
         self._group = config.name
         self._fast = config.delivery == "fast"
         self._unit = replica_unit(config.name)
         self._log = log
         self._streams = streams
-        self.kept = Kept(config.output_bytes)
+        self._apply_bytes = config.apply_bytes
+        self.output_buffer = OutputBuffer(config.output_bytes)
         """What the application has said to destinations that may not have it yet."""
-        self.pace = Pace(config.output_bytes)
+        self.apply_window = ApplyWindow(config.output_bytes, config.first_messages)
         self._out: deque[tuple[int, int, int]] = deque()
         """What the application has not processed yet: (index, bytes, messages)."""
         self._messages = 0
         """How many messages that is."""
         self.at = Cursor()
-        """How far entries have been handed out."""
+        """How far entries have been delivered."""
         self._looked = 0
-        """Up to here it was looked for outputs that have arrived."""
+        """Up to here the log was checked for arrived outputs."""
         self.digest = 0
         self.applied = 0
         self.outstanding = 0
         self.suspended = ""
-        """Why nothing is handed out any more; empty while all is well."""
+        """Why nothing is delivered any more; empty while all is well."""
         self.failed = 0
         """The entry at which the application failed; 0 while it works."""
         self.paused = False
-        """A state is being put in: the application must not see anything else."""
+        """A snapshot is being restored: the application must not receive anything else."""
         self._given_up = -1
-        """Where the application stood when this replica gave up waiting for it."""
+        """The progress of the application when this replica gave up waiting for it."""
         self.decisions: deque[dict[str, object]] = deque(maxlen=DECISIONS_KEPT)
-        """The last answers about lost messages that came by in the order, for people."""
+        """The last decisions about lost messages, for display."""
         self.skipped: Counter[str] = Counter()
-        """Messages that nobody delivers, by why."""
+        """Messages that are not delivered, by reason."""
 
     def hand_out(self, now: Nanos, out: Outbox) -> None:
-        """Hand over what is committed (in `fast` groups what is in the log), as much as may be outstanding: bounded
-        by its size, and by the room for what the application may say about it."""
+        """Deliver what is committed (in `fast` groups what is in the log), bounded by the outstanding size and by the
+        room for outputs of the application."""
         log, at = self._log, self.at
+        # rule: 3a
         limit = log.last if self._fast and self._may_run_ahead() else log.commit
         if at.index >= limit:
             return
-        if self.kept.full:
+        if self.output_buffer.full:
+            # rule: 10d
             self._look_ahead()
-        allowed = self.pace.allowed(self.kept.room)
-        while at.index < limit and self.outstanding < APPLY_MAX:
-            if self.paused or self.kept.full or self._messages >= allowed:
+        allowed = self.apply_window.allowed(self.output_buffer.room)
+        # rule: 9c
+        while at.index < limit and self.outstanding < self._apply_bytes:
+            if self.paused or self.output_buffer.full or self._messages >= allowed:
                 break
             entry = log.entry(at.index + 1)
             if entry.kind != Kind.ORDER:
@@ -84,11 +92,13 @@ class Delivery:
                 stream = self._streams.streams[entry.stream]
                 messages, runs = stream.read(entry.first, entry.last)
                 self.digest = digest_after(self.digest, runs, entry.position)
-                if not self.suspended:
+                if not self.suspended and self._is_for_us(entry):
                     size = sum([len(content) for _, content in runs])
                     batch = Batch(entry.position, stream.id, entry.first, messages)
-                    effect = Apply(self._unit, entry.index, entry.log_ns, batch, size)
-                    # Its own write may not be done: after a crash it begins again from a state.
+                    services = at.metadata.services
+                    locks = services.tokens if services.locks else None
+                    effect = Apply(self._unit, entry.index, entry.log_ns, batch, size, locks)
+                    # Its own write may not be done: after a crash it starts from a snapshot.
                     out.effect(effect, immediate=True)
                     self._out.append((entry.index, size, len(messages)))
                     self.outstanding += size
@@ -96,31 +106,40 @@ class Delivery:
                     out.fact(
                         DeliveryFact(
                             now, self._group, entry.term, entry.index, entry.position, stream.label,
-                            entry.first, entry.last, self.digest,
+                            entry.first, entry.last, self.digest, log.epoch,
                         )
                     )  # fmt: skip
             at.advance(entry)
         self._settle()
 
+    def _is_for_us(self, entry: Entry) -> bool:
+        """Whether the application gets the messages of an entry: a zone filters delivery, nothing else."""
+        if not entry.data:
+            return True
+        zone = decode_data(entry).zone
+        # services, rule 14c
+        return not zone or zone in self._zones
+
     def _look_ahead(self) -> None:
-        """That outputs have arrived stands in the order behind what waits for room: to wait for that were for ever."""
+        """The acknowledgement of outputs is queued behind the blocked entry; waiting for it would deadlock."""
         begin = max(self._looked, self.at.index) + 1
         for entry in self._log.entries(begin, self._log.commit + 1 - begin):
             if entry.kind == Kind.OUTPUTS:
                 marked = decode_data(entry)
-                self.kept.mark(marked.destination, (marked.position, marked.k))
+                self.output_buffer.mark(marked.destination, (marked.position, marked.k))
         self._looked = max(self._looked, self._log.commit)
 
     def _may_run_ahead(self) -> bool:
-        """Not while a member awaits a state: what is left of states must not be risked, or in the end nobody has one.
-        And not where there is none: to pass what is not decided only makes more states useless."""
+        """Not while a member waits for a snapshot: the remaining states must not be put at risk. And not without a
+        state: passing uncommitted entries only invalidates more states."""
         if self.suspended:
             return False
         view = self._log.tail.view
+        # rule: 11n
         return view is None or not any(m.suspended or m.promote for m in view.members)
 
     def _tell(self, entry: Entry, out: Outbox) -> None:
-        """What was decided about messages that nobody delivers."""
+        """A decision about messages that are not delivered."""
         if entry.kind == Kind.CLOSE:
             closed = decode_data(entry)
             stream = self._streams.get(closed.stream)
@@ -128,28 +147,28 @@ class Delivery:
                 stream.drop_from(closed.last + 1)
         elif entry.kind == Kind.OUTPUTS:
             marked = decode_data(entry)
-            self.kept.mark(marked.destination, (marked.position, marked.k))
+            self.output_buffer.mark(marked.destination, (marked.position, marked.k))
         elif entry.kind == Kind.SKIP:
             self.skipped[decode_data(entry).why] += entry.last - entry.first + 1
         elif entry.kind == Kind.DECISION:
             self.decisions.append(_for_people(entry.index, decode_data(entry)))
         if entry.kind in TOLD and not self.suspended:
             decision = _decision(entry)
-            # In its place among the batches, which do not wait for writes either.
+            # At its position among the batches, which do not wait for writes either.
             out.effect(Tell(self._unit, entry.index, entry.log_ns, decision), immediate=True)
 
     def done(self, index: int, outputs: tuple[Output, ...] = ()) -> None:
-        """The application has processed everything up to `index`, and has said `outputs` on the way."""
+        """The application has processed everything up to `index`, and created `outputs`."""
         if index > self.at.index:
             return
         if outputs:
-            self.kept.take(outputs, self.at.rulings)
+            self.output_buffer.take(outputs, self.at.metadata)
         before = self._messages
         while self._out and self._out[0][0] <= index:
             _, size, messages = self._out.popleft()
             self.outstanding -= size
             self._messages -= messages
-        self.pace.note(before - self._messages, outputs)
+        self.apply_window.note(before - self._messages, outputs)
         self._settle()
 
     def _settle(self) -> None:
@@ -157,7 +176,7 @@ class Delivery:
         self.applied = self._out[0][0] - 1 if self._out else self.at.index
 
     def give_up(self) -> None:
-        """The application hangs. Until it moves, others are told not to wait for it."""
+        """The application hangs. Until it makes progress, the others do not wait for it."""
         self._given_up = self.applied
 
     @property
@@ -170,11 +189,11 @@ class Delivery:
         self.failed = failed
         self._out.clear()
         self.outstanding = self._messages = 0
-        self._settle()  # Nobody is to wait for what it had before.
+        self._settle()  # earlier work must not block others
 
     def undo(self, why: str, at: Cursor) -> dict[StreamId, int]:
-        """What was delivered above `at` is not in the order. The application's state is worth nothing any more; how
-        far it had come in each stream."""
+        """What was delivered above `at` is not in the order. The state of the application is invalid; returns its
+        progress in each stream."""
         delivered = dict(self.at.next)
         self.suspend(why)
         self.at = at.copy()
@@ -182,8 +201,8 @@ class Delivery:
         return delivered
 
     def restart(self, at: Cursor, digest: int, outputs: tuple[Output, ...] = ()) -> None:
-        """Go on after a state that was put in."""
-        self.kept.restart(outputs, at.rulings)
+        """Continue after a restored snapshot."""
+        self.output_buffer.restart(outputs, at.metadata)
         self.at = at.copy()
         self.digest = digest
         self._out.clear()
@@ -209,7 +228,7 @@ def _for_people(index: int, decided: Decided) -> dict[str, object]:
 
 
 def _decision(entry: Entry) -> Decision:
-    """An entry as an application is told it."""
+    """An entry as passed to an application."""
     data = decode_data(entry)
     stream, first, last = entry.stream, entry.first, entry.last
     if isinstance(data, Decided):
@@ -226,9 +245,9 @@ def _decision(entry: Entry) -> Decision:
 
 
 def digest_after(digest: int, runs: list[Run], position: int) -> int:
-    """The digest after the messages of one more entry: a hash of their lengths and one of their bytes, both seeded by
-    their position, are added. Entries are the same everywhere, so it does not matter in what blocks messages came, and
-    it matters which message is where."""
+    """The digest after the messages of one more entry: adds a hash of their lengths and one of their bytes, both seeded
+    by their position. Entries are the same on all replicas, so it is independent of blocks and depends on the place of
+    each message."""
     if len(runs) == 1:
         lengths, content = runs[0]
         more = xxh3_64_intdigest(lengths, position) + xxh3_64_intdigest(content, position)

@@ -1,19 +1,19 @@
-"""Who can be reached, by name and by id, and how frames get there: encoded once, whoever they are for."""
+"""The reachable nodes, by name and by id, and sending to them: frames are encoded once for all recipients."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Final
 
-import msgspec
-
 from holdfast.group.config import GroupConfig
-from holdfast.group.entries import Member
+from holdfast.group.frames import IMMEDIATE, Payload, StateChunk
+from holdfast.group.log.entries import Member
+from holdfast.group.peer import Peer
 from holdfast.links.ports import SendChannel, link_unit
 from holdfast.machine import Outbox
 from holdfast.types import BULK, DATA, SYNC, NodeId
 from holdfast.wire.codec import encode
-from holdfast.wire.frames import IMMEDIATE, Frame, MemberInfo, Payload, StateChunk
+from holdfast.wire.frames import Frame, MemberInfo
 
 CHANNELS: Final[dict[type[Frame], int]] = {Payload: DATA, StateChunk: BULK}
 """Everything else is synchronisation."""
@@ -21,21 +21,12 @@ CHANNELS: Final[dict[type[Frame], int]] = {Payload: DATA, StateChunk: BULK}
 NAMES_KEPT: Final = 4096
 
 
-class Peer(msgspec.Struct, frozen=True, gc=False):
-    """A node that a session is open with."""
-
-    node: NodeId
-    name: str
-    incarnation: int
-    life: int
-    """As a view has it (see `entries.Member`)."""
-
-
 class Peers:
-    """The nodes that a session is open with, and which of them are replicas of the group."""
+    """The nodes with an open session, and which of them are replicas of the group."""
 
     __slots__ = (
-        "_by_name", "_by_node", "_durable", "_name", "_replica_names", "all", "changed", "names", "replicas",
+        "_all", "_by_name", "_by_node", "_durable", "_name", "_replica_names", "_replicas", "_sorted", "changed",
+        "names",
     )  # fmt: skip
 
     def __init__(self, config: GroupConfig, name: str) -> None:
@@ -43,15 +34,15 @@ class Peers:
         self._durable = config.is_durable
         self._replica_names = dict.fromkeys(other for other in config.replicas if other != name)
         self.changed = 0
-        """Grows with every change of who can be reached."""
+        """Increases with every change of the reachable nodes."""
         self._by_node: dict[NodeId, Peer] = {}
         self._by_name: dict[str, Peer] = {}
-        self.all: tuple[Peer, ...] = ()
-        """Everybody that a session is open with, replica or not."""
-        self.replicas: tuple[Peer, ...] = ()
-        """The other replicas that can be reached now, in the order of the configuration."""
+        self._sorted = 0
+        """The value of `changed` for which the following are known: many nodes appear at once, and looking is rare."""
+        self._all: tuple[Peer, ...] = ()
+        self._replicas: tuple[Peer, ...] = ()
         self.names: dict[NodeId, str] = {}
-        """Of nodes that were met, also if they are gone."""
+        """Names of known nodes, including those that are gone."""
 
     @property
     def known(self) -> int:
@@ -59,9 +50,9 @@ class Peers:
         return len(self._replica_names)
 
     def use(self, names: Iterable[str]) -> None:
-        """These are the replicas of the group."""
+        """Set the replicas of the group."""
         self._replica_names = dict.fromkeys(other for other in names if other != self._name)
-        self._sort()
+        self.changed += 1
 
     def up(self, node: NodeId, member: MemberInfo) -> Peer:
         life = 0 if self._durable else member.incarnation
@@ -72,24 +63,38 @@ class Peers:
         self.names[node] = peer.name
         if len(self.names) > NAMES_KEPT:
             del self.names[next(iter(self.names))]
-        self._sort()
+        self.changed += 1
         return peer
 
     def down(self, node: NodeId) -> Peer | None:
         peer = self._by_node.pop(node, None)
         if peer is not None and self._by_name.get(peer.name) is peer:
             del self._by_name[peer.name]
-        self._sort()
+        self.changed += 1
         return peer
+
+    @property
+    def all(self) -> tuple[Peer, ...]:
+        """All nodes with an open session, replica or not."""
+        if self._sorted != self.changed:
+            self._sort()
+        return self._all
+
+    @property
+    def replicas(self) -> tuple[Peer, ...]:
+        """The other reachable replicas, in the order of the configuration."""
+        if self._sorted != self.changed:
+            self._sort()
+        return self._replicas
 
     def _sort(self) -> None:
         names = self._by_name
-        self.all = tuple(self._by_node.values())
-        self.replicas = tuple(names[name] for name in self._replica_names if name in names)
-        self.changed += 1
+        self._all = tuple(self._by_node.values())
+        self._replicas = tuple(names[name] for name in self._replica_names if name in names)
+        self._sorted = self.changed
 
     def is_here(self, member: Member) -> bool:
-        """Whether the very life that a view names can be reached."""
+        """Whether the life that a view names is reachable."""
         peer = self._by_name.get(member.name)
         return peer is not None and peer.node == member.node and peer.life == member.life
 
@@ -107,7 +112,7 @@ class Peers:
         return peer if peer.name in self._replica_names else None
 
     def has_ended(self, member: Member) -> bool:
-        """Whether a later life of the very same node shows that this one is over."""
+        """Whether a later life of the same node shows that this one is over."""
         peer = self._by_name.get(member.name)
         return peer is not None and peer.node == member.node and peer.life > member.life
 
@@ -125,8 +130,9 @@ def post_bytes(
     kind: type[Frame],
     immediate: bool = False,
 ) -> None:
-    """Send frames of one kind that are encoded already; the same bytes to everybody."""
+    """Send encoded frames of one kind; the same bytes to all."""
     item = SendChannel(CHANNELS.get(kind, SYNC), frames)
+    # rule: 2f
     immediate = immediate or kind in IMMEDIATE
     for node in to:
         out.down(link_unit(node), item, immediate)

@@ -8,10 +8,17 @@ from typing import Any
 
 from tests.unit.group.harness import FAST, Host, World, leader, leading, node_id, ready, settle
 
-from holdfast.group.actions import DROP, RECOVER, SUSPEND, Action
+from holdfast.group.frames import (
+    Append,
+    AppendResponse,
+    Freed,
+    JoinRequest,
+    JoinResponse,
+    VoteResponse,
+)
+from holdfast.group.loss.actions import DROP, RECOVER, SUSPEND, Action
 from holdfast.group.ports import AddReplica, HandOver, RemoveReplica
 from holdfast.types import MILLISECOND, SECOND
-from holdfast.wire.frames import Append, Appended, Freed, Seek, Standing, Vote
 
 MODES = ("majority", "majority", "availability")
 FAULTS = {
@@ -113,7 +120,7 @@ class Chaos:
     def _all_whole(self) -> bool:
         """Only one memory may be lost at a time: more is more than the group promises to survive."""
         return leading(self.world) and all(
-            host.status["memory"] == "whole" for host in self.world.hosts.values() if host.replica
+            host.replica.memory == "whole" for host in self.world.hosts.values() if host.replica
         )
 
     def _delivered(self, name: str) -> dict[str, list[bytes]]:
@@ -155,6 +162,25 @@ class Chaos:
                     if number <= numbers.get(label, 0) and (label, number) not in skipped
                 ]
                 assert got == sent, f"{host.name} has something else of {name}/{life}"
+
+
+class Relayed(Chaos):
+    """The same in a group whose learners get messages from other replicas."""
+
+    def _draw(self, seed: int) -> World:
+        rng = self.rng
+        return World(
+            seed,
+            voters=rng.choice((1, 2, 3, 4)),
+            learners=rng.choice((2, 3, 6)),
+            sources=rng.choice((0, 1, 2)),
+            loss=rng.choice((0.0, 0.02, 0.1)),
+            double=rng.choice((0.0, 0.1)),
+            reorder=rng.random() < 0.5,
+            relay_from=2,
+            durability=rng.choice(("memory", "memory", "durable")),
+            **FAST,
+        )
 
 
 class Amnesia(Chaos):
@@ -310,7 +336,14 @@ class Moves(Chaos):
 
     def _some_frames(self) -> Callable[[str, str, Any], bool]:
         kinds = self.rng.choice(
-            ((Append,), (Appended,), (Vote,), (Append, Appended), (Freed,), (Standing, Seek))
+            (
+                (Append,),
+                (AppendResponse,),
+                (VoteResponse,),
+                (Append, AppendResponse),
+                (Freed,),
+                (JoinResponse, JoinRequest),
+            )
         )
         who, to = self.rng.choice(self.world.names), self.rng.choice(("", *self.world.names))
         return lambda sender, target, frame: (
@@ -369,7 +402,7 @@ class Moves(Chaos):
     def _is_calm(self) -> bool:
         """All voters are here with whole memories, and no change of the view is under way."""
         hosts = self.world.hosts
-        logs = [host.replica._core.log for host in hosts.values() if host.replica]
+        logs = [host.replica.inspect().log for host in hosts.values() if host.replica]
         return (
             leading(self.world)
             and all(n in hosts and hosts[n].status["memory"] == "whole" for n in self._voters())

@@ -8,12 +8,13 @@ set. A session ends when a node is killed or two nodes are cut apart; what is on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cache
 from hashlib import blake2b
-from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
 import msgspec
+from tests.support.virtual_network import VirtualNetwork
 
 from holdfast.errors import ConfigError
 from holdfast.group import (
@@ -24,12 +25,11 @@ from holdfast.group import (
     source_unit,
     units_for,
 )
-from holdfast.group.actions import Action
-from holdfast.group.config import SINK, log_unit
-from holdfast.group.journal import journal_tables
-from holdfast.group.loss import LossInfo
-from holdfast.group.messagelog import MessageLog, log_tables
-from holdfast.group.metadata import Note
+from holdfast.group.config import OUTPUT_RECEIVER, log_unit, services_unit
+from holdfast.group.log.journal import journal_tables
+from holdfast.group.loss.actions import Action
+from holdfast.group.loss.loss_info import LossInfo
+from holdfast.group.outputs.output_receiver import OutputReceiverMachine
 from holdfast.group.ports import (
     AppFailed,
     Applied,
@@ -37,13 +37,11 @@ from holdfast.group.ports import (
     AskLoss,
     Context,
     Decision,
-    LogRead,
     LossAnswered,
     Multicast,
     Output,
     OutputsReady,
     OutputsSent,
-    ReadLog,
     Restored,
     RestoreState,
     SendOutputs,
@@ -53,9 +51,13 @@ from holdfast.group.ports import (
     TakeSnapshot,
     Tell,
 )
-from holdfast.group.sink import SinkMachine
+from holdfast.group.services.client import ServiceClient
+from holdfast.group.services.ports import ServiceNotice
+from holdfast.group.streams.message_log import MessageLog, log_tables
+from holdfast.group.streams.values import Note
+from holdfast.group.subsystem import GROUP_SUBSYSTEM
 from holdfast.links.ports import PeerDown, PeerUp, Received, SendChannel, SendDatagrams, link_unit
-from holdfast.machine import Machine, Outbox, Turns
+from holdfast.machine import Machine, Outbox, ReadTable, TableRead, Turns
 from holdfast.stores.memory import MemoryStore, Tables
 from holdfast.telemetry.facts import DeliveryFact, GroupFact, OrderFact
 from holdfast.types import MICROSECOND, MILLISECOND, SECOND, NodeId
@@ -71,6 +73,7 @@ DATAGRAM = -1
 """The lane of datagrams: `World.datagram_loss` is for these only."""
 
 
+@cache
 def node_id(name: str) -> NodeId:
     return NodeId(blake2b(name.encode(), digest_size=16).digest())
 
@@ -92,7 +95,7 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
 class FakeLink(Machine):
     """Carries frames between the units of a node and the world's network."""
 
-    layer = 1
+    layer = "links"
 
     def __init__(self, peer: NodeId) -> None:
         self._peer = peer
@@ -108,6 +111,7 @@ class FakeLink(Machine):
             else:
                 out.up(source_unit(GROUP), item)
                 out.up(replica_unit(GROUP), item)
+                out.up(services_unit(GROUP), item)
 
     def down(self, now: int, inputs: list[Any], out: Outbox) -> None:
         for item in inputs:
@@ -182,7 +186,7 @@ class Host:
         self.room: list[int] = []
         self.settled = 0
         """Of the messages that were sent here, up to which it is known to be decided what becomes of them."""
-        self.turns = Turns(lambda _unit: None)
+        self.turns = Turns(lambda _unit: None, ("links", *GROUP_SUBSYSTEM.layers))
         config = world.config
         if name in world.joiners:
             config = msgspec.structs.replace(config, learners=(*config.learners, name))
@@ -191,7 +195,16 @@ class Host:
             config=config, node=self.id, name=name, incarnation=incarnation, rng=Random(seed + "s")
         )
         self.turns.add(source_unit(GROUP), self.source)
-        self.turns.add(SINK, SinkMachine(self.id, MemoryStore(world.disks[name]).load("outputs")))
+        self.services = ServiceClient(
+            config=config, node=self.id, name=name, incarnation=incarnation, rng=Random(seed + "l")
+        )
+        self.notices: list[ServiceNotice] = []
+        """What became of requests for locks and barriers."""
+        self.turns.add(services_unit(GROUP), self.services)
+        self.turns.add(
+            OUTPUT_RECEIVER,
+            OutputReceiverMachine(self.id, MemoryStore(world.disks[name]).load("outputs")),
+        )
         self.replica: ReplicaMachine | None = None
         if name in config.replicas:
             stored = {
@@ -218,12 +231,25 @@ class Host:
         return self.replica.status()
 
     @property
+    def members(self) -> int:
+        """How many members the committed view of this replica has. `status` has it too, and costs more."""
+        assert self.replica is not None
+        view = self.replica.inspect().log.committed_view
+        return 0 if view is None else len(view.members)
+
+    @property
+    def held(self) -> int:
+        """Bytes of all streams that this replica holds."""
+        assert self.replica is not None
+        return sum(stream.bytes for stream in self.replica.inspect().streams.streams.values())
+
+    @property
     def messages(self) -> list[bytes]:
         return [item.message for item in self.app.got]
 
 
-class World:
-    """Nodes, the network between them, and time."""
+class World(VirtualNetwork):
+    """Nodes, and the network between them."""
 
     def __init__(
         self,
@@ -242,11 +268,11 @@ class World:
     ) -> None:
         """Voters are n1, n2, ..., learners l1, ..., nodes that only send s1, ..., replicas that only their own
         configuration names j1, ...; n1 leads at first."""
+        super().__init__(
+            Random(f"world/{seed}"), SECOND, loss=loss, double=double, delay_us=delay_us, reorder=reorder
+        )  # fmt: skip
         self.seed = seed
-        self.rng = Random(f"world/{seed}")
-        self.loss, self.double, self.reorder = loss, double, reorder
         self.datagram_loss = datagram_loss
-        self.delay_us = delay_us
         self.app_delay_us = (10, 200)
         self.snapshot_ns = 0
         self.restore_ns = 0
@@ -257,7 +283,7 @@ class World:
         )
         self.joiners = [f"j{k + 1}" for k in range(joiners)]
         self.names = [*names[0], *names[1], *self.joiners, *(f"s{k + 1}" for k in range(sources))]
-        self.now = SECOND
+        self._by_id = {node_id(name): name for name in self.names}
         self.hosts: dict[str, Host] = {}
         self.past: list[Host] = []
         """Hosts that were killed: what they delivered still counts."""
@@ -268,38 +294,22 @@ class World:
         self.turns_run = 0
         self.frames_sent = 0
         self._lives: dict[str, int] = {}
-        self._cut: dict[tuple[str, str], bool] = {}
-        self._session: dict[tuple[str, str], int] = {}
-        self._lane: dict[tuple[str, str, int], int] = {}
-        self._events: list[tuple[int, int, Callable[[], None]]] = []
-        self._sequence = 0
         self._alarm: dict[str, int] = {}
         self._rings: dict[str, tuple[int, int]] = {}
         self._paused: dict[str, list[tuple[Host, str, Any]]] = {}
         self._trace = blake2b(digest_size=16)
         self.drop: Callable[[str, str, Any], bool] | None = None
+        self.watch: Callable[[str, Any], None] = lambda _name, _effect: None
+        """Sees every effect before it is performed, with the name of its host."""
         """A test may lose frames of its choice: (from, to, frame)."""
 
     # -- time ----------------------------------------------------------------------------------------------------
 
-    def at(self, when: int, do: Callable[[], None]) -> None:
-        self._sequence += 1
-        heappush(self._events, (when, self._sequence, do))
-
     def run(self, duration_ns: int) -> None:
-        end = self.now + duration_ns
-        while self._events and self._events[0][0] <= end:
-            self.now, _, do = heappop(self._events)
-            do()
-        self.now = end
+        self.pass_time(duration_ns)
 
     def run_until(self, reached: Callable[[], bool], limit_ns: int) -> None:
-        end = self.now + limit_ns
-        while not reached():
-            next_ns = self._events[0][0] if self._events else end + 1
-            assert next_ns <= end, f"not reached in {limit_ns} ns:\n{self.describe()}"
-            self.now, _, do = heappop(self._events)
-            do()
+        self.pass_until(reached, limit_ns, self.describe)
 
     def describe(self) -> str:
         return "\n".join(
@@ -318,7 +328,7 @@ class World:
             host = self.hosts[name] = Host(self, name, self._lives[name])
             self._turn(host, [])
             for other in list(self.hosts.values()):
-                if other is not host and not self._is_cut(name, other.name):
+                if other is not host and not self.is_cut(name, other.name):
                     self._join(host, other)
 
     def kill(self, name: str, left: bool = False) -> None:
@@ -328,8 +338,8 @@ class World:
         self._save(host, self.rng.randint(0, len(host.unwritten)))
         self.past.append(host)
         for other in list(self.hosts.values()):
-            if not self._is_cut(name, other.name):
-                self._part(name, other.name)
+            if not self.is_cut(name, other.name):
+                self.end_session(name, other.name)
                 self._later(other, link_unit(host.id), PeerDown(host.id, "killed", left))
 
     def restart(self, name: str) -> None:
@@ -337,19 +347,17 @@ class World:
         self.start(name)
 
     def cut(self, a: str, b: str) -> None:
-        if self._is_cut(a, b):
+        if not self.set_cut(a, b):
             return
-        self._cut[self._pair(a, b)] = True
-        self._part(a, b)
+        self.end_session(a, b)
         for one, other in ((a, b), (b, a)):
             if one in self.hosts and other in self.hosts:
                 peer = node_id(other)
                 self._later(self.hosts[one], link_unit(peer), PeerDown(peer, "cut"))
 
     def heal(self, a: str, b: str) -> None:
-        if not self._is_cut(a, b):
+        if not self.set_cut(a, b, False):
             return
-        self._cut[self._pair(a, b)] = False
         if a in self.hosts and b in self.hosts:
             self._join(self.hosts[a], self.hosts[b])
 
@@ -359,25 +367,11 @@ class World:
                 self.cut(name, other)
 
     def heal_all(self) -> None:
-        for a, b in list(self._cut):
+        for a, b in self.cut_pairs:
             self.heal(a, b)
 
-    @property
-    def is_healed(self) -> bool:
-        return not any(self._cut.values())
-
-    def _pair(self, a: str, b: str) -> tuple[str, str]:
-        return (a, b) if a < b else (b, a)
-
-    def _is_cut(self, a: str, b: str) -> bool:
-        return self._cut.get(self._pair(a, b), False)
-
-    def _part(self, a: str, b: str) -> None:
-        pair = self._pair(a, b)
-        self._session[pair] = self._session.get(pair, 0) + 1
-
     def _join(self, a: Host, b: Host) -> None:
-        self._part(a.name, b.name)
+        self.end_session(a.name, b.name)
         for one, other in ((a, b), (b, a)):
             self._later(one, link_unit(other.id), PeerUp(other.id, other.member))
 
@@ -395,6 +389,10 @@ class World:
     def inject(self, name: str, item: Any) -> None:
         """Give a replica any input."""
         self._feed(self.hosts[name], replica_unit(GROUP), item)
+
+    def ask(self, name: str, item: Any) -> None:
+        """A request for a lock or a barrier."""
+        self._feed(self.hosts[name], services_unit(GROUP), item)
 
     # -- turns ---------------------------------------------------------------------------------------------------
 
@@ -498,13 +496,13 @@ class World:
         elif isinstance(effect, SourceRoom):
             host.room.append(effect.held)
             host.settled = effect.settled
-        elif isinstance(effect, ReadLog):
+        elif isinstance(effect, ReadTable):
             rows = MemoryStore(self.disks[host.name]).load(effect.table)
-            self._later(host, effect.unit, LogRead(effect.table, rows))
+            self._later(host, effect.unit, TableRead(effect.table, rows))
         elif isinstance(effect, OutputsReady):
             if host.listens:
                 host.outputs.extend(effect.outputs)
-                self._later(host, SINK, effect.taken())
+                self._later(host, OUTPUT_RECEIVER, effect.taken())
         elif isinstance(effect, SendOutputs):
             if host.takes_outputs:
                 host.sent.extend(effect.outputs)
@@ -513,6 +511,8 @@ class World:
                 self._later(host, effect.unit, answer)
         elif isinstance(effect, StopOutputs):
             host.stops += 1
+        elif isinstance(effect, ServiceNotice):
+            host.notices.append(effect)
         else:
             self._trace.update(str(getattr(effect, "index", 0)).encode())
             host.unanswered.append(effect)
@@ -536,6 +536,7 @@ class World:
             self.at(self.now + MILLISECOND, lambda: self._work(host))
             return
         effect = host.unanswered.pop(0)
+        self.watch(host.name, effect)
         answer = self._perform(host, effect)
         if host.unanswered:
             self._schedule_app(host)
@@ -576,33 +577,20 @@ class World:
     # -- the network ---------------------------------------------------------------------------------------------
 
     def _transmit(self, host: Host, wire: Wire) -> None:
-        target = next((name for name in self.names if node_id(name) == wire.peer), "")
-        if target not in self.hosts or self._is_cut(host.name, target):
+        target = self._by_id.get(wire.peer, "")
+        if target not in self.hosts or self.is_cut(host.name, target):
             return
-        session = self._session.get(self._pair(host.name, target), 0)
-        lane = (host.name, target, wire.channel)
+        loss = self.datagram_loss if wire.channel == DATAGRAM else None
         for message in wire.messages:
             if self.drop is not None and self.drop(host.name, target, decode_frame(message)):
                 continue
-            loss = self.datagram_loss if wire.channel == DATAGRAM else self.loss
-            copies = 0 if self.rng.random() < loss else 1
-            if copies and self.rng.random() < self.double:
-                copies = 2
-            for _ in range(copies):
-                when = self.now + self.rng.randint(*self.delay_us) * MICROSECOND
-                if not self.reorder:
-                    when = max(when, self._lane.get(lane, 0))
-                    self._lane[lane] = when
-                self.at(when, self._arrive(host.name, target, session, message))
+            self.transmit(
+                host.name, target, wire.channel, self._arrival(host.name, target, message), loss
+            )
 
-    def _arrive(self, sender: str, target: str, session: int, message: bytes) -> Callable[[], None]:
+    def _arrival(self, sender: str, target: str, message: bytes) -> Callable[[], None]:
         receiver = self.hosts[target]
-
-        def arrive() -> None:
-            if self._session.get(self._pair(sender, target), 0) == session:
-                self._feed(receiver, link_unit(node_id(sender)), Arrival([message]))
-
-        return arrive
+        return lambda: self._feed(receiver, link_unit(node_id(sender)), Arrival([message]))
 
     # -- what must hold ------------------------------------------------------------------------------------------
 
@@ -673,9 +661,9 @@ def settle(world: World, expected: int, limit_ns: int = 20_000 * MILLISECOND) ->
 def leader(world: World) -> str:
     """Who leads with the others behind it; empty when nobody does. A leader that was cut off may not know it yet."""
     leaders = [
-        (host.status["term"], name)
+        (host.replica.inspect().leadership.term, name)
         for name, host in world.hosts.items()
-        if host.replica and host.status["state"] == "leading"
+        if host.replica and host.replica.state == "leading"
     ]
     return max(leaders)[1] if leaders else ""
 
@@ -688,9 +676,7 @@ def ready(world: World, limit_ns: int = 10_000 * MILLISECOND) -> None:
     """Run until the leader leads and every running replica has a whole memory."""
 
     def reached() -> bool:
-        memories = {
-            name: host.status["memory"] for name, host in world.hosts.items() if host.replica
-        }
+        memories = {name: host.replica.memory for name, host in world.hosts.items() if host.replica}
         return leading(world) and all(
             memory == "whole" or (memory == "blank" and name in world.joiners)
             for name, memory in memories.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from tests.unit.group.chaos import Amnesia, Chaos, Losses, Moves
+from tests.unit.group.chaos import Amnesia, Chaos, Losses, Moves, Relayed
 
 SEEDS = range(50)
 seen: Counter[str] = Counter()
@@ -13,7 +13,8 @@ seen: Counter[str] = Counter()
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_replicas_agree_and_nothing_is_lost_or_doubled_under_faults(seed: int) -> None:
-    """DESIGN, invariants 1 and 2: loss, doubles, reordering, cuts, and restarts of anybody, one memory at a time."""
+    """docs/design/architecture.md, invariants 1 and 2: loss, doubles, reordering, cuts, and restarts of anybody, one
+    memory at a time."""
     chaos = Chaos(seed, steps=40)
     world = chaos.run()
     for event in ("recovered", "restored", "leads"):
@@ -24,9 +25,21 @@ def test_replicas_agree_and_nothing_is_lost_or_doubled_under_faults(seed: int) -
     seen["runs"] += 1
 
 
+@pytest.mark.parametrize(
+    "seed", [*range(1, 6), *(pytest.param(k, marks=pytest.mark.campaign) for k in range(6, 41))]
+)
+def test_learners_with_feeds_agree_under_faults(seed: int) -> None:
+    """Rule 11 of stability: feeds are cut, restarted and replaced while messages flow."""
+    world = Relayed(seed, steps=20).run()
+    seen["passed on"] += sum(
+        host.status["relay"]["passed_on"] for host in world.hosts.values() if host.replica
+    )
+    seen["relayed runs"] += 1
+
+
 @pytest.mark.parametrize("seed", range(100, 120))
 def test_replicas_never_disagree_however_many_forget(seed: int) -> None:
-    """Restarts at any moment, as long as one voter remembers. The group may halt; it may not begin another history."""
+    """Restarts at any moment, as long as one voter remembers. The group may halt; it may not begin another epoch."""
     world = Amnesia(seed, steps=40).run()
     assert world.events("founded") == world.events("founded")[:1]
     seen["forgetful runs"] += 1
@@ -63,3 +76,4 @@ def test_the_runs_above_were_worth_it() -> None:
     assert seen["leaders"] > 2 * seen["moving runs"]
     assert seen["questions"] > 30
     assert seen["outputs"] > 10_000
+    assert seen["passed on"] > 100 * seen["relayed runs"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.unit.group.harness import World, ready
-from tests.unit.group.test_loss import (
+from tests.unit.group.losing import (
     ALL,
     answer,
     delivered,
@@ -21,13 +21,13 @@ from tests.unit.group.test_loss import (
 )
 
 from holdfast.errors import ConfigError
-from holdfast.group.actions import DROP, IGNORE, RECOVER, SUSPEND, Action, Ignore
-from holdfast.group.log import is_sound
-from holdfast.group.metadata import Indication
-from holdfast.group.policy import Rule
+from holdfast.group.frames import Payload
+from holdfast.group.log.replicated_log import is_sound
+from holdfast.group.loss.actions import DROP, IGNORE, RECOVER, SUSPEND, Action, Ignore
+from holdfast.group.loss.rule import Rule
 from holdfast.group.ports import HandOver
+from holdfast.group.streams.values import Indication
 from holdfast.types import MILLISECOND, SECOND
-from holdfast.wire.frames import Payload
 
 
 def far(one_way_ms: int, **settings: Any) -> World:
@@ -173,7 +173,7 @@ def test_the_priority_that_is_ignored_is_one_that_was_lost() -> None:
     send(world, 2, start=4, priority=1)
     send(world, 2, start=6, priority=2)
     delivered(world, [1, 4, 5, 6, 7])
-    assert ignoring(world) == ["priority 0 for ever"]
+    assert ignoring(world) == ["priority 0 permanently"]
 
 
 def test_while_nothing_is_known_the_most_urgent_is_what_it_may_be() -> None:
@@ -209,7 +209,7 @@ def test_a_resync_that_another_criterion_ignores_ends_what_it_is_for(first: str)
     assert len(ignoring(world)) == 2
     world.send("s1", [b"here I am"], topic="rain", resync=True)
     world.run(100 * MILLISECOND)
-    assert ignoring(world) == ["topic rain for ever"]
+    assert ignoring(world) == ["topic rain permanently"]
     world.send("s1", [b"the sun shines"], topic="sun")
     world.run(100 * MILLISECOND)
     assert [bytes(text) for text in world.hosts["n2"].messages][-1] == b"the sun shines"
@@ -358,8 +358,8 @@ def test_whatever_an_application_answers_followers_take_what_the_leader_appends(
         world.run(100 * MILLISECOND)
     world.run(3 * SECOND)
     for name in ALL:
-        core = world.hosts[name].replica._core  # type: ignore[union-attr]
-        assert core.waiting.broken == 0
+        core = world.hosts[name].replica.inspect()  # type: ignore[union-attr]
+        assert core.pending.broken == 0
         assert all(is_sound(entry) for entry in core.log.entries(core.log.ground.index + 1, 9999))
     status = [world.hosts[name].status for name in ALL]
     assert len({(one["commit"], one["last"]) for one in status}) == 1

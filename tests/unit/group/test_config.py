@@ -10,8 +10,9 @@ import pytest
 
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.group import GROUP_FRAMES, GroupConfig, ReplicaMachine, units_for
+from holdfast.group.frames import Append, CommitQuery, CommitReply, Freed, Nack, Payload, StreamId
+from holdfast.health.frames import Heartbeat
 from holdfast.types import NodeId
-from holdfast.wire.frames import Append, Basic, Freed, Nack, Payload, StreamId
 
 S = StreamId(b"s" * 16, 1, 0)
 
@@ -27,8 +28,8 @@ S = StreamId(b"s" * 16, 1, 0)
         ({"voters": tuple("abcdefghij")}, "at most 9"),
         ({"window_bytes": 100_000}, "window_bytes"),
         ({"nack_delay_ns": 0}, "nack_delay_ns"),
-        ({"never_lead": ("z",)}, "'z' is no replica"),
-        ({"never_lead": ("a",)}, "nobody may lead"),
+        ({"never_lead": ("z",)}, "'z' is not one of its replicas"),
+        ({"never_lead": ("a",)}, "no replica may lead"),
         ({"election_ns": 50_000_000}, "election_ns"),
     ],
 )
@@ -60,7 +61,7 @@ def test_the_founder_is_the_wanted_leader_or_the_first_that_may_lead(
 
 def test_a_stranger_cannot_be_a_replica() -> None:
     config = GroupConfig("g", ("a",), "a")
-    with pytest.raises(HoldfastError, match="no replica of group g"):
+    with pytest.raises(HoldfastError, match="not a replica of group g"):
         ReplicaMachine(
             config=config, node=NodeId(b"z" * 16), name="z", incarnation=1, rng=Random(1)
         )
@@ -71,5 +72,7 @@ def test_frames_find_their_units() -> None:
     assert units_for(Append("g", 1, 0, 0, 0)) == ("replica/g",)
     assert units_for(Nack("g", S, ())) == ("source/g", "replica/g")
     assert units_for(Freed("g", ())) == ("source/g", "replica/g")
-    assert units_for(Basic(1, 2, 3)) == ()
-    assert Basic not in GROUP_FRAMES
+    assert units_for(CommitQuery("g", S, 1)) == ("replica/g",)
+    assert units_for(CommitReply("g", S, 1)) == ("source/g",)
+    assert units_for(Heartbeat(1, 2, 3)) == ()
+    assert Heartbeat not in GROUP_FRAMES

@@ -1,4 +1,5 @@
-"""Durable groups: what was acknowledged is there after any crash, of all at once too (DESIGN, Groups, rule 2)."""
+"""Durable groups: what was acknowledged is there after any crash, of all at once too (docs/design/groups.md, rule
+2)."""
 
 from __future__ import annotations
 
@@ -6,25 +7,15 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.unit.group.harness import FAST, GROUP, World, leader, ready, settle
-from tests.unit.group.test_group import started, talk, texts
+from tests.unit.group.disks import LOG, MESSAGES, STATE, VOTE, durable, rows
+from tests.unit.group.harness import FAST, World, leader, ready, settle
+from tests.unit.group.talking import talk, texts
 
 from holdfast.errors import StoreError
-from holdfast.group.journal import tables
+from holdfast.group.frames import Payload, VoteResponse
 from holdfast.machine import Erase, Put, Write
 from holdfast.stores.memory import MemoryStore
 from holdfast.types import MILLISECOND, SECOND
-from holdfast.wire.frames import Payload, Vote
-
-VOTE, LOG, MESSAGES, STATE = tables(GROUP)
-
-
-def durable(*args: Any, **settings: Any) -> World:
-    return started(*args, durability="durable", **settings)
-
-
-def rows(world: World, name: str, table: str) -> list[tuple[bytes, bytes]]:
-    return MemoryStore(world.disks[name]).load(table)
 
 
 def test_a_durable_group_delivers() -> None:
@@ -105,7 +96,7 @@ def test_a_vote_is_remembered() -> None:
     votes: dict[tuple[str, int], list[str]] = {}
 
     def watch(sender: str, target: str, frame: Any) -> bool:
-        if isinstance(frame, Vote) and frame.kind == 1 and frame.granted:
+        if isinstance(frame, VoteResponse) and frame.kind == 1 and frame.granted:
             votes.setdefault((sender, frame.term), []).append(target)
         return False
 

@@ -1,4 +1,5 @@
-"""Elections: who is replaced and who is not. Each rule with the schedule that breaks without it (DESIGN, Groups)."""
+"""Elections: who is replaced and who is not. Each rule with the schedule that breaks without it
+(docs/design/groups.md)."""
 
 from __future__ import annotations
 
@@ -7,21 +8,22 @@ from typing import Any
 
 import pytest
 from tests.unit.group.harness import World, leader, node_id, ready, settle
-from tests.unit.group.test_group import history_of, started, talk
+from tests.unit.group.talking import epoch_of, started, talk
 
 from holdfast.group.config import GroupConfig
+from holdfast.group.consensus.election import PRE, REAL, Election
+from holdfast.group.consensus.leadership import Role
 from holdfast.group.core import Core
-from holdfast.group.election import PRE, REAL, Election
-from holdfast.group.entries import Member, View, encode_data
-from holdfast.group.leadership import Role
-from holdfast.group.log import Kind
-from holdfast.group.peers import Peer
+from holdfast.group.frames import Append, AppendResponse, Entry, Payload, VoteRequest, VoteResponse
+from holdfast.group.log.entries import Member, View, encode_data
+from holdfast.group.log.replicated_log import Kind
+from holdfast.group.peer import Peer
 from holdfast.group.ports import HandOver
 from holdfast.links.ports import Received, SendChannel
 from holdfast.machine import Outbox
 from holdfast.types import MILLISECOND, SECOND
 from holdfast.wire.codec import decode_frame
-from holdfast.wire.frames import Append, Appended, Ballot, Entry, MemberInfo, Payload, Vote
+from holdfast.wire.frames import MemberInfo
 
 # -- a leader that is gone ---------------------------------------------------------------------------------------
 
@@ -103,14 +105,14 @@ def test_a_stale_heartbeat_does_not_keep_a_follower_quiet() -> None:
     asked: list[Any] = []
 
     def watch(sender: str, target: str, frame: Any) -> bool:
-        if sender == "n3" and isinstance(frame, Ballot):
+        if sender == "n3" and isinstance(frame, VoteRequest):
             asked.append(frame)
         return target == "n3"
 
     world.drop = watch
     for _ in range(20):
         stale = Append(
-            "book", status["term"], status["last"], status["term"], 0, (), SECOND, history_of(world)
+            "book", status["term"], status["last"], status["term"], 0, (), SECOND, epoch_of(world)
         )
         world.inject("n3", Received(node_id("n1"), [stale], world.now))
         world.run(40 * MILLISECOND)
@@ -122,7 +124,7 @@ def test_a_leader_without_a_majority_steps_down() -> None:
     world.isolate("n1")
     world.run(400 * MILLISECOND)
     assert world.hosts["n1"].status["state"] == "following"
-    assert "has not heard a majority" in world.events("steps down")[0][1].detail
+    assert "has not heard from a majority" in world.events("steps down")[0][1].detail
 
 
 # -- nobody is replaced without need -----------------------------------------------------------------------------
@@ -158,7 +160,7 @@ def test_a_process_that_was_paused_accuses_nobody() -> None:
         world.run(700 * MILLISECOND)
         asked: list[Any] = []
         world.drop = lambda sender, _, frame, seen=asked: bool(  # type: ignore[misc]
-            sender == "n3" and isinstance(frame, Ballot) and seen.append(frame)
+            sender == "n3" and isinstance(frame, VoteRequest) and seen.append(frame)
         )
         world.resume("n3")
         world.run(100 * MILLISECOND)
@@ -205,7 +207,7 @@ def test_the_leader_hands_over_to_the_one_that_is_preferred() -> None:
 
 def test_a_hand_over_that_nobody_takes_is_given_up() -> None:
     world = started(1)
-    world.drop = lambda sender, target, frame: isinstance(frame, Ballot)
+    world.drop = lambda sender, target, frame: isinstance(frame, VoteRequest)
     world.inject("n1", HandOver(("n2",)))
     settle(world, talk(world, ("n1", "n2")))
     assert leader(world) == "n1"
@@ -237,25 +239,27 @@ class Bench:
         for name in ("n1", "n3"):
             core.peers.up(node_id(name), MemberInfo(node_id(name), name, 1, ()))
         self.view = View(1, tuple(Member(name, node_id(name), 1, True) for name in config.voters))
-        core.history = 7
+        core.group_epoch = 7
         core.log.append(Entry(1, 1, 1, 0, Kind.VIEW, data=encode_data(self.view)))
         core.log.append(Entry(2, 2, 1, 0, Kind.TERM))
         core.log.append(Entry(2, 3, 1, 0, Kind.TERM))
         core.new_term(2)
         self.election = Election(core, Random(1))
 
-    def ask(self, name: str, term: int, last: tuple[int, int] = (2, 3), kind: int = REAL) -> Vote:
+    def ask(
+        self, name: str, term: int, last: tuple[int, int] = (2, 3), kind: int = REAL
+    ) -> VoteResponse:
         out = Outbox()
-        ballot = Ballot("g", 7, kind, term, *last, encode_data(self.view))
+        ballot = VoteRequest("g", 7, kind, term, *last, encode_data(self.view))
         self.election.asked(Peer(node_id(name), name, 1, 1), ballot, 0, out)
         (_, item, _) = out.downs[0]
         assert isinstance(item, SendChannel)
         vote = decode_frame(item.messages[0])
-        assert isinstance(vote, Vote)
+        assert isinstance(vote, VoteResponse)
         return vote
 
     def answer(self, name: str, kind: int, term: int, granted: bool = True, life: int = 1) -> bool:
-        vote = Vote("g", 7, kind, term, granted)
+        vote = VoteResponse("g", 7, kind, term, granted)
         return self.election.voted(Peer(node_id(name), name, life, life), vote, 0, Outbox())
 
 
@@ -345,7 +349,9 @@ def test_answers_of_an_older_term_count_for_nothing() -> None:
     world.inject(
         "n1",
         Received(
-            node_id("n2"), [Appended("book", 1, 99, True, history=history_of(world))], world.now
+            node_id("n2"),
+            [AppendResponse("book", 1, 99, True, group_epoch=epoch_of(world))],
+            world.now,
         ),
     )
     assert world.hosts["n1"].status["commit"] <= world.hosts["n1"].status["last"]

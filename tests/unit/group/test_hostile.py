@@ -1,4 +1,5 @@
-"""No frame, however absurd, makes a machine raise: it is ignored and counted (DESIGN, invariant 10)."""
+"""No frame, however absurd, makes a machine raise: it is ignored and counted (docs/design/architecture.md, invariant
+10)."""
 
 from __future__ import annotations
 
@@ -7,30 +8,32 @@ from typing import Any
 
 import pytest
 from tests.unit.group.harness import FAST, GROUP, World, node_id, ready
-from tests.unit.group.test_group import started, talk
+from tests.unit.group.talking import started, talk
 
 from holdfast.group import replica_unit, source_unit
+from holdfast.group.frames import (
+    AdminRequest,
+    Append,
+    AppendResponse,
+    Entry,
+    FeedRequest,
+    Freed,
+    Idle,
+    JoinRequest,
+    JoinResponse,
+    Nack,
+    Payload,
+    StateChunk,
+    StateRequest,
+    StreamId,
+    VoteRequest,
+    VoteResponse,
+)
+from holdfast.health.frames import Heartbeat
 from holdfast.links.ports import Received
 from holdfast.types import SECOND
 from holdfast.wire.blocks import pack_block
 from holdfast.wire.codec import Rejected, decode_frame, encode
-from holdfast.wire.frames import (
-    Append,
-    Appended,
-    Ballot,
-    Basic,
-    Entry,
-    Freed,
-    Idle,
-    Nack,
-    Payload,
-    Seek,
-    Standing,
-    StateChunk,
-    StateRequest,
-    StreamId,
-    Vote,
-)
 
 NUMBERS = (
     0,
@@ -68,7 +71,7 @@ class Forger:
     def number(self) -> int:
         return self.rng.choice(NUMBERS) if self.rng.random() < 0.5 else self.rng.randint(0, 60)
 
-    def history(self) -> int:
+    def group_epoch(self) -> int:
         return self.known if self.rng.random() < 0.7 else self.number()
 
     def stream(self) -> StreamId:
@@ -95,7 +98,7 @@ class Forger:
     def frame(self) -> Any:
         number, rng = self.number, self.rng
         group = GROUP if rng.random() < 0.95 else "other"
-        kind = rng.randrange(13)
+        kind = rng.randrange(14)
         if kind == 0:
             return Payload(group, self.stream(), number(), number(), number(), self.block())
         if kind == 1:
@@ -105,11 +108,11 @@ class Forger:
         if kind == 3:
             entries = tuple(self.entry() for _ in range(rng.randint(0, 4)))
             return Append(
-                group, number(), number(), number(), number(), entries, number(), self.history()
+                group, number(), number(), number(), number(), entries, number(), self.group_epoch()
             )
         if kind == 4:
             ok = rng.random() < 0.5
-            return Appended(
+            return AppendResponse(
                 group,
                 number(),
                 number(),
@@ -117,9 +120,10 @@ class Forger:
                 number(),
                 self.marks(),
                 number(),
-                self.history(),
+                self.group_epoch(),
                 ok,
                 number(),
+                commit=number(),
             )
         if kind == 5:
             return StateRequest(group, number(), ((number(), number()), (0, number())), number())
@@ -134,11 +138,12 @@ class Forger:
                 number(),
             )
         if kind == 7:
-            return Freed(group, self.marks(), number(), ("n1", "n2", "n3"))
+            names = ("n1", "n2", "n3")
+            return Freed(group, self.marks(), number(), names, number(), self.marks())
         if kind == 8:
-            return Ballot(
+            return VoteRequest(
                 group,
-                self.history(),
+                self.group_epoch(),
                 rng.randint(-1, 3),
                 number(),
                 number(),
@@ -146,14 +151,21 @@ class Forger:
                 rng.randbytes(9),
             )
         if kind == 9:
-            return Vote(group, self.history(), rng.randint(-1, 2), number(), rng.random() < 0.5)
+            return VoteResponse(
+                group, self.group_epoch(), rng.randint(-1, 2), number(), rng.random() < 0.5
+            )
         if kind == 10:
-            return Seek(
-                group, self.history(), rng.choice((-1, 0, 0, 1, 3)), rng.choice(("n2", "", "zz"))
+            if rng.random() < 0.5:
+                return JoinRequest(group)
+            action = rng.choice(("add", "resume", "", "x" * 9))
+            return AdminRequest(
+                group, self.group_epoch(), action, rng.choice(("n2", "", "zz")), criterion=number()
             )
         if kind == 11:
-            return Standing(group, self.history(), number(), "n2", rng.random() < 0.1)
-        return Basic(number(), number(), number())
+            return JoinResponse(group, self.group_epoch(), number(), "n2", rng.random() < 0.1)
+        if kind == 12:
+            return FeedRequest(group, rng.random() < 0.8)
+        return Heartbeat(number(), number(), number())
 
 
 def attack(world: World, seed: int, frames: int, senders: tuple[str, ...]) -> int:
@@ -161,7 +173,7 @@ def attack(world: World, seed: int, frames: int, senders: tuple[str, ...]) -> in
     forger = Forger(seed)
     for _ in range(frames):
         replicas = [host.replica for host in world.hosts.values() if host.replica]
-        forger.known = max(replica._core.history for replica in replicas)
+        forger.known = max(replica.inspect().group_epoch for replica in replicas)
         frame = decode_frame(encode(forger.frame()))
         assert not isinstance(frame, Rejected)
         target = world.hosts[forger.rng.choice(list(world.hosts))]

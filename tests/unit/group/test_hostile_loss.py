@@ -9,24 +9,24 @@ import msgspec
 import pytest
 from tests.unit.group.harness import GROUP, World, node_id, ready, settle
 
-from holdfast.group.criteria import Criterion
-from holdfast.group.entries import Closed, Decided, Ignoring, Marked, Opened, Resumed, Skipped
-from holdfast.group.log import is_sound
-from holdfast.links.ports import Received
-from holdfast.types import MILLISECOND
-from holdfast.wire.blocks import pack_block
-from holdfast.wire.frames import (
-    About,
+from holdfast.group.frames import (
     Append,
     Entry,
-    Found,
     Idle,
-    Lost,
+    LossQuery,
+    LossReply,
+    MessageMetadata,
     Outputs,
-    OutputsHere,
+    OutputsAck,
     Payload,
     StreamId,
 )
+from holdfast.group.log.entries import Closed, Decided, Ignoring, Marked, Opened, Resumed, Skipped
+from holdfast.group.log.replicated_log import is_sound
+from holdfast.group.loss.criteria import Criterion
+from holdfast.links.ports import Received
+from holdfast.types import MILLISECOND
+from holdfast.wire.blocks import pack_block
 
 NUMBERS = (-1, 0, 1, 2, 3, 5, 40, 1 << 20, (1 << 60) - 1, 1 << 62)
 
@@ -46,11 +46,11 @@ class Hostile:
     def numbers(self) -> tuple[int, ...]:
         return tuple(self.number() for _ in range(self.rng.randint(0, 18)))
 
-    def about(self) -> About | None:
+    def about(self) -> MessageMetadata | None:
         rng = self.rng
         if rng.random() < 0.2:
             return None
-        return About(
+        return MessageMetadata(
             rng.randbytes(rng.choice((0, 1, 2, 9))),
             self.numbers(),
             self.numbers()[:5],
@@ -95,14 +95,14 @@ class Hostile:
         if kind == 1:
             return Idle(GROUP, stream, number(), number(), number(), self.about())
         if kind == 2:
-            return Lost(GROUP, number(), stream, self.pairs())
+            return LossQuery(GROUP, number(), stream, self.pairs())
         if kind == 3:
-            return Found(GROUP, number(), stream, self.pairs(), rng.randbytes(9), self.pairs())
+            return LossReply(GROUP, number(), stream, self.pairs(), rng.randbytes(9), self.pairs())
         if kind == 4:
             items = tuple((number(), number(), b"x") for _ in range(rng.randint(0, 3)))
             return Outputs(GROUP, number(), (number(), number()), (number(), number()), items)
         if kind == 5:
-            return OutputsHere(GROUP, number(), number(), number())
+            return OutputsAck(GROUP, number(), number(), number())
         entries = tuple(self.entry() for _ in range(3))
         return Append(GROUP, number(), number(), number(), number(), entries, 0, number())
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.group.log import LIVES_KEPT, Cursor, Kind, Log, is_sound
-from holdfast.wire.frames import Entry, StreamId
+from holdfast.group.frames import Entry, StreamId
+from holdfast.group.log.replicated_log import LIVES_KEPT, Cursor, Kind, Log, is_sound
 
 S = StreamId(b"s" * 16, 1, 0)
 R = StreamId(b"r" * 16, 1, 0)

@@ -7,77 +7,31 @@ from typing import Any
 
 import pytest
 from tests.unit.group.harness import World, node_id, ready, settle
+from tests.unit.group.losing import (
+    ALL,
+    FAST,
+    answer,
+    brought,
+    delivered,
+    ignoring,
+    leader,
+    losing,
+    lossy,
+    numbers,
+    only_from_source,
+    send,
+)
 
-from holdfast.group.actions import DROP, IGNORE, RECOVER, SUSPEND, Action
-from holdfast.group.entries import Skipped
-from holdfast.group.loss import LossInfo
-from holdfast.group.policy import Rule
+from holdfast.group.frames import LossQuery, Nack, Payload, StreamId, VoteRequest
+from holdfast.group.log.entries import Skipped
+from holdfast.group.loss.actions import DROP, IGNORE, RECOVER, SUSPEND, Action
+from holdfast.group.loss.loss_info import LossInfo
+from holdfast.group.loss.rule import Rule
 from holdfast.group.ports import EndIgnoring
-from holdfast.group.recovery import Gap, Hole
+from holdfast.group.streams.values import Gap, Hole
 from holdfast.links.ports import Received
 from holdfast.machine.contract import Outbox
 from holdfast.types import MILLISECOND, SECOND
-from holdfast.wire.frames import Ballot, Lost, Nack, Payload, StreamId
-
-FAST = {
-    "gone_ns": 100 * MILLISECOND,
-    "nack_retry_ns": 8 * MILLISECOND,
-    "recover_ns": 50 * MILLISECOND,
-    "seek_ns": 5 * MILLISECOND,
-    "close_delay_ns": 50 * MILLISECOND,
-}
-
-
-def losing(world: World, numbers: range, *targets: str, source: str = "s1") -> None:
-    """Payload of `source` that has any of `numbers` never reaches `targets`, whoever sends it."""
-
-    def drop(_sender: str, target: str, frame: Any) -> bool:
-        if not isinstance(frame, Payload) or frame.stream.source != node_id(source):
-            return False
-        lost = range(frame.first, frame.first + frame.count)
-        return target in targets and any(number in numbers for number in lost)
-
-    world.drop = drop
-
-
-def lossy(voters: int = 3, sources: int = 1, **settings: Any) -> World:
-    world = World(voters=voters, sources=sources, payload_bytes=1000, **(FAST | settings))
-    world.start()
-    ready(world)
-    return world
-
-
-def send(world: World, count: int, source: str = "s1", start: int = 1, **note: Any) -> None:
-    """One message per frame, numbered."""
-    for k in range(start, start + count):
-        world.send(source, [b"%d" % k + b"." * 600], **note)
-
-
-def numbers(world: World, name: str = "n1") -> list[int]:
-    return [item.number for item in world.hosts[name].app.got]
-
-
-def answer(world: World, action: Action | Callable[[LossInfo], Action | None] | None) -> None:
-    for host in world.hosts.values():
-        host.on_loss = action if callable(action) else lambda _, said=action: said
-
-
-def brought(world: World, name: str) -> dict[str, int]:
-    """How many messages a replica has recovered, by where they came from."""
-    replica = world.hosts[name].replica
-    assert replica is not None
-    return replica._core.recovery.brought
-
-
-def delivered(world: World, expected: list[int], limit_ns: int = 5 * SECOND) -> None:
-    """Every replica delivers just these numbers."""
-    replicas = [name for name, host in world.hosts.items() if host.replica]
-    world.run_until(lambda: all(numbers(world, n) == expected for n in replicas), limit_ns)
-    world.check()
-
-
-ALL = ("n1", "n2", "n3")
-
 
 # -- dropping ----------------------------------------------------------------------------------------------------
 
@@ -100,10 +54,12 @@ def test_what_the_order_has_passed_is_asked_about_no_more() -> None:
     replica = world.hosts["n1"].replica
     assert replica is not None
     hole = Hole(2, 3, world.now, world.now, 1, "their source does not have them any more")
-    recovery = replica._core.recovery
+    recovery = replica.inspect().recovery
     recovery.gaps[world.hosts["s1"].source.stream] = Gap(world.now, [hole])
-    asked: list[Lost] = []
-    world.drop = lambda _, __, frame: isinstance(frame, Lost) and bool(asked.append(frame) or True)
+    asked: list[LossQuery] = []
+    world.drop = lambda _, __, frame: (
+        isinstance(frame, LossQuery) and bool(asked.append(frame) or True)
+    )
     world.run(20 * MILLISECOND)
     assert (asked, recovery.gaps) == ([], {})
 
@@ -113,7 +69,7 @@ def test_a_gap_of_a_stream_that_is_forgotten_is_none() -> None:
     world = lossy()
     leads = world.hosts[leader(world)]
     assert leads.replica is not None
-    core = leads.replica._core
+    core = leads.replica.inspect()
     core.streams._streams_max = len(core.streams.streams) + 4
     for life in range(1, 5):
         core.streams.know(StreamId(b"u" * 16, life, 0), 3, 1)
@@ -122,7 +78,7 @@ def test_a_gap_of_a_stream_that_is_forgotten_is_none() -> None:
     core.streams.know(StreamId(b"u" * 16, 5, 0), 3, 1)
     assert first not in core.streams.streams
     core.recovery.forget()
-    leads.replica._leading.order.skip(first, 1, 3, Skipped("dropped", 0, 0))
+    leads.replica._leader.order.skip(first, 1, 3, Skipped("dropped", 0, 0))
     assert first not in core.streams.changed
     world.run(SECOND)
 
@@ -343,7 +299,7 @@ def test_the_second_question_says_what_was_recovered_and_why_the_rest_was_not() 
     assert (first.attempt, first.lost) == (1, ((2, 4),))
     assert (second.attempt, second.lost) == (2, ((2, 2), (4, 4)))
     assert second.recovery.recovered == ((3, 3),)
-    assert "nobody" in second.recovery.reasons[0]
+    assert "no reachable node" in second.recovery.reasons[0]
 
 
 def test_the_second_question_shows_what_was_recovered_however_far_behind_it_lies() -> None:
@@ -399,10 +355,6 @@ def test_recovery_ends_at_its_time_limit() -> None:
 
 
 # -- ignoring ----------------------------------------------------------------------------------------------------
-
-
-def ignoring(world: World) -> list[Any]:
-    return [row["what"] for row in world.hosts["n1"].status["ignoring"]]
 
 
 def test_a_stream_is_ignored_until_it_says_that_it_is_in_step_again() -> None:
@@ -598,20 +550,6 @@ def test_a_table_that_says_suspend_goes_on_with_its_next_rule_when_that_is_refus
     delivered(world, [1, 3])
 
 
-def leader(world: World) -> str:
-    names = [
-        n for n, host in world.hosts.items() if host.replica and host.status["state"] == "leading"
-    ]
-    return names[-1] if names else ""
-
-
-def only_from_source(world: World) -> None:
-    """What `drop` loses, it loses on the way from the source; replicas can give it to each other."""
-    drop = world.drop
-    assert drop is not None
-    world.drop = lambda a, b, frame: a == "s1" and drop(a, b, frame)
-
-
 def test_a_leader_that_suspends_itself_is_followed_by_one_that_holds_the_lost_messages() -> None:
     """L8: nothing has to be recovered, n3 has it all and goes on."""
     world = lossy()
@@ -713,7 +651,7 @@ def test_a_stream_of_an_earlier_life_is_closed_when_all_of_it_is_ordered() -> No
     assert kinds.count("open") == 2
     assert kinds.count("close") == 1
     old = f"{node_id('s1').hex()}/1/0"
-    tail = world.hosts["n2"].replica._core.log.tail  # type: ignore[union-attr]
+    tail = world.hosts["n2"].replica.inspect().log.tail  # type: ignore[union-attr]
     assert all(f"{s.source.hex()}/{s.incarnation}/{s.stream}" != old for s in tail.next)
 
 
@@ -849,7 +787,9 @@ def test_a_durable_group_remembers_what_is_ignored_what_was_skipped_and_requests
     world.start(*ALL)
     world.run_until(lambda: bool(leader(world)), 10 * SECOND)
     world.drop = None
-    assert [row["what"] for row in world.hosts["n2"].status["ignoring"]] == ["topic rain for ever"]
+    assert [row["what"] for row in world.hosts["n2"].status["ignoring"]] == [
+        "topic rain permanently"
+    ]
     send(world, 1, start=5, topic="rain")
     world.send("s1", [b"pay" + b"." * 600], request=b"r1")
     send(world, 1, start=7)
@@ -885,7 +825,7 @@ def test_a_leader_that_hands_over_does_not_spin_over_an_open_question() -> None:
     world.run(20 * MILLISECOND)
     drop = world.drop
     assert drop is not None
-    world.drop = lambda a, b, frame: isinstance(frame, Ballot) or drop(a, b, frame)
+    world.drop = lambda a, b, frame: isinstance(frame, VoteRequest) or drop(a, b, frame)
     world.inject("n1", HandOver(()))
     before = world.turns_run
     world.run(100 * MILLISECOND)

@@ -7,8 +7,8 @@ from random import Random
 import pytest
 from tests.unit.group.harness import World, ready
 
-from holdfast.group.actions import DROP, IGNORE, RECOVER, SUSPEND, Action
-from holdfast.group.loss import LossInfo
+from holdfast.group.loss.actions import DROP, IGNORE, RECOVER, SUSPEND, Action
+from holdfast.group.loss.loss_info import LossInfo
 from holdfast.types import MILLISECOND, SECOND
 
 ANSWERS = (
@@ -112,7 +112,7 @@ class LossChaos:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_replicas_agree_whatever_is_answered_and_buffers_are_empty_in_the_end(seed: int) -> None:
-    """DESIGN, invariants 1, 2, 8 and 9 with decisions about losses."""
+    """docs/design/architecture.md, invariants 1, 2, 8 and 9 with decisions about losses."""
     chaos = LossChaos(seed)
     chaos.run()
     delivered = list(chaos.world.hosts["n2"].app.got)

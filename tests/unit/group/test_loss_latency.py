@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 from tests.unit.group.harness import App, World, ready, settle
 
-from holdfast.group.policy import Rule
+from holdfast.group.frames import Nack, Payload
+from holdfast.group.loss.rule import Rule
 from holdfast.group.ports import Apply
 from holdfast.types import MICROSECOND, MILLISECOND, SECOND, Nanos
-from holdfast.wire.frames import Nack, Payload
 
 DROP = Rule("drop", at_once=True, priority=1)
 IGNORE = Rule(

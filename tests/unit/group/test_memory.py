@@ -2,35 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from tests.unit.group.harness import FAST, World, node_id, ready, settle
-from tests.unit.group.test_group import started, talk, texts
+from tests.unit.group.pouring import WINDOW, held, pour
+from tests.unit.group.talking import started, talk, texts
 
-from holdfast.group.streams import PIECE_OVERHEAD
+from holdfast.group.frames import Freed
+from holdfast.group.streams.values import PIECE_OVERHEAD
 from holdfast.types import MILLISECOND, SECOND
-from holdfast.wire.frames import Freed
-
-WINDOW = FAST["window_bytes"]
-
-
-def held(world: World, name: str) -> int:
-    """Bytes of all streams that a replica holds."""
-    streams: dict[str, Any] = world.hosts[name].status["streams"]
-    return sum(stream["held"] for stream in streams.values())
-
-
-def pour(world: World, name: str, rounds: int, watch: list[str]) -> tuple[int, int]:
-    """Send as fast as the source has room; (messages sent, most bytes that a watched replica or the source held)."""
-    sent = most = 0
-    for k in range(rounds):
-        if world.hosts[name].source.held < WINDOW - 5000:
-            world.send(name, texts(f"{k}", 20, size=200))
-            sent += 20
-        world.run(MILLISECOND)
-        most = max([most, world.hosts[name].source.held, *(held(world, other) for other in watch)])
-    return sent, most
 
 
 def test_everything_is_freed_when_all_is_quiet() -> None:

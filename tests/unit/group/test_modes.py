@@ -1,4 +1,4 @@
-"""`fast` delivery and `availability`: what they give up, and how it is made good (DESIGN, Groups, rule 11)."""
+"""`fast` delivery and `availability`: what they give up, and how it is made good (docs/design/groups.md, rule 11)."""
 
 from __future__ import annotations
 
@@ -7,25 +7,28 @@ from typing import Any
 
 import pytest
 from tests.unit.group.harness import GROUP, World, leader, node_id, ready, settle
-from tests.unit.group.test_group import started, talk, texts
+from tests.unit.group.talking import started, talk, texts
 
 from holdfast.group import source_unit
-from holdfast.group.image import VERSION, Image, Place
-from holdfast.group.log import Cursor, Log
+from holdfast.group.frames import Append, AppendResponse, Freed, Payload, StateChunk, StateRequest
+from holdfast.group.log.pending_entries import PendingEntries
+from holdfast.group.log.replicated_log import Cursor, Log
 from holdfast.group.ports import HandOver, RemoveReplica, Restored
-from holdfast.group.streams import Streams
-from holdfast.group.waiting import Waiting
+from holdfast.group.streams.stream_buffer import Streams
+from holdfast.group.transfer.checkpoint import VERSION, Checkpoint, CursorState
+from holdfast.group.transfer.snapshot import Snapshot
 from holdfast.links.ports import Received
 from holdfast.machine import Outbox
+from holdfast.telemetry.facts import DeliveryFact, GroupFact
 from holdfast.types import MILLISECOND, SECOND
-from holdfast.wire.frames import Append, Appended, Freed, Payload, StateChunk
+from holdfast.wire.codec import decode_frame
 
 # -- fast --------------------------------------------------------------------------------------------------------
 
 
 def test_fast_delivery_does_not_wait_for_anybody() -> None:
     world = started(1, delivery="fast")
-    world.drop = lambda sender, target, frame: isinstance(frame, Appended)
+    world.drop = lambda sender, target, frame: isinstance(frame, AppendResponse)
     world.send("n1", [b"at once"])
     world.run(5 * MILLISECOND)
     assert world.hosts["n1"].messages == [b"at once"]
@@ -93,6 +96,39 @@ def test_entries_that_are_cut_off_and_were_delivered_are_undone_even_if_nothing_
     }
 
 
+def test_a_rollback_is_recorded_with_the_group_epoch_and_the_entries_that_are_void() -> None:
+    """So that the audit of the pipeline does not take a rolled-back delivery for a violation."""
+    world = started(1, delivery="fast", voters=5)
+    for name in ("n2", "n3", "n4"):
+        world.cut("n1", name)
+        world.cut("n5", name)
+    world.send("n1", [b"delivered by n1 and n5"])
+    world.run(700 * MILLISECOND)
+    world.send("n2", [b"instead"])
+    world.run(50 * MILLISECOND)
+    world.heal_all()
+    world.run_until(
+        lambda: all(len(host.messages) == 2 for host in world.hosts.values()), 5 * SECOND
+    )
+    delivered = [(n, f) for n, f in world.facts if isinstance(f, DeliveryFact)]
+    epochs = {fact.epoch for _, fact in delivered}
+    assert len(epochs) == 1
+    assert 0 not in epochs
+    undone = [(n, f) for n, f in world.facts if isinstance(f, GroupFact) and f.event == "undone"]
+    for name, fact in undone:
+        void = [
+            d
+            for n, d in delivered
+            if n == name and d.index >= fact.rollback_index and d.now_ns < fact.now_ns
+        ]
+        assert void
+        assert fact.epoch in epochs
+    others = {
+        f.rollback_index for _, f in world.facts if isinstance(f, GroupFact) and f.event != "undone"
+    }
+    assert others == {-1}
+
+
 def test_what_a_fast_replica_had_delivered_in_vain_is_reported() -> None:
     world = undecided()
     world.drop = lambda sender, target, frame: sender == "n1" and getattr(frame, "count", 0) == 1
@@ -110,7 +146,7 @@ def test_nobody_is_given_a_state_that_is_not_decided() -> None:
     world.restart("n3")
     world.run_until(lambda: bool(world.events("state_sent")) or bool(world.events("view")), SECOND)
     ready(world)
-    world.drop = lambda sender, target, frame: isinstance(frame, Appended) and frame.match > 0
+    world.drop = lambda sender, target, frame: isinstance(frame, AppendResponse) and frame.match > 0
     world.send("n1", [b"ahead"])
     world.run(5 * MILLISECOND)
     taken = world.hosts["n1"].status
@@ -241,7 +277,7 @@ def test_one_without_a_state_passes_only_what_is_decided() -> None:
     sent = talk(world, ("n1",))
     settle(world, sent)
     world.hosts["n3"].fails_at = sent + 1
-    world.drop = lambda sender, _t, frame: isinstance(frame, Appended)
+    world.drop = lambda sender, _t, frame: isinstance(frame, AppendResponse)
     world.send("n1", [b"n3 cannot take this"])
     world.run(20 * MILLISECOND)
     status = world.hosts["n3"].status
@@ -280,7 +316,7 @@ def test_one_without_a_state_takes_an_older_one_than_it_has_passed(durability: s
 
     def lose(sender: str, target: str, frame: Any) -> bool:
         behind = target == "n2" and isinstance(frame, Append) and bool(frame.entries)
-        return behind or (sender == "n3" and isinstance(frame, Appended) and bool(frame.why))
+        return behind or (sender == "n3" and isinstance(frame, AppendResponse) and bool(frame.why))
 
     world.drop = lose
     for text in texts("n2 lacks", 20, size=100):
@@ -526,7 +562,7 @@ def test_what_was_delivered_ahead_is_kept_though_it_is_said_to_be_free() -> None
     """Another leader may say so before it is known that the order is otherwise: then it is read again."""
     world = started(1, delivery="fast")
     settle(world, talk(world, ("n1",)))
-    world.drop = lambda _, __, frame: isinstance(frame, Appended)
+    world.drop = lambda _, __, frame: isinstance(frame, AppendResponse)
     world.send("n1", texts("ahead", 5))
     world.run(20 * MILLISECOND)
     n1, n2 = world.hosts["n1"], world.hosts["n2"]
@@ -535,18 +571,18 @@ def test_what_was_delivered_ahead_is_kept_though_it_is_said_to_be_free() -> None
     freed = Freed(GROUP, ((n1.source.stream, 55),))
     world.inject("n2", Received(node_id("n1"), [freed], world.now))
     assert n2.replica is not None
-    assert n2.replica._core.streams.holds(n1.source.stream, 51, 55)
+    assert n2.replica.inspect().streams.holds(n1.source.stream, 51, 55)
 
 
 def test_a_state_of_a_side_that_has_lost_is_not_taken_for_what_the_leader_has() -> None:
     """Who gave it may not have heard yet that another side has won, with a log that is shorter."""
     log = Log()
-    waiting = Waiting(log, Streams(1 << 20, 8), binding=False)
+    pending = PendingEntries(log, Streams(1 << 20, 8), binding=False)
     log.restart(Cursor(index=111, term=4))
-    waiting.restart()
-    assert waiting.match == 0
-    waiting.take(Append(GROUP, 8, 107, 8, 107))
-    assert waiting.diverged
+    pending.restart()
+    assert pending.match == 0
+    pending.take(Append(GROUP, 8, 107, 8, 107))
+    assert pending.diverged
 
 
 def test_a_replica_gives_what_its_own_source_has_let_go_of() -> None:
@@ -598,10 +634,10 @@ def test_a_state_on_disk_goes_with_the_side_that_it_was_of() -> None:
     settle(world, talk(world, ("n1",)))
     replica = world.hosts["n2"].replica
     assert replica is not None
-    assert replica._core.journal is not None
-    assert replica._core.journal.state_index > 0
+    assert replica.inspect().journal is not None
+    assert replica.inspect().journal.state_index > 0
     world.isolate("n2")
-    replica._core.waiting.diverged = True
+    replica.inspect().pending.diverged = True
     world.run(5 * MILLISECOND)
     assert world.events("undone")
     world.restart("n2")
@@ -617,14 +653,14 @@ def test_a_log_that_begins_anew_further_back_needs_messages_again() -> None:
     world.run(2 * SECOND)
     replica = world.hosts["n2"].replica
     assert replica is not None
-    stream = replica._core.streams.get(world.hosts["n1"].source.stream)
+    stream = replica.inspect().streams.get(world.hosts["n1"].source.stream)
     assert stream is not None
     assert stream.floor == 51
     other = Cursor(index=20, term=1 << 40, position=10, following={stream.id: 10})
-    image = Image(VERSION, replica._core.history, Place.of(other), 0, b"")
-    replica._joining._begin_log(other, image, Outbox())
-    assert (stream.floor, replica._core.log.last) == (10, 20)
-    assert replica._core.leadership.term == 1 << 40, (
+    checkpoint = Checkpoint(VERSION, replica.inspect().group_epoch, CursorState.of(other), 0, b"")
+    replica._installer._begin_log(other, checkpoint, Outbox())
+    assert (stream.floor, replica.inspect().log.last) == (10, 20)
+    assert replica.inspect().leadership.term == 1 << 40, (
         "nobody leads in a term before those of its log"
     )
 
@@ -636,17 +672,23 @@ def test_a_state_of_a_side_that_has_lost_is_not_taken_over_a_log_of_a_later_term
     settle(world, talk(world, ("n1",)))
     replica = world.hosts["n2"].replica
     assert replica is not None
-    core, joining = replica._core, replica._joining
+    core, installer = replica.inspect(), replica._installer
     peer, last = core.peers.named("n1"), core.log.last
     assert peer is not None
-    term = core.log.tail.term
+    term, view = core.log.tail.term, core.log.tail.view
     for leader_then, term_then, last_then in (
         ("", term - 1, last), ("", term, last + 50), ("n1", term - 1, last + 100),
     ):  # fmt: skip
         core.leadership.leader = leader_then
         index = max(last_then, last + 50)
-        image = Image(VERSION, core.history, Place.of(Cursor(index=index, term=term_then)), 0, b"")
-        joining._state_in.chunk = lambda *_, image=image: image  # type: ignore[method-assign,misc]
-        joining.chunk(peer, StateChunk(GROUP, 1, index, 0, 1, memoryview(b"")), world.now, Outbox())
-        joining.restored(Restored(index), world.now, Outbox())
+        at = CursorState.of(Cursor(index=index, term=term_then, view=view))
+        checkpoint = Checkpoint(VERSION, core.group_epoch, at, 0, b"")
+        asked = Outbox()
+        installer._snapshot_receiver.begin(peer, world.now, asked)
+        request = decode_frame(asked.downs[0][1].messages[0])
+        assert isinstance(request, StateRequest)
+        whole = Snapshot(checkpoint).part(0)
+        chunk = StateChunk(GROUP, request.request, index, 0, 1, whole, head=1)
+        installer.chunk(peer, chunk, world.now, Outbox())
+        installer.restored(Restored(index), world.now, Outbox())
         assert core.log.last == last_then

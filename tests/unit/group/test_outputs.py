@@ -5,32 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.group.harness import Host, World, node_id, ready, settle
+from tests.unit.group.harness import World, node_id, ready, settle
+from tests.unit.group.outputs import heard, said, talk, talking
 
 from holdfast.errors import MisuseError
-from holdfast.group.entries import EVERYBODY, Marked, encode_data
-from holdfast.group.keeping import Kept, Pace
-from holdfast.group.ports import Context, Output, OutputsReady, OutputsRefused, Refound
-from holdfast.group.rulings import DESTINATIONS_MAX, Rulings
-from holdfast.group.sink import FLOORS_MAX, SinkMachine
+from holdfast.group.frames import AppendResponse, Entry, Outputs, OutputsAck
+from holdfast.group.log.entries import EVERYBODY, Marked, encode_data
+from holdfast.group.log.replicated_metadata import ReplicatedMetadata
+from holdfast.group.log.values import DESTINATIONS_MAX
+from holdfast.group.outputs.output_buffer import ApplyWindow, OutputBuffer
+from holdfast.group.outputs.output_receiver import FLOORS_MAX, OutputReceiverMachine
+from holdfast.group.ports import Context, Output, OutputsReady, OutputsRefused, RestartFromSurvivor
 from holdfast.links.ports import Received
 from holdfast.machine import Outbox
 from holdfast.types import MILLISECOND, SECOND
-from holdfast.wire.frames import Appended, Entry, Outputs, OutputsHere
-
-
-def talking(destination: str, voters: int = 3, **settings: Any) -> World:
-    """A group whose application answers every message with an output."""
-    world = World(voters=voters, sources=1, payload_bytes=1000, **settings)
-    world.start()
-    for host in world.hosts.values():
-        talk(host, destination)
-    ready(world)
-    return world
-
-
-def talk(host: Host, destination: str) -> None:
-    host.says = lambda message: [(destination, b"re: " + message)]
 
 
 def leader(world: World) -> str:
@@ -39,16 +27,8 @@ def leader(world: World) -> str:
     )  # fmt: skip
 
 
-def heard(world: World, name: str = "s1") -> list[bytes]:
-    return [output.payload for output in world.hosts[name].outputs]
-
-
 def kept(world: World) -> list[dict[str, int]]:
     return [host.status["outputs"] for host in world.hosts.values() if host.replica]
-
-
-def said(first: int, last: int) -> list[bytes]:
-    return [b"re: %d" % k for k in range(first, last + 1)]
 
 
 def send(world: World, first: int, last: int, source: str = "s1") -> None:
@@ -79,7 +59,8 @@ def test_ids_are_the_position_of_the_batch_and_a_count_and_the_same_for_everybod
 
 @pytest.mark.parametrize("seed", range(8))
 def test_outputs_survive_the_death_of_the_leader_each_once(seed: int) -> None:
-    """DESIGN, Groups, rule 10: all replicas keep them, a new leader sends them again, the node takes each id once."""
+    """docs/design/groups.md, rule 10: all replicas keep them, a new leader sends them again, the node takes each id
+    once."""
     world = World(seed, voters=3, sources=2, loss=0.05, double=0.05, reorder=True)
     world.start()
     for host in world.hosts.values():
@@ -107,7 +88,7 @@ def test_nothing_is_said_that_is_not_decided() -> None:
     world = talking("node:s1", delivery="fast")
     send(world, 1, 3)
     settle(world, 3)
-    world.drop = lambda _s, _t, frame: isinstance(frame, Appended)
+    world.drop = lambda _s, _t, frame: isinstance(frame, AppendResponse)
     send(world, 4, 4)
     assert world.hosts["n1"].messages[-1] == b"4"
     assert heard(world) == said(1, 3)
@@ -177,7 +158,7 @@ def test_what_is_kept_is_bounded_and_holds_messages_back_not_outputs() -> None:
     host = world.hosts[leader(world)]
     assert len(host.app.got) < 30
     assert host.replica is not None
-    assert host.replica._core.delivery.kept.bytes < 8000
+    assert host.replica.inspect().delivery.output_buffer.bytes < 8000
     assert world.hosts["s1"].source.held > 4000
 
 
@@ -196,7 +177,7 @@ def test_an_application_that_says_much_more_than_it_is_given_has_fewer_messages_
     for name in ("n1", "n2", "n3"):
         replica = world.hosts[name].replica
         assert replica is not None
-        assert limit <= replica._core.delivery.kept.bytes < 2 * limit
+        assert limit <= replica.inspect().delivery.output_buffer.bytes < 2 * limit
     for host in world.hosts.values():
         host.takes_outputs = True
     settle(world, 1000, 60 * SECOND)
@@ -205,22 +186,28 @@ def test_an_application_that_says_much_more_than_it_is_given_has_fewer_messages_
 
 
 def test_the_pace_of_an_application_follows_what_it_says() -> None:
-    pace = Pace(64_000)
-    assert (pace.allowed(64_000), pace.batch) == (64, 64)
+    apply_window = ApplyWindow(64_000)
+    assert (apply_window.allowed(64_000), apply_window.batch) == (64, 64)
     loud = [Output(1, 0, "d", bytes(8000 - 64))]
-    pace.note(1, loud)
-    assert (pace.allowed(64_000), pace.allowed(20_000), pace.allowed(0)) == (8, 2, 1)
-    pace.note(7, [])
-    assert pace.allowed(64_000) == 8
-    pace.note(1, [])
-    assert pace.allowed(64_000) == 16, "it has gone through as many as it may have, and said less"
-    pace.note(0, loud)
-    assert pace.allowed(64_000) == 16, "of something that was given up"
+    apply_window.note(1, loud)
+    assert (
+        apply_window.allowed(64_000),
+        apply_window.allowed(20_000),
+        apply_window.allowed(0),
+    ) == (8, 2, 1)
+    apply_window.note(7, [])
+    assert apply_window.allowed(64_000) == 8
+    apply_window.note(1, [])
+    assert apply_window.allowed(64_000) == 16, (
+        "it has gone through as many as it may have, and said less"
+    )
+    apply_window.note(0, loud)
+    assert apply_window.allowed(64_000) == 16, "of something that was given up"
     for _ in range(20):
-        pace.note(100_000_000, [])
-    assert pace.batch > 1 << 50, "one that says nothing is not held back"
-    pace.note(2, loud)
-    assert pace.batch == 16
+        apply_window.note(100_000_000, [])
+    assert apply_window.batch > 1 << 50, "one that says nothing is not held back"
+    apply_window.note(2, loud)
+    assert apply_window.batch == 16
 
 
 def test_a_destination_that_was_away_for_long_is_waited_for_and_then_all_goes_on() -> None:
@@ -289,15 +276,15 @@ def test_no_two_outputs_have_one_id_however_often_the_group_is_founded(
         talk(world.hosts[name], destination)
     world.run(SECOND)
     if not anew:
-        world.inject("n3", Refound())
+        world.inject("n3", RestartFromSurvivor())
     world.run(5 * SECOND)
     send(world, 11, 13)
     world.run(5 * SECOND)
     found += collected(world)
-    ids = {(output.history, output.position, output.k): output.payload for output in found}
+    ids = {(output.group_epoch, output.position, output.k): output.payload for output in found}
     assert set(ids.values()) >= {*said(1, 8), *said(11, 13)}
-    assert all(ids[o.history, o.position, o.k] == o.payload for o in found)
-    histories = {output.history for output in found}
+    assert all(ids[o.group_epoch, o.position, o.k] == o.payload for o in found)
+    histories = {output.group_epoch for output in found}
     assert len(histories) == 2
     assert 0 not in histories
 
@@ -316,10 +303,10 @@ def test_outputs_outside_apply_are_refused() -> None:
 
 
 def test_a_late_output_that_is_known_to_have_arrived_is_not_kept() -> None:
-    held = Kept(1000)
-    rulings = Rulings()
-    rulings.watermarks["d"] = (5, 0)
-    held.take([Output(5, 0, "d", b"x"), Output(6, 0, "d", b"y")], rulings)
+    held = OutputBuffer(1000)
+    metadata = ReplicatedMetadata()
+    metadata.watermarks["d"] = (5, 0)
+    held.take([Output(5, 0, "d", b"x"), Output(6, 0, "d", b"y")], metadata)
     assert [id_ for id_, _ in held.queues["d"]] == [(6, 0)]
 
 
@@ -343,29 +330,29 @@ def test_a_replica_that_is_behind_keeps_nothing_for_good_however_many_destinatio
     world.run(20 * MILLISECOND)
     world.send("s1", [b"%d" % k for k in range(count // 2, count)])
     world.run(200 * MILLISECOND)
-    core = world.hosts[leader(world)].replica._core  # type: ignore[union-attr]
+    core = world.hosts[leader(world)].replica.inspect()  # type: ignore[union-attr]
     assert len(world.hosts[leader(world)].sent) == count
     assert len(world.hosts[behind].app.got) < count, "it has not said all of it yet"
     world.run(10 * SECOND)
     if stuck:
         assert len(kept(world)[0]) == 1
-        assert core.log.tail.rulings.floor == (1, -1), "what one has not got is not below it"
+        assert core.log.tail.metadata.floor == (1, -1), "what one has not got is not below it"
         world.heal_all()
         world.run(5 * SECOND)
     assert [len(host.app.got) for host in world.hosts.values() if host.replica] == [count] * 3
     assert kept(world) == [{}, {}, {}]
-    assert len(core.log.tail.rulings.watermarks) < DESTINATIONS_MAX // 2
+    assert len(core.log.tail.metadata.watermarks) < DESTINATIONS_MAX // 2
     world.check()
 
 
 def test_a_floor_travels_with_a_state_and_is_counted_with_every_destination() -> None:
-    rulings = Rulings()
+    metadata = ReplicatedMetadata()
     for k in range(3):
         data = encode_data(Marked(f"d{k}", 5 + k, 0))
-        rulings.advance(Entry(1, 1, 9, 0, 9, None, 0, 0, data))
-    rulings.advance(Entry(1, 2, 9, 0, 9, None, 0, 0, encode_data(Marked(EVERYBODY, 7, -1))))
-    assert rulings.watermarks == {"d2": (7, 0)}
-    other = Rulings.of(rulings.image()).copy()
+        metadata.advance(Entry(1, 1, 9, 0, 9, None, 0, 0, data))
+    metadata.advance(Entry(1, 2, 9, 0, 9, None, 0, 0, encode_data(Marked(EVERYBODY, 7, -1))))
+    assert metadata.watermarks == {"d2": (7, 0)}
+    other = ReplicatedMetadata.of(metadata.state()).copy()
     assert [other.arrived(name) for name in ("d1", "d2", "other")] == [(7, -1), (7, 0), (7, -1)]
 
 
@@ -373,7 +360,7 @@ class Sink:
     """A sink alone, fed with frames of a leader."""
 
     def __init__(self) -> None:
-        self.machine = SinkMachine(node_id("me"), [])
+        self.machine = OutputReceiverMachine(node_id("me"), [])
         self.out = Outbox()
 
     def give(self, *frames: Any) -> tuple[list[int], tuple[int, int] | None]:
@@ -385,14 +372,14 @@ class Sink:
         self.machine.up(1, [effect.taken() for effect in handed], self.out)
         taken = [o.position for effect in handed for o in effect.outputs]
         answers = [frame for _, item in self.out.ups for frame in item.frames]
-        assert all(isinstance(answer, OutputsHere) for answer in answers)
+        assert all(isinstance(answer, OutputsAck) for answer in answers)
         return taken, (answers[-1].position, answers[-1].k) if answers else None
 
 
-def outputs(after: int, *positions: int, floor: int = 0, history: int = 1) -> Outputs:
+def outputs(after: int, *positions: int, floor: int = 0, group_epoch: int = 1) -> Outputs:
     at = (after, 0) if after else (0, -1)
     items = tuple((position, 0, b"x") for position in positions)
-    return Outputs("g", history, at, (floor, 0 if floor else -1), items)
+    return Outputs("g", group_epoch, at, (floor, 0 if floor else -1), items)
 
 
 def test_a_sink_takes_what_follows_and_says_where_to_go_on() -> None:
@@ -428,7 +415,7 @@ def test_what_was_handed_over_before_a_group_was_founded_again_holds_nothing_up(
     sink = Sink()
     sink.machine.up(0, [Received(node_id("me"), [outputs(0, 1, 2)], 0)], sink.out)
     old = sink.out.effects[0][0]
-    assert sink.give(outputs(0, 1, history=2)) == ([1], (1, 0))
+    assert sink.give(outputs(0, 1, group_epoch=2)) == ([1], (1, 0))
     sink.out.clear()
     sink.machine.up(3, [old.taken()], sink.out)
     assert (sink.out.writes, sink.out.ups) == ([], [])
@@ -440,9 +427,9 @@ def test_a_sink_starts_anew_with_a_group_that_was_founded_again_and_ignores_the_
 ) -> None:
     """The number of a founding is drawn by chance: a later one may be smaller."""
     sink = Sink()
-    sink.give(outputs(0, 1, 2, history=first))
-    assert sink.give(outputs(0, 1, history=second)) == ([1], (1, 0))
-    assert sink.give(outputs(2, 3, history=first)) == ([], None)
+    sink.give(outputs(0, 1, 2, group_epoch=first))
+    assert sink.give(outputs(0, 1, group_epoch=second)) == ([1], (1, 0))
+    assert sink.give(outputs(2, 3, group_epoch=first)) == ([], None)
 
 
 def test_frames_of_groups_that_nobody_takes_from_cost_no_other_group_anything() -> None:
@@ -478,7 +465,7 @@ def test_what_was_refused_is_not_answered_and_is_handed_over_again() -> None:
 
 @pytest.mark.parametrize(
     "frame",
-    [outputs(0), outputs(3, 3), outputs(0, 2, 1), outputs(0, -1), outputs(0, 1, history=-1)],
+    [outputs(0), outputs(3, 3), outputs(0, 2, 1), outputs(0, -1), outputs(0, 1, group_epoch=-1)],
 )
 def test_nonsense_is_ignored(frame: Outputs) -> None:
     sink = Sink()

@@ -9,20 +9,22 @@ import msgspec
 import pytest
 
 from holdfast.errors import ConfigError
-from holdfast.group.actions import DROP, IGNORE, RECOVER, SUSPEND, Action, Ignore, parse_action
-from holdfast.group.loss import (
+from holdfast.group.frames import StreamId
+from holdfast.group.loss.actions import DROP, IGNORE, RECOVER, SUSPEND, Action, Ignore, parse_action
+from holdfast.group.loss.loss_info import (
     AgeInfo,
     ClusterStatus,
     LossInfo,
-    Place,
+    MessageHolder,
     RecoveryInfo,
     TransportInfo,
 )
-from holdfast.group.metadata import Indication
-from holdfast.group.policy import Policy, Rule
+from holdfast.group.loss.policy import Policy
+from holdfast.group.loss.rule import Rule
+from holdfast.group.section import groups_of
+from holdfast.group.streams.values import Indication
 from holdfast.node.config import parse_config
 from holdfast.types import SECOND
-from holdfast.wire.frames import StreamId
 
 S = StreamId(b"s" * 16, 1, 0)
 
@@ -34,7 +36,7 @@ def info(**changes: Any) -> LossInfo:
         "cluster": ClusterStatus(3, 3, False, ("n2", "n3")),
         "transport": TransportInfo("n4", True, False, S, ("rain",), "datagram", 100, 9, 90, 2),
         "priorities": Indication(3, ((6, 2),), (0, 1, 1), (0, 1, 1)),
-        "next": (), "recovery": RecoveryInfo((Place("replica", "n2", 2),), 1000),
+        "next": (), "recovery": RecoveryInfo((MessageHolder("replica", "n2", 2),), 1000),
         "age": AgeInfo(4 * SECOND, 3 * SECOND),
     }  # fmt: skip
     return LossInfo(**(plain | changes))
@@ -184,7 +186,7 @@ at_once = true
 
 def test_a_table_in_a_file_becomes_the_policy_of_the_group() -> None:
     config = parse_config(FILE.replace("{line}", 'action = "recover else suspend"\nwithin_s = 2'))
-    rules = config.groups()[0].policy
+    rules = groups_of(config)[0].policy
     assert [rule.meant() for rule in rules] == [DROP, RECOVER.otherwise(SUSPEND).within(2)]
 
 
@@ -194,9 +196,9 @@ def test_a_table_in_a_file_becomes_the_policy_of_the_group() -> None:
         ('action = "recover els drop"', "did you mean 'recover else drop'"),
         ('action = "drop"\nprioritty = 1', "did you mean 'priority'"),
         ('action = "ignore"\nignore_by = ["steam"]', "steam"),
-        ('action = "drop"\nat_once = true\nattempt_min = 2', "before anything was tried"),
-        ('action = "drop"\nat_once = true\nrecoverable = false', "no recoverable"),
-        ('action = "recover else drop"\nat_once = true', "at once is to drop"),
+        ('action = "drop"\nat_once = true\nattempt_min = 2', "before any recovery attempt"),
+        ('action = "drop"\nat_once = true\nrecoverable = false', "cannot have recoverable"),
+        ('action = "recover else drop"\nat_once = true', "can only drop or ignore"),
         ('action = "ignore"\nignore_count = -1', "count to ignore is -1"),
         ('action = "ignore"\nignore_s = -5', "time to ignore is -5"),
         ('action = "ignore"\nignore_s = nan', "time to ignore is nan"),
@@ -207,7 +209,7 @@ def test_a_table_in_a_file_becomes_the_policy_of_the_group() -> None:
         ('action = "drop"\nage_min_s = nan', "age_min_s is nan"),
         ('action = "drop"\nage_min_s = -1', "age_min_s is -1"),
         ('action = "drop"\npriority = -1', "priority of a rule is -1"),
-        ('action = "drop"\npriority = 3', "has priority 3, .* there are 0 to 2"),
+        ('action = "drop"\npriority = 3', "has priority 3, .* are 0 to 2"),
         ('action = "drop"\ncount_max = 0', "count_max of a rule is 0"),
         ('action = "drop"\nattempt_min = 0', "attempt_min of a rule is 0"),
     ],

@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 
 from holdfast.group import GroupConfig, SourceMachine
-from holdfast.group.metadata import Note
+from holdfast.group.frames import CommitQuery, CommitReply, Freed, Idle, Nack, Payload, StreamId
 from holdfast.group.ports import Flush, Multicast, SourceRoom
-from holdfast.group.source import ASK_FIRST_NS
-from holdfast.group.streams import PIECE_OVERHEAD, Streams
+from holdfast.group.streams.source import ASK_FIRST_NS
+from holdfast.group.streams.stream_buffer import Streams
+from holdfast.group.streams.values import PIECE_OVERHEAD, Note
 from holdfast.links.ports import PeerUp, Received, SendChannel, SendDatagrams, link_unit
 from holdfast.machine import Outbox
 from holdfast.telemetry.facts import GroupFact
 from holdfast.types import DATA, MILLISECOND, SECOND, SYNC, NodeId
 from holdfast.wire.blocks import unpack_block
 from holdfast.wire.codec import Rejected, decode_frame
-from holdfast.wire.frames import Freed, Idle, MemberInfo, Nack, Payload, Placed, StreamId
+from holdfast.wire.frames import MemberInfo
 
 DATAGRAM = -1
 ME, ONE, TWO = (NodeId(letter * 16) for letter in (b"m", b"1", b"2"))
@@ -49,6 +50,10 @@ class Bench:
 
     def free(self, upto: int, stream: StreamId | None = None) -> None:
         self.give(Received(ONE, [Freed("g", ((stream or self.source.stream, upto),))], self.now))
+
+    def hold(self, upto: int) -> None:
+        frame = Freed("g", (), held=((self.source.stream, upto),))
+        self.give(Received(ONE, [frame], self.now))
 
     def frames(self, node: NodeId, channel: int | None = None) -> list[Any]:
         """What was sent to `node` since the last call; forgets the rest."""
@@ -167,6 +172,49 @@ def test_what_every_replica_has_is_forgotten() -> None:
     assert bench.source.held == held // 2, "the block of 21 to 30 is still needed"
     bench.free(40)
     assert bench.source.held == 0
+
+
+def test_bytes_that_all_hold_are_forgotten_and_stay_in_the_window() -> None:
+    """Stability, rule 1: two marks. Held by all frees memory, applied by all frees the window."""
+    bench = Bench(payload_bytes=1000, window_bytes=1 << 20)
+    bench.send(40, 100)
+    before = bench.source.held
+    bench.hold(20)
+    assert (bench.source.kept, bench.source.held) == (before // 2, before)
+    assert settled(bench) == 0, "a held message does not end a flush"
+    bench.frames(ONE)
+    bench.ask((5, 25))
+    frames = bench.frames(ONE)
+    assert numbers(frames) == [(21, 30)], "the rest is at every replica"
+    assert idles(frames[-1:]) == [(40, 20)]
+    bench.free(20)
+    assert (bench.source.kept, bench.source.held) == (before // 2, before // 2)
+    assert settled(bench) == 20
+    bench.free(40)
+    assert (bench.source.kept, bench.source.held) == (0, 0), "what is applied is held"
+
+
+def test_held_marks_do_not_let_a_source_send_more() -> None:
+    """A slow application slows the source down, however fast its replica receives."""
+    bench = Bench(payload_bytes=1000, window_bytes=10_000)
+    bench.send(60, 100)
+    bench.send(60, 100)
+    sent = numbers(bench.frames(ONE))[-1][1]
+    assert sent < 120
+    bench.hold(sent)
+    assert bench.frames(ONE) == []
+    bench.free(sent)
+    assert numbers(bench.frames(ONE))[-1][1] == 120
+
+
+@pytest.mark.parametrize("upto", [-1, 0, 11, 1 << 60])
+def test_impossible_held_numbers_forget_nothing(upto: int) -> None:
+    bench = Bench()
+    bench.send(10)
+    kept = bench.source.kept
+    bench.hold(upto)
+    bench.give(Received(NodeId(b"z" * 16), [Freed("g", (), held=((bench.source.stream, 10),))], 0))
+    assert bench.source.kept == kept > 0
 
 
 def test_impossible_and_foreign_numbers_free_nothing() -> None:
@@ -323,7 +371,8 @@ def test_what_was_kept_is_the_same_frame_again() -> None:
     bench = Bench(priorities=2)
     bench.give(Multicast([b"a", b"b"], ((1, Note(0, "t")),)))
     first = bench.frames(ONE)
-    again = bench.source._sent[0].frame("g", bench.source.stream)
+    bench.ask((1, 2))
+    (again,) = bench.frames(ONE)
     assert (bytes(again.block), again.about) == (bytes(first[0].block), first[0].about)
 
 
@@ -361,21 +410,21 @@ def test_replicas_are_asked_what_is_decided_until_one_says_it() -> None:
     while len(asked) < 4:
         bench.now = bench.source.deadline
         bench.source.wake(bench.now, bench.out)
-        if any(isinstance(frame, Placed) for frame in bench.frames(TWO)):
+        if any(isinstance(frame, CommitQuery) for frame in bench.frames(TWO)):
             asked.append(bench.now)
     assert asked[0] == ASK_FIRST_NS
     assert [b - a for a, b in pairwise(asked)] == [ASK_FIRST_NS << k for k in range(3)]
     stream = bench.source.stream
     for wrong in (
-        Placed("g", stream, 11, True),  # has never been sent
-        Placed("g", StreamId(ME, 6, 0), 10, True),
-        Placed("other", stream, 10, True),
+        CommitReply("g", stream, 11),  # has never been sent
+        CommitReply("g", StreamId(ME, 6, 0), 10),
+        CommitReply("other", stream, 10),
     ):
         bench.give(Received(ONE, [wrong], bench.now))
         assert settled(bench) == 0
-    bench.give(Received(ONE, [Placed("g", stream, 10, True)], bench.now))
+    bench.give(Received(ONE, [CommitReply("g", stream, 10)], bench.now))
     assert settled(bench) == 10
     while bench.source.deadline < 2 * SECOND:
         bench.now = bench.source.deadline
         bench.source.wake(bench.now, bench.out)
-        assert not any(isinstance(frame, Placed) for frame in bench.frames(TWO))
+        assert not any(isinstance(frame, CommitQuery) for frame in bench.frames(TWO))

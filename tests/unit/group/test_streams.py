@@ -8,9 +8,10 @@ from time import process_time
 import pytest
 
 from holdfast.group.delivery import digest_after
-from holdfast.group.streams import PIECE_OVERHEAD, Stream, Streams, is_sound_payload
+from holdfast.group.frames import Payload, StreamId
+from holdfast.group.streams.stream_buffer import Stream, Streams, is_sound_payload
+from holdfast.group.streams.values import PIECE_OVERHEAD
 from holdfast.wire.blocks import pack_block
-from holdfast.wire.frames import Payload, StreamId
 
 S = StreamId(b"s" * 16, 1, 0)
 LOTS = 1 << 24

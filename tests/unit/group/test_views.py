@@ -1,4 +1,5 @@
-"""Who is in the group, while messages flow: joins, leaves, restarts, suspensions (DESIGN, Groups, rules 6 and 8)."""
+"""Who is in the group, while messages flow: joins, leaves, restarts, suspensions (docs/design/groups.md, rules 6 and
+8)."""
 
 from __future__ import annotations
 
@@ -7,24 +8,25 @@ from typing import Any
 
 import pytest
 from tests.unit.group.harness import FAST, GROUP, World, leader, leading, node_id, ready, settle
-from tests.unit.group.test_group import started, talk, texts
-from tests.unit.group.test_memory import WINDOW, pour
+from tests.unit.group.pouring import WINDOW, pour
+from tests.unit.group.talking import started, talk, texts
+from tests.unit.group.view_text import member, parts, suspended
 
 from holdfast.group import source_unit
-from holdfast.group.entries import VOTERS_MAX, Member, View, decode_view, encode_data
-from holdfast.group.log import Kind
+from holdfast.group.frames import (
+    Append,
+    AppendResponse,
+    JoinRequest,
+    Nack,
+    Payload,
+    StateChunk,
+    VoteRequest,
+)
+from holdfast.group.log.entries import VOTERS_MAX, Member, View, decode_view, encode_data
+from holdfast.group.log.replicated_log import Kind
 from holdfast.group.ports import AddReplica, HandOver, RemoveReplica
 from holdfast.links.ports import Received
 from holdfast.types import MILLISECOND, SECOND
-from holdfast.wire.frames import Append, Appended, Ballot, Nack, Payload, Seek, StateChunk
-
-
-def parts(world: World, name: str) -> dict[str, str]:
-    """Who is what, as a replica has it decided."""
-    return {
-        member["name"]: member["part"] + ("/suspended" if member["suspended"] else "")
-        for member in world.hosts[name].status["view"]
-    }
 
 
 def flow(world: World, names: tuple[str, ...], done: Any, limit_ns: int = 5 * SECOND) -> int:
@@ -122,9 +124,9 @@ def test_a_leader_that_is_removed_hands_over() -> None:
     world = started(1)
     sent = talk(world, ("n1", "n2"))
     settle(world, sent)
-    lost: list[Ballot] = []
+    lost: list[VoteRequest] = []
     world.drop = lambda _, __, frame: (
-        isinstance(frame, Ballot) and not lost and not lost.append(frame)
+        isinstance(frame, VoteRequest) and not lost and not lost.append(frame)
     )
     world.inject("n1", RemoveReplica("n1"))
     world.run_until(lambda: leader(world) in ("n2", "n3"), 100 * MILLISECOND)
@@ -138,6 +140,7 @@ def test_nobody_is_removed_when_those_that_are_left_could_not_decide_it() -> Non
     """n2 is away. Without n1 it would take n2 and n3 to decide anything, also that n1 is removed."""
     world = started(1)
     world.kill("n2")
+    world.run(MILLISECOND)
     world.inject("n1", RemoveReplica("n1"))
     world.run(SECOND)
     assert "n1 keeps its vote: 1 of the voters that are left" in world.events("stays")[0][1].detail
@@ -292,7 +295,7 @@ def test_a_leader_that_hands_over_does_not_wake_up_for_nothing() -> None:
     world = started(1, stall_ns=50 * MILLISECOND)
     settle(world, talk(world, ("n1",)))
     world.drop = lambda _, __, frame: (
-        isinstance(frame, Ballot) or (isinstance(frame, Append) and bool(frame.entries))
+        isinstance(frame, VoteRequest) or (isinstance(frame, Append) and bool(frame.entries))
     )
     world.send("n1", [b"not decided"])
     world.run(40 * MILLISECOND)
@@ -357,7 +360,8 @@ def test_changes_wait_for_each_other() -> None:
     for name in ("j1", "j2"):
         world.inject("n1", AddReplica(name))
     world.inject("n1", RemoveReplica("n3"))
-    world.run_until(lambda: list(parts(world, "n1")) == ["n1", "n2", "j1", "j2"], 5 * SECOND)
+    voters = dict.fromkeys(("n1", "n2", "j1", "j2"), "voter")
+    world.run_until(lambda: parts(world, "n1") == voters, 5 * SECOND)
     firsts = sorted(dict(reversed(seen)).items())
     assert len(firsts) >= 3
     assert all(commit >= before for (before, _), (_, commit) in pairwise(firsts))
@@ -368,7 +372,7 @@ def test_a_new_leader_changes_nothing_before_a_majority_has_said_what_it_holds()
     world = started(1, voters=3, joiners=1)
 
     def no_marks(sender: str, target: str, frame: Any) -> bool:
-        return isinstance(frame, Appended) and frame.all_marks
+        return isinstance(frame, AppendResponse) and frame.all_marks
 
     world.drop = no_marks
     world.kill("n1")
@@ -493,7 +497,7 @@ def test_a_backup_that_cannot_get_an_ordered_message_takes_a_state_instead() -> 
     sent, _ = pour(world, "s1", rounds=400, watch=[])
     assert sent * 200 > 2 * WINDOW, "the others went on"
     suspensions = [fact.detail for _, fact in world.events("view") if "suspended" in fact.detail]
-    assert "n3 is suspended: it cannot get the messages of entry" in suspensions[0]
+    assert "n3 is suspended: it cannot obtain the messages of entry" in suspensions[0]
     world.drop = None
     settle(world, sent)
     ready(world)
@@ -562,7 +566,7 @@ def test_a_joiner_that_does_not_answer_does_not_stop_the_others() -> None:
     world = started(1, joiners=1)
     settle_without(world, "j1", talk(world, ("n1",)))
     world.run(2 * SECOND)
-    world.drop = lambda sender, target, frame: target == "j1" and not isinstance(frame, Seek)
+    world.drop = lambda sender, target, frame: target == "j1" and not isinstance(frame, JoinRequest)
     world.inject("n1", AddReplica("j1"))
     world.run(50 * MILLISECOND)
     few, most = pour(world, "n1", rounds=400, watch=["n1"])
@@ -666,15 +670,7 @@ def test_one_that_never_has_its_state_is_waited_for_ever_less_often() -> None:
     assert times[-1] > 3 * times[0]
 
 
-def suspended(world: World) -> list[str]:
-    return [name for name, part in parts(world, "n1").items() if part.endswith("suspended")]
-
-
 # -- views by themselves -----------------------------------------------------------------------------------------
-
-
-def member(name: str, voter: bool = True) -> Member:
-    return Member(name, name.encode().ljust(16, b"."), 1, voter)
 
 
 @pytest.mark.parametrize(

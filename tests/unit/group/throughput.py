@@ -25,6 +25,7 @@ from holdfast.group import (
     units_for,
 )
 from holdfast.group.ports import Applied, Apply, Multicast
+from holdfast.group.subsystem import GROUP_SUBSYSTEM
 from holdfast.links.ports import PeerUp, Received, SendChannel, link_unit
 from holdfast.machine import Machine, Outbox, Turns
 from holdfast.types import NodeId
@@ -39,7 +40,7 @@ HELD_MAX = 8 << 20
 class Pipe(Machine):
     """A link that hands encoded frames to the loop below."""
 
-    layer = 1
+    layer = "links"
 
     def __init__(self, peer: NodeId) -> None:
         self._peer = peer
@@ -74,7 +75,7 @@ class Loop:
         self.inbox: dict[NodeId, list[tuple[str, Any]]] = {}
         self.names = {node: name for name, node in ids.items()}
         for name, node in ids.items():
-            turns = self.nodes[node] = Turns(lambda _unit: None)
+            turns = self.nodes[node] = Turns(lambda _unit: None, ("links", *GROUP_SUBSYSTEM.layers))
             common: dict[str, Any] = {
                 "config": config,
                 "node": node,

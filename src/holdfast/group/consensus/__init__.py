@@ -1,0 +1,1 @@
+"""Raft: election, leader and follower, replication, and stepping down."""

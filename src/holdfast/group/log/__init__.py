@@ -1,0 +1,1 @@
+"""The replicated log: entries, the metadata derived from them, ordering, storage and garbage collection."""

@@ -1,0 +1,234 @@
+"""Up to which entry every member of the committed view has applied the log.
+
+This is the group's side of `holdfast.stability`: it tells the detector the committed view and what this replica has,
+passes frames on, and turns the stable index into the index that may be freed. Every replica frees by itself; the
+leader is only the coordinator, where the protocol has one.
+
+A report is (held, applied). Held means in the log, committed, and on disk if the group is durable. Neither shrinks
+within a life: after a rollback, or a restart of a durable replica, the replica applies its own log again and needs
+nothing below its report from others (rule 2). The view of the detector has the members that are not suspended, by
+their lives. For a suspended member that takes a state the log is kept from its pin on, which is part of the view
+(rule 5).
+
+In `availability` groups two sides go on apart and one of them gives up what it had, so reports do shrink. There the
+leader's account decides (`AppliedTracker`), and no detector runs.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.group.core import Core
+from holdfast.group.facts import StabilityFact
+from holdfast.group.log.entries import View
+from holdfast.group.peers import post
+from holdfast.machine import Outbox
+from holdfast.stability import APPLIED, HELD, Detector
+from holdfast.stability import Member as StableMember
+from holdfast.stability import View as StableView
+from holdfast.stability.frames import StabilityFrame
+from holdfast.stability.riding import Posts
+from holdfast.types import MILLISECOND, NEVER, SECOND, Nanos, NodeId
+
+LOOK_NS: Final = SECOND
+"""The least time between two looks for a member that blocks."""
+SAMPLE_NS: Final = 30 * SECOND
+"""The time between two facts while nothing changes."""
+REPORT_NS: Final = MILLISECOND
+"""The minimum interval between reports to the detector; under load there are many turns in a millisecond."""
+
+
+class LogStability:
+    """Owns the detector of one replica."""
+
+    def __init__(self, core: Core) -> None:
+        config = core.config
+        self._core = core
+        self._log = core.log
+        self.active = config.mode == "majority"
+        self.detector = Detector(
+            config.stability, config.name, core.node, core.life, core.incarnation
+        )
+        self._view: View | None = None
+        self._epoch = 0
+        self._pin = 0
+        """The lowest index from which the log is kept for a member that takes a state; 0: none."""
+        self._held = self._applied = 0
+        self._peers_seen = -1
+        self._coordinator = ""
+        self._told_ns: Nanos = -REPORT_NS
+        self.deadline: Nanos = NEVER
+        self._now: Nanos = 0
+        self._look_ns: Nanos = 0
+        self._sample_ns: Nanos = 0
+        self._blocker = ""
+        """The member that blocked at the last fact."""
+
+    @property
+    def index(self) -> int:
+        """Entries up to here are needed by no other member."""
+        applied = int(self.detector.stable[APPLIED])
+        return min(applied, self._pin) if self._pin else applied
+
+    @property
+    def held_index(self) -> int:
+        """Entries up to here are committed, and every member of the committed view holds them."""
+        return min(int(self.detector.stable[HELD]), self._log.commit) if self.active else 0
+
+    def settle(self, now: Nanos, out: Outbox) -> None:
+        """Tell the detector what has changed, and do what is due."""
+        core, detector = self._core, self.detector
+        self._now = now
+        if not self.active or not core.group_epoch:
+            return
+        posts: Posts = []
+        view = self._log.committed_view
+        if view is not None and (view is not self._view or core.group_epoch != self._epoch):
+            self._enter(view, now, posts)
+        if now >= self._told_ns + REPORT_NS:
+            self._follow_peers(now, posts)
+            self._report(now, posts)
+        if detector.deadline <= now:
+            detector.wake(now, posts)
+        self._send(posts, out)
+        self._set_deadline(now)
+        if now >= self._look_ns:
+            self._look_ns = now + LOOK_NS
+            self._record(now, out)
+
+    def _record(self, now: Nanos, out: Outbox) -> None:
+        """A fact for telemetry: rarely, and when another member blocks."""
+        status = self.detector.status(now)
+        first = status.blockers[0] if status.blockers else None
+        blocker, why = (first.name, first.why) if first is not None else ("", "")
+        if not status.protocol or (blocker == self._blocker and now < self._sample_ns):
+            return
+        self._blocker, self._sample_ns = blocker, now + SAMPLE_NS
+        out.fact(
+            StabilityFact(
+                now, self._core.config.name, status.protocol, status.members, self.index,
+                status.lag_ns // MILLISECOND, status.held_bytes, blocker, why, self._epoch, status.view[1],
+                self._held, self._log.ground.index,
+            )
+        )  # fmt: skip
+
+    def _set_deadline(self, now: Nanos) -> None:
+        self.deadline = self.detector.deadline
+        if self._numbers() != (self._held, self._applied):
+            self.deadline = min(self.deadline, max(now + 1, self._told_ns + REPORT_NS))
+
+    def _enter(self, view: View, now: Nanos, posts: Posts) -> None:
+        if self._core.group_epoch != self._epoch:
+            self._epoch = self._core.group_epoch
+            self._held = self._applied = 0
+        self._view = view
+        self._pin = min([member.pin for member in view.members if member.pin], default=0)
+        members = tuple(
+            StableMember(member.name, NodeId(member.node), member.life)
+            for member in view.members
+            if not member.suspended
+        )
+        self.detector.enter(StableView(self._epoch, view.number, members), now, posts)
+        self._peers_seen = -1
+        self._report(now, posts)
+
+    def _numbers(self) -> tuple[int, int]:
+        core, commit = self._core, self._log.commit
+        held, applied = min(core.stable, commit), min(core.delivery.applied, commit)
+        return max(self._held, held), max(self._applied, min(held, applied))
+
+    def _report(self, now: Nanos, posts: Posts) -> None:
+        self._told_ns = now
+        if self.detector.view is None:
+            return
+        self._held, self._applied = self._numbers()
+        held_bytes = self._core.streams.most_bytes()
+        self.detector.report((self._held, self._applied), held_bytes, now, posts)
+
+    def _follow_peers(self, now: Nanos, posts: Posts) -> None:
+        """Which members can be reached, and which one leads."""
+        core, view = self._core, self._view
+        if view is None:
+            return
+        if core.peers.changed != self._peers_seen:
+            self._peers_seen = core.peers.changed
+            gone = [
+                NodeId(member.node)
+                for member in view.members
+                if member.name != core.name and not core.peers.is_here(member)
+            ]
+            self.detector.suspect(gone, now, posts)
+        leader = core.leadership.leader
+        if leader and leader != self._coordinator:
+            named = view.named(leader)
+            if named is not None:
+                self._coordinator = leader
+                self.detector.coordinate(NodeId(named.node), now, posts)
+
+    def take(self, node: NodeId, frame: StabilityFrame, now: Nanos, out: Outbox) -> None:
+        """A frame of another member. What this replica has is reported first: a result may count on all of it."""
+        if not self.active or self._view is None:
+            self._core.ignore("stability")
+            return
+        posts: Posts = []
+        self._report(now, posts)
+        self.detector.take(node, frame, now, posts)
+        self._send(posts, out)
+        self._set_deadline(now)
+
+    def heard(self, node: NodeId, held: int, applied: int, now: Nanos, out: Outbox) -> None:
+        """The leader: an acknowledgement says how far a member is, which is a report as well (rule 10).
+
+        Not in `fast` groups: a member that runs ahead knows later than the leader what of it is committed.
+        """
+        if self.active and self._view is not None and self._core.config.delivery == "safe":
+            posts: Posts = []
+            self.detector.learn(node, (max(held, applied), applied), now, posts)
+            self._send(posts, out)
+
+    def ride(self, node: NodeId, now: Nanos, out: Outbox) -> None:
+        """Something is sent to a member in this turn: frames that waited for it travel in the same packet (S7).
+
+        They are never `immediate`: what they say is on disk.
+        """
+        if self.active and self._view is not None:
+            for frame in self.detector.ride(node, now):
+                post(out, [node], frame)
+
+    def _send(self, posts: Posts, out: Outbox) -> None:
+        at = self._core.peers.at
+        for nodes, frame in posts:
+            post(out, [node for node in nodes if at(node) is not None], frame)
+
+    def status(self) -> dict[str, object]:
+        """For people: the protocol, how far behind freeing is, and which members are in the way."""
+        if not self.active:
+            return {
+                "protocol": "account",
+                "stable": 0,
+                "lag_ms": 0,
+                "held": 0,
+                "pin": 0,
+                "blockers": [],
+            }
+        status = self.detector.status(self._now)
+        return {
+            "protocol": status.protocol,
+            "stable": self.index,
+            "round": status.round,
+            "lag_ms": status.lag_ns // MILLISECOND,
+            "last_lag_ms": status.last_lag_ns // MILLISECOND,
+            "held": status.held_bytes,
+            "pin": self._pin,
+            "blockers": [
+                {
+                    "name": blocker.name,
+                    "why": blocker.why,
+                    "since_ms": blocker.since_ns // MILLISECOND,
+                }
+                for blocker in status.blockers
+            ],
+            "refused": status.refused,
+            "sent": status.sent,
+            "rode": status.rode,
+        }

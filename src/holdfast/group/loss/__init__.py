@@ -1,0 +1,1 @@
+"""Lost messages: loss information, decisions of the application or the policy, and ignore criteria."""

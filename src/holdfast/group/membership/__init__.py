@@ -1,0 +1,1 @@
+"""Membership: bootstrap of a group, and view changes."""

@@ -1,0 +1,64 @@
+"""Where members sit on the cube of stability detection, by measured path quality (DESIGN, Stability, rule 7).
+
+The order of the members in the view is their place. The leader looks from time to time whether another order would use
+better paths, and commits it like any other view. `Placer` damps this: small gains, short-lived ones and frequent
+changes do not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from holdfast.group.config import GroupConfig
+from holdfast.group.log.entries import View
+from holdfast.health.frames import PathRow
+from holdfast.stability import Member as StableMember
+from holdfast.stability.config import CUBE
+from holdfast.stability.placement import PathQuality, Placer
+from holdfast.types import MICROSECOND, SECOND, Nanos, NodeId
+
+LOOK_NS: Final = 10 * SECOND
+PathRows = Callable[[], Iterable[PathRow]]
+"""What is known of all paths of the domain."""
+
+
+class Seating:
+    """Looks for a better order of the members, while this replica leads."""
+
+    def __init__(self, config: GroupConfig, rows: PathRows) -> None:
+        self._config = config
+        self._rows = rows
+        self._placer = Placer()
+        self._look_ns: Nanos = 0
+        self.changes = 0
+
+    def look(self, view: View, now: Nanos) -> View | None:
+        """A view with the same members in a better order; None if there is none, or it is too early."""
+        if now < self._look_ns:
+            return None
+        self._look_ns = now + LOOK_NS
+        seated = [member for member in view.members if not member.suspended]
+        if self._config.stability.chosen(len(seated)) != CUBE or self._config.mode != "majority":
+            return None
+        members = tuple(StableMember(m.name, NodeId(m.node), m.life) for m in seated)
+        better = self._placer.look(members, qualities(self._rows()), now)
+        if better is None:
+            return None
+        self.changes += 1
+        places = {member.name: place for place, member in enumerate(better)}
+        order = sorted(view.members, key=lambda member: places.get(member.name, len(places)))
+        return View(view.number + 1, tuple(order), view.removed, view.group_epoch)
+
+
+def qualities(rows: Iterable[PathRow]) -> dict[tuple[NodeId, NodeId], PathQuality]:
+    """The best path in each direction between two nodes."""
+    best: dict[tuple[NodeId, NodeId], PathQuality] = {}
+    for row in rows:
+        damaged = row.size < row.size_max or bool(row.bad_patterns) or bool(row.holes)
+        quality = PathQuality(row.rtt_us * MICROSECOND, row.loss_ppm, damaged, row.alive)
+        pair = (NodeId(row.sender), NodeId(row.listener))
+        known = best.get(pair)
+        if known is None or quality.cost < known.cost:
+            best[pair] = quality
+    return best

@@ -1,0 +1,1 @@
+"""Outputs of the application: buffered by every replica, sent by the leader, received once."""

@@ -1,0 +1,1 @@
+"""Messages before they are ordered: the source, the buffers of a replica, and gap recovery."""

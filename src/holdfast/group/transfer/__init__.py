@@ -1,0 +1,1 @@
+"""Snapshots: taking, sending and installing them."""
