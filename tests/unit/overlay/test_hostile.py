@@ -1,0 +1,353 @@
+"""Bad input: from applications, from peers that are damaged, and from peers that are hostile.
+
+Members of a domain authenticate each other, but publishes are forwarded, so a link does not prove who published. What a
+hostile member can do is therefore bounded and counted; honest nodes go on working with each other.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+from tests.support.overlay_world import FAST, PORT, World, node_id
+
+from holdfast.links.ports import Received
+from holdfast.overlay import frames as f
+from holdfast.overlay import tree_id
+from holdfast.overlay.ids import numbered
+from holdfast.overlay.ports import (
+    AnswerMessage,
+    Ended,
+    Published,
+    PublishRole,
+    SendToRole,
+    SnoopVerdict,
+    UnpublishRole,
+)
+from holdfast.types import SECOND, NodeId
+
+TREE = tree_id("tree")
+
+
+def row(config: Any = FAST) -> World:
+    world = World(21, config)
+    for name in ("a", "b", "c", "d"):
+        world.add(name)
+    world.line("a", "b", "c", "d")
+    world.run(2 * SECOND)
+    for name in ("a", "d"):
+        world.publish(name)
+        world.run(2 * SECOND)
+    return world
+
+
+def hostile(world: World, sender: str, receiver: str, *frames: Any) -> None:
+    """Frames that `sender` sends to its neighbour although its machine did not ask for it."""
+    host = world.hosts[receiver]
+    world.post(host, [Received(node_id(sender), list(frames), world.now)])
+
+
+def still_works(world: World, data: bytes) -> None:
+    end = world.request("d", data, aggregate=True)
+    assert end.kind == "done"
+    assert world.receivers(data) == {"a": 1, "d": 1}
+
+
+def count(world: World, name: str, counter: str) -> int:
+    return world.hosts[name].machine.hub.counters.get(counter, 0)
+
+
+# -- applications --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"role": "x" * 256},
+        {"role": ""},
+        {"tree": b"short"},
+        {"data": bytes(2 << 20)},
+        {"instance": b"short"},
+        {"request": b"short"},
+        {"protocol": -1},
+        {"attempt": -1},
+    ],
+)
+def test_a_send_that_cannot_be_is_refused_with_a_reason(changes: dict[str, Any]) -> None:
+    world = row()
+    a = world.hosts["a"]
+    good = SendToRole(500, TREE, "role", b"x", PORT)
+    world.post(a, [msgspec.structs.replace(good, **changes)])
+    end = a.end_of(500)
+    assert isinstance(end, Ended)
+    assert end.kind == "refused"
+    assert end.reason
+    still_works(world, b"after")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"role": "ü" * 200}, {"role": ""}, {"tree": b""}], ids=["long", "empty", "tree"]
+)
+def test_a_publish_that_cannot_be_is_refused_with_a_reason(changes: dict[str, Any]) -> None:
+    world = row()
+    request = msgspec.structs.replace(PublishRole(501, TREE, "other"), **changes)
+    world.post(world.hosts["a"], [request])
+    answer = world.published("a", 501)
+    assert isinstance(answer, Published)
+    assert not answer.ok
+    assert answer.reason
+
+
+def test_answers_and_verdicts_without_a_message_are_counted() -> None:
+    world = row()
+    world.post(world.hosts["a"], [AnswerMessage(12345, b""), SnoopVerdict(12345, 0)])
+    assert count(world, "a", "answer_without_message") == 1
+    assert count(world, "a", "verdict_without_message") == 1
+
+
+def test_a_second_last_reply_of_an_application_is_refused() -> None:
+    world = row()
+    world.hosts["a"].answers = lambda item: None
+    op = world.send("d", b"x")
+    world.run(SECOND)
+    token = world.hosts["a"].delivered[-1].token
+    for _ in range(3):
+        world.post(world.hosts["a"], [AnswerMessage(token, b"again")])
+    world.run(SECOND)
+    assert world.hosts["d"].replies(op).count(b"again") == 1
+    assert count(world, "a", "answer_without_message") == 2
+
+
+def test_a_role_that_this_node_does_not_hold_cannot_be_unpublished() -> None:
+    world = row()
+    world.post(world.hosts["b"], [UnpublishRole(502, TREE, "role")])
+    answer = next(e for e in world.hosts["b"].effects if getattr(e, "op", 0) == 502)
+    assert not answer.ok
+
+
+# -- damaged and hostile frames --------------------------------------------------------------------------------------
+
+
+def test_replies_without_a_request_are_dropped() -> None:
+    world = row()
+    before = count(world, "b", "reply_without_request")
+    hostile(world, "c", "b", f.Reply(bytes(32), 0, f.END, True))
+    hostile(world, "c", "b", f.Reply(b"short", 0, f.END, True))
+    assert count(world, "b", "reply_without_request") == before + 1
+    assert count(world, "b", "bad_reply") == 1
+    still_works(world, b"after")
+
+
+def test_a_second_last_reply_of_a_peer_is_dropped() -> None:
+    world = row()
+    world.hosts["a"].answers = lambda item: None
+    op = world.send("d", b"x")
+    world.run(SECOND)
+    message = world.hosts["a"].delivered[-1]
+    last = f.Reply(message.request, message.attempt, f.END, True)
+    hostile(world, "b", "c", last, last, last)
+    world.run(SECOND)
+    assert world.hosts["d"].end_of(op) is not None
+    assert count(world, "c", "reply_without_request") >= 2
+
+
+def test_frames_of_a_peer_without_a_session_are_dropped() -> None:
+    world = row()
+    hostile(world, "d", "a", f.Message(bytes(32), 0, TREE, "role", PORT, b"x", 1000))
+    assert world.receivers(b"x") == {}
+    assert count(world, "a", "frames_without_session") == 1
+
+
+def test_a_flood_of_publishes_is_bounded() -> None:
+    """A hostile neighbour publishes instances of others, again and again, under new names."""
+    world = row(
+        msgspec.structs.replace(FAST, trees_max=50, roles_per_tree_max=20, instances_max=10)
+    )
+    rng = Random(1)
+    for k in range(3000):
+        wave = numbered(node_id("b"), 1, 1 << 30 | k)
+        tree = TREE if k % 2 else rng.randbytes(16)
+        role = f"r{k % 100}"
+        instance = numbered(rng.randbytes(16), 1, k)
+        hostile(
+            world, "b", "a",
+            f.Wave(wave, wave, f.PUBLISH, tree, role, instance=instance, epoch=1, seq=1, hops=1),
+        )  # fmt: skip
+    a = world.hosts["a"].machine.inspect
+    sizes = a.sizes()
+    assert sizes["trees"] <= a.bounds()["trees"] == 51, "one tree has a local role"
+    assert sizes["routes"] <= 50 * 20 * 10
+    assert len(a.routes(TREE, "r1")) <= 10
+    world.run(5 * SECOND)
+    still_works(world, b"after")
+
+
+def test_a_forged_exclusive_claim_does_not_outlive_the_holder_of_the_true_role() -> None:
+    """b claims a's exclusive role in the name of a node that does not exist. The claim is bounded to the nodes that it
+    told: the true holder publishes at a higher epoch and is reached again."""
+    world = World(22)
+    for name in ("a", "b", "c"):
+        world.add(name)
+    world.line("a", "b", "c")
+    world.run(2 * SECOND)
+    world.publish("a", exclusive=True)
+    world.run(2 * SECOND)
+    world.request("c", b"before")
+    ghost = numbered(b"\xff" * 16, 1, 1)
+    wave = numbered(node_id("b"), 1, 1 << 30)
+    forged = f.Wave(
+        wave, wave, f.PUBLISH, TREE, "role", instance=ghost, epoch=50, exclusive=True, seq=1, hops=1
+    )
+    hostile(world, "b", "c", forged)
+    world.run(SECOND)
+    assert world.holders() == ["a"], "a itself was not told"
+    op = world.publish("c", exclusive=True)
+    world.run(3 * SECOND)
+    done = world.published("c", op)
+    assert done is not None
+    assert done.ok
+    assert world.holders() == ["c"]
+    world.request("b", b"after")
+    assert world.receivers(b"after") == {"c": 1}
+
+
+def test_a_message_that_loops_dies_by_its_hops() -> None:
+    world = row()
+    request = numbered(node_id("c"), 1, 1 << 30)
+    hostile(world, "c", "b", f.Message(request, 0, TREE, "role", PORT, b"x", 1000, hops=60))
+    hostile(world, "c", "b", f.Message(request, 1, TREE, "role", PORT, b"x", 1000, hops=61))
+    hostile(world, "c", "b", f.Message(request, 2, TREE, "role", PORT, b"x", 1000, hops=9999))
+    world.run(SECOND)
+    assert world.receivers(b"x") == {}
+    assert count(world, "b", "bad_message") == 1
+    still_works(world, b"after")
+
+
+def test_a_wave_that_loops_dies_by_its_hops() -> None:
+    world = row()
+    wave = numbered(node_id("c"), 1, 1 << 30)
+    hostile(world, "c", "b", f.Wave(wave, wave, f.RECOVER, TREE, "role", hops=65))
+    assert count(world, "b", "wave_refused") + count(world, "b", "bad_wave") == 1
+
+
+def test_a_neighbour_that_ignores_its_window_is_refused() -> None:
+    world = row(msgspec.structs.replace(FAST, credit=8, queue_max=4))
+    b = world.hosts["b"]
+    world.hosts["a"].answers = lambda item: None
+    world.cut("a", "b")
+    world.run(SECOND)
+    for k in range(500):
+        request = numbered(node_id("c"), 1, 1 << 30 | k)
+        hostile(world, "c", "b", f.Message(request, 0, TREE, "role", PORT, b"x", 5000))
+    assert b.machine.inspect.sizes()["records"] <= 500
+    assert b.machine.flow.queued <= 4 * 3
+    world.link("a", "b")
+    world.run(30 * SECOND)
+    world.hosts["a"].answers = None
+    still_works(world, b"after")
+
+
+def test_a_forged_row_of_the_map_does_not_move_us() -> None:
+    world = row()
+    b = world.hosts["b"]
+    forged = f.MapRow(b.id, b.incarnation, 1 << 40, "elsewhere", True, ())
+    bad = f.MapRow(b"x", 1, 1, "r", True, ())
+    hostile(world, "c", "b", f.MapUpdate((forged, bad)))
+    world.run(2 * SECOND)
+    assert b.machine.topology.realm_of(b.id) == "default"
+    assert world.hosts["d"].machine.topology.realm_of(b.id) == "default"
+    assert count(world, "b", "bad_map_row") == 1
+    still_works(world, b"after")
+
+
+def test_random_frames_never_raise() -> None:  # noqa: C901 one generator for all types
+    """Every field of every frame, filled at random within its type."""
+    world = row()
+    rng = Random(7)
+
+    def value(kind: Any) -> Any:
+        text = str(kind)
+        if kind is int:
+            return rng.choice([0, 1, -1, 3, 1 << 40, -(1 << 40)])
+        if kind is bool:
+            return bool(rng.randrange(2))
+        if kind is str:
+            return rng.choice(["", "role", "x" * 300, "ü"])
+        if kind is bytes:
+            known = (b"", TREE, node_id("a"), numbered(node_id("a"), 1, 1), rng.randbytes(32), b"x")
+            return rng.choice(known)
+        if text.startswith("tuple"):
+            return value_of_tuple(kind)
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            return make(kind)
+        return None
+
+    def value_of_tuple(kind: Any) -> tuple[Any, ...]:
+        inner = kind.__args__
+        if len(inner) == 2 and inner[1] is Ellipsis:
+            return tuple(value(inner[0]) for _ in range(rng.randrange(4)))
+        return tuple(value(one) for one in inner)
+
+    def make(kind: Any) -> Any:
+        hints = msgspec.structs.fields(kind)
+        made = {}
+        for field in hints:
+            field_kind = field.type
+            options = getattr(field_kind, "__args__", ())
+            if type(None) in options:
+                made[field.name] = rng.choice([None, value(options[0])])
+            else:
+                made[field.name] = value(field_kind)
+        return kind(**made)
+
+    for k in range(4000):
+        kind = f.OVERLAY_FRAMES[k % len(f.OVERLAY_FRAMES)]
+        if kind is f.OverlayHello:
+            continue
+        hostile(world, rng.choice(["a", "c"]), "b", make(kind))
+        if k % 50 == 0:
+            world.run(SECOND // 10)
+    world.run(60 * SECOND)
+    assert world.hosts["b"].machine.inspect.sizes()["waves"] == 0
+    assert NodeId(node_id("b")) in world.hosts["a"].machine.hub.neighbours
+
+
+def test_a_flood_of_entries_is_bounded() -> None:
+    world = row(msgspec.structs.replace(FAST, entries_max=100))
+    b = world.hosts["b"]
+    rng = Random(3)
+    for k in range(1000):
+        wave = numbered(node_id("c"), 1, 1 << 30 | k)
+        tree = rng.randbytes(16)
+        entry = f.Entry(tree, "r", numbered(node_id("c"), 1, k), 0, False, "default")
+        put = f.Wave(wave, wave, f.SEARCH, tree, "r", op=f.PUT, entry=entry, target=b.id, hops=1)
+        hostile(world, "c", "b", put)
+    world.run(SECOND)
+    assert b.machine.inspect.sizes()["entries"] <= 2 * 100
+    still_works(world, b"after")
+
+
+def test_a_neighbour_that_keeps_leaving_an_edge_causes_little_traffic() -> None:
+    """Each such word makes instances link again: it is heard once in two seconds."""
+    world = row()
+    world.run(2 * SECOND)
+    before = world.frames
+    for _ in range(1000):
+        hostile(world, "c", "b", f.Edge(tree_id("tree"), f.EDGE_UNUSED))
+    world.run(SECOND)
+    assert count(world, "b", "edge_unused_ignored") >= 999
+    assert world.frames - before < 100
+    still_works(world, b"after")
+
+
+def test_unanswered_waves_of_one_neighbour_are_bounded() -> None:
+    world = row(msgspec.structs.replace(FAST, waves_per_peer_max=50))
+    world.filter = lambda s, r, frame: [] if isinstance(frame, f.WaveAnswer) else [frame]
+    for k in range(500):
+        wave = numbered(node_id("c"), 1, 1 << 30 | k)
+        hostile(world, "c", "b", f.Wave(wave, wave, f.RECOVER, TREE, "role", target=node_id("a")))
+    b = world.hosts["b"].machine
+    assert b.inspect.sizes()["waves"] <= 60
+    assert count(world, "b", "wave_refused") >= 400
