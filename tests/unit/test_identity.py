@@ -61,7 +61,7 @@ def test_id_and_incarnation_are_one_commit() -> None:
 @pytest.mark.parametrize("made", [b"", bytes(15), bytes(17)])
 def test_an_id_of_another_length_is_refused_and_nothing_written(made: bytes) -> None:
     store = MemoryStore()
-    with pytest.raises(MisuseError, match=f"gave {len(made)}"):
+    with pytest.raises(MisuseError, match=f"returned {len(made)}"):
         open_identity(store, lambda: made)
     assert store.load(TABLE) == []
 

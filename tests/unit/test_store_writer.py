@@ -133,20 +133,18 @@ def test_numbers_may_be_missing_because_turns_without_writes_stay_away() -> None
 def test_a_load_sees_the_turns_before_it_and_none_after() -> None:
     with gated() as (store, _driver, writer):
         writer.submit(2, [put(2)])
-        rows = writer.load(["t", "empty"])
+        rows, empty = writer.load("t"), writer.load("empty")
         writer.submit(3, [put(3)])
         store.gate.release(3)
-        assert rows.result(WAIT_S) == {
-            "t": [(b"\0\0\0\1", b"\0"), (b"\0\0\0\2", b"\0")],
-            "empty": [],
-        }
+        assert rows.result(WAIT_S) == [(b"\0\0\0\1", b"\0"), (b"\0\0\0\2", b"\0")]
+        assert empty.result(WAIT_S) == []
         writer.close()
         assert len(store.load("t")) == 3
 
 
 def test_a_cancelled_load_is_left_out() -> None:
     with gated() as (store, driver, writer):
-        rows = writer.load(["t"])
+        rows = writer.load("t")
         assert rows.cancel()
         writer.submit(2, [put(2)])
         store.gate.release(2)
@@ -157,7 +155,7 @@ def test_a_cancelled_load_is_left_out() -> None:
 def test_a_failed_commit_is_told_once_and_nothing_is_written_after_it() -> None:
     with gated(max_bytes=300) as (store, driver, writer):
         writer.submit(2, [put(2, size=1000)])
-        rows = writer.load(["t"])
+        rows = writer.load("t")
         store.gate.release()
         assert store.entered.acquire(timeout=WAIT_S)
         writer.submit(3, [put(3)])
@@ -166,7 +164,7 @@ def test_a_failed_commit_is_told_once_and_nothing_is_written_after_it() -> None:
             rows.result(WAIT_S)
         writer.submit(4, [put(4)])
         with pytest.raises(StoreFull):
-            writer.load(["t"]).result(WAIT_S)
+            writer.load("t").result(WAIT_S)
         writer.close()
         assert driver.written == [1]
         assert [type(error) for error in driver.failed] == [StoreFull]
@@ -189,13 +187,13 @@ def test_an_error_of_a_foreign_store_reaches_the_driver_as_a_store_error() -> No
 
 def test_a_load_that_fails_belongs_to_whoever_asked_and_commits_go_on() -> None:
     class Unreadable(MemoryStore):
-        def load(self, table: str) -> list[tuple[bytes, bytes]]:
+        def load(self, *_: object) -> list[tuple[bytes, bytes]]:
             raise StoreError("unreadable")
 
     driver = Driver()
     writer = driver.writer(Unreadable())
     with pytest.raises(StoreError, match="unreadable"):
-        writer.load(["t"]).result(WAIT_S)
+        writer.load("t").result(WAIT_S)
     writer.submit(1, [put(1)])
     writer.close()
     assert driver.written == [1]
@@ -214,7 +212,7 @@ def test_close_writes_what_was_submitted_and_may_be_called_again() -> None:
     with pytest.raises(MisuseError, match="turn 200 was not written"):
         writer.submit(200, [put(200)])
     with pytest.raises(StoreError, match="ended"):
-        writer.load(["t"]).result(WAIT_S)
+        writer.load("t").result(WAIT_S)
 
 
 def test_turns_come_in_order() -> None:
@@ -236,7 +234,7 @@ def test_a_callback_that_raises_leaves_nobody_waiting() -> None:
     writer = StoreWriter(store, gone, Driver().failed.append)
     writer.submit(1, [put(1)])
     assert store.entered.acquire(timeout=WAIT_S)
-    rows = writer.load(["t"])
+    rows = writer.load("t")
     store.gate.release()
     with pytest.raises(StoreError, match="ended"):
         rows.result(WAIT_S)
@@ -261,7 +259,7 @@ def test_an_event_loop_is_woken_through_call_soon_threadsafe() -> None:
         for turn in (1, 2, 3):
             writer.submit(turn, [put(turn)])
         await asyncio.wait_for(done.wait(), WAIT_S)
-        assert len((await asyncio.wrap_future(writer.load(["t"])))["t"]) == 3
+        assert len(await asyncio.wrap_future(writer.load("t"))) == 3
         writer.close()
         return written
 

@@ -1,12 +1,12 @@
-"""Where a node keeps what must outlive it.
+"""Durable storage of a node.
 
-`port` says what a store is: tables of bytes to bytes, committed in batches. `memory` and `sqlite` are two of them;
-`tests/conformance/test_stores.py` says when another one is right. `writer` puts a thread around a store, so that
-one disk sync serves many turns. `identity` keeps who the node is and how often it has started.
+`port` defines a store: tables of bytes to bytes, committed in batches. `memory` and `sqlite` implement it;
+`tests/conformance/test_stores.py` tests further implementations. `writer` runs a store in a thread, so that one disk
+sync serves many turns. `identity` stores the node id and the incarnation.
 
-Telemetry goes its own way, because it may be lost and must never hold up a node: `buffers` takes facts from the
-node, `columns` makes Arrow tables of them, `framefile` appends them, `landing` keeps the sealed Parquet files, and
-`segments` runs all four. It is not imported here: it loads pyarrow.
+Telemetry is separate, because it may be lost and must never delay a node: `buffers` takes facts from the node,
+`columns` converts them to Arrow tables, `frame_file` appends them, `landing` keeps the sealed Parquet files, and
+`segment_writer` runs all four. It is not imported here, because it loads pyarrow.
 """
 
 from holdfast.stores.identity import Identity, open_identity

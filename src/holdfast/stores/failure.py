@@ -1,4 +1,4 @@
-"""After a failed commit a store takes no more, and says why: the first reason, not the last."""
+"""After a failed commit, a store accepts no more and reports the first reason."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from holdfast.errors import StoreError
 
 
 def refuse_after(failure: StoreError | None) -> None:
-    """Raise the error of the commit that failed, if one did, for a commit that comes after it."""
+    """Raise the error of the first failed commit, if any, for a later commit."""
     if failure is not None:
         raise type(failure)(f"nothing was written: an earlier commit failed. {failure}")

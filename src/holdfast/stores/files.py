@@ -1,4 +1,4 @@
-"""Making files durable: the steps that are easy to forget."""
+"""Making files durable."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def sync_directory(directory: Path) -> None:
-    """Make names that were added to a directory, or removed from it, durable."""
+    """Make added and removed directory entries durable."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -16,7 +16,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def make_directory(directory: Path) -> None:
-    """Make a directory and those above it, durably. Fine when it is there already."""
+    """Create a directory and its parents durably. Does nothing if it exists."""
     if directory.is_dir():
         return
     if directory.parent != directory:
@@ -26,6 +26,6 @@ def make_directory(directory: Path) -> None:
 
 
 def place(temporary: Path, final: Path) -> None:
-    """Give a finished and synced file its final name, at once and durably. Both lie on one file system."""
+    """Rename a finished and synced file to its final name, atomically and durably, on one file system."""
     temporary.replace(final)
     sync_directory(final.parent)

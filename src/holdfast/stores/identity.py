@@ -1,6 +1,6 @@
-"""Who a node is: an id that is made once, and a number that grows with every start.
+"""The identity of a node: an id that is created once, and an incarnation that increases with every start.
 
-Peers tell a restart from a pause by the incarnation, so it is durable before the node says anything to anybody.
+Peers distinguish a restart from a pause by the incarnation, so it is durable before the node sends anything.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _INCARNATION: Final = b"incarnation"
 
 
 class Identity(msgspec.Struct, frozen=True, gc=False):
-    """The node's durable id, and which of its lives this is: 1 for the first."""
+    """The durable id of the node and its incarnation, 1 for the first start."""
 
     node: NodeId
     incarnation: int
 
 
 def open_identity(store: Store, make_id: Callable[[], bytes]) -> Identity:
-    """Begin a new life of the node in `store`. `make_id` is asked for 16 bytes when there was none before."""
+    """Start a new incarnation of the node in `store`. `make_id` returns 16 bytes if there is no id yet."""
     rows = dict(store.load(TABLE))
     before = _read(rows) if rows else Identity(_new_id(make_id), 0)
     identity = Identity(before.node, before.incarnation + 1)
@@ -47,7 +47,8 @@ def _new_id(make_id: Callable[[], bytes]) -> NodeId:
     node = make_id()
     if len(node) != ID_BYTES:
         raise MisuseError(
-            f"a node id has {ID_BYTES} bytes, make_id gave {len(node)}; nothing was written"
+            f"a node id must have {ID_BYTES} bytes, but make_id returned {len(node)}; nothing was "
+            "written"
         )
     return NodeId(node)
 
@@ -56,7 +57,8 @@ def _read(rows: dict[bytes, bytes]) -> Identity:
     node, incarnation = rows.get(_NODE, b""), rows.get(_INCARNATION, b"")
     if len(node) != ID_BYTES or len(incarnation) != 8:
         raise StoreDamaged(
-            f"the store's identity is not readable ({sorted(rows)}); nothing was written; restore a copy of the "
-            "store, or let the node start with an empty data directory and so as a new node"
+            f"the identity in the store is not readable ({sorted(rows)}); nothing was written; "
+            "restore a copy of the store, or start the node with an empty data directory as a "
+            "new node"
         )
     return Identity(NodeId(node), int.from_bytes(incarnation, "big"))

@@ -1,4 +1,4 @@
-"""A store in memory: for tests, for nodes that keep nothing, and as the plainest example of the port."""
+"""An in-memory store, for tests and for nodes without durable state."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from holdfast.stores.failure import refuse_after
 
 
 class Tables:
-    """What a memory store holds. It outlives the store, so a second store can open it again."""
+    """The contents of a memory store. They outlive the store, so that a second store can open them."""
 
     __slots__ = ("keys", "rows", "size")
 
     def __init__(self) -> None:
         self.rows: dict[str, dict[bytes, bytes]] = {}
         self.keys: dict[str, list[bytes]] = {}
-        """Sorted, so that erasing a range costs what it erases and not the whole table."""
+        """Sorted keys, so that erasing a range costs only what it erases."""
         self.size = 0
 
     def put(self, table: str, key: bytes, value: bytes) -> bytes | None:
-        """Set one row; gives what was there."""
+        """Set one row. Returns the previous value."""
         rows = self.rows.setdefault(table, {})
         keys = self.keys.setdefault(table, [])
         before = rows.get(key)
@@ -37,7 +37,7 @@ class Tables:
         return before
 
     def erase(self, table: str, first: bytes, stop: bytes) -> list[tuple[bytes, bytes]]:
-        """Remove the rows in `[first, stop)`; gives what was there."""
+        """Remove the rows in `[first, stop)`. Returns the removed rows."""
         keys = self.keys.get(table, [])
         begin, end = bisect_left(keys, first), bisect_left(keys, stop)
         gone = keys[begin:end]
@@ -51,19 +51,25 @@ class Tables:
 
 
 class MemoryStore:
-    """Keeps rows as long as its `tables` live: "durable" for everything but the end of the process."""
+    """Keeps rows as long as its `tables` live: durable until the process ends."""
 
     def __init__(self, tables: Tables | None = None, max_bytes: int = 1 << 40) -> None:
-        """Give the `tables` of an earlier store to open it again. Above `max_bytes` commits fail with `StoreFull`."""
+        """Pass the `tables` of an earlier store to reopen it. Above `max_bytes`, commits fail with `StoreFull`."""
         self.tables = Tables() if tables is None else tables
         self._max_bytes = max_bytes
         self._failure: StoreError | None = None
         self._closed = False
 
-    def load(self, table: str) -> list[tuple[bytes, bytes]]:
+    def load(
+        self, table: str, first: bytes = b"", stop: bytes = b"", limit: int = 0
+    ) -> list[tuple[bytes, bytes]]:
         self._check_open()
-        rows = self.tables.rows.get(table, {})
-        return [(key, rows[key]) for key in self.tables.keys.get(table, [])]
+        rows, keys = self.tables.rows.get(table, {}), self.tables.keys.get(table, [])
+        begin = bisect_left(keys, first)
+        end = bisect_left(keys, stop) if stop else len(keys)
+        if limit:
+            end = min(end, begin + limit)
+        return [(key, rows[key]) for key in keys[begin:end]]
 
     def commit(self, writes: Sequence[Write]) -> None:
         self._check_open()
@@ -73,8 +79,8 @@ class MemoryStore:
             self._apply(writes, undo)
             if self.tables.size > self._max_bytes:
                 raise StoreFull(
-                    f"store in memory is full ({self._max_bytes} bytes): this commit was not made, everything "
-                    "before it is there; give the store more room and start the node again"
+                    f"the store in memory is full ({self._max_bytes} bytes): this commit was not made, "
+                    "earlier ones are safe; give the store more room and restart the node"
                 )
         except BaseException as error:
             self._undo(undo)
@@ -86,7 +92,7 @@ class MemoryStore:
         for write in writes:
             table = write.table
             if isinstance(write, Put):
-                # A copy: a view would keep the whole packet that it was cut from.
+                # A copy, because a view would keep the whole packet alive.
                 key, value = bytes(write.key), bytes(write.value)
                 undo.append((table, key, tables.put(table, key, value)))
             else:
@@ -105,4 +111,4 @@ class MemoryStore:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StoreError("store in memory is closed; nothing was done")
+            raise StoreError("the store in memory is closed; nothing was done")

@@ -1,4 +1,4 @@
-"""What a node's store is. Anybody can add one: the conformance suite in `tests/conformance` says when it is right."""
+"""The store interface. Third parties can implement it; the conformance suite in `tests/conformance` tests it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from holdfast.machine import Write
 class Store(Protocol):
     """Tables of bytes to bytes. `commit` blocks until everything is durable, so it is called off the event loop."""
 
-    def load(self, table: str) -> list[tuple[bytes, bytes]]:
-        """All rows of a table, by key."""
+    def load(
+        self, table: str, first: bytes = b"", stop: bytes = b"", limit: int = 0
+    ) -> list[tuple[bytes, bytes]]:
+        """The rows of a table in the order of their keys: those in `[first, stop)`, or up to the end when `stop` is
+        empty; at most `limit` of them when that is not 0."""
         ...
 
     def commit(self, writes: Sequence[Write]) -> None:
-        """Make all writes durable, or none: raises `StoreError`, after which the store takes no more."""
+        """Make all writes durable, or none. Raises `StoreError`, after which the store accepts no more."""
         ...
 
     def close(self) -> None: ...

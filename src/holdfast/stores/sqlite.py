@@ -1,9 +1,9 @@
-"""The embedded store: one SQLite file, write-ahead log, full sync, used by one process alone.
+"""The embedded store: one SQLite file, write-ahead log, full sync, used by a single process.
 
-`commit` is one transaction and one disk sync, however many writes it has. The lock is SQLite's own lock on the file,
-held from opening to closing: the operating system frees it when the process ends, in whatever way it ends.
+`commit` is one transaction and one disk sync, however many writes it has. The lock is SQLite's lock on the file, held
+from open to close. The operating system releases it when the process ends.
 
-SQLite checks the form of its file, not what is in it. So each value has a checksum behind it, over its table, its key
+SQLite checks the structure of its file, not its contents. Each value therefore has a checksum over its table, its key
 and itself: a row that a disk changed is refused when it is read.
 """
 
@@ -26,19 +26,23 @@ from holdfast.stores.files import make_directory, sync_directory
 
 FILE: Final = "node.sqlite"
 SCHEMA: Final = 2
-"""1 had no checksums."""
+"""Version 1 had no checksums."""
 CHECK_BYTES: Final = 8
-"""Of the checksum behind each value."""
+"""Size of the checksum behind each value."""
 APPLICATION_ID: Final = 0x486F6C64
-"""`Hold`, in the header of the file: tells our files from other people's."""
+"""`Hold`, in the file header: identifies our files."""
 PAGE_BYTES: Final = 16384
-"""A row of more than a quarter of a page takes a page of its own: with SQLite's 4096, each message of 1000 bytes."""
+"""A row of more than a quarter of a page takes its own page: with the SQLite default of 4096, every message of 1000
+bytes."""
 LOCK_WAIT_S: Final = 0.2
-"""How long an opener waits for another one: two that start together must not both give up."""
+"""How long an opener waits for another one: if two start together, one must succeed."""
 
 _PUT = "INSERT OR REPLACE INTO kv VALUES (?, ?, ?)"
 _ERASE = "DELETE FROM kv WHERE tbl = ? AND key >= ? AND key < ?"
-_LOAD = "SELECT key, value FROM kv WHERE tbl = ? ORDER BY key"
+_LOAD_ALL = "SELECT key, value FROM kv WHERE tbl = ? ORDER BY key LIMIT ?"
+"""Also finds a key of a wrong type, which sorts below every range."""
+_LOAD = "SELECT key, value FROM kv WHERE tbl = ? AND key >= ? ORDER BY key LIMIT ?"
+_LOAD_UPTO = "SELECT key, value FROM kv WHERE tbl = ? AND key >= ? AND key < ? ORDER BY key LIMIT ?"
 _TABLE = """CREATE TABLE kv (tbl TEXT NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL,
             PRIMARY KEY (tbl, key)) WITHOUT ROWID"""
 
@@ -47,20 +51,20 @@ class SqliteStore:
     """The `Store` in `directory/node.sqlite`. Any thread may call it, one at a time."""
 
     def __init__(self, directory: Path, max_bytes: int | None = None) -> None:
-        """Open the file, or make it. `max_bytes` bounds it: beyond, commits fail with `StoreFull`."""
+        """Open or create the file. `max_bytes` limits it: beyond it, commits fail with `StoreFull`."""
         self.path = directory / FILE
         self._failure: StoreError | None = None
         self._closed = False
         whole = self.path.absolute()
         self._names = (whole, whole.with_name(f"{FILE}-wal"))
         self._opened: tuple[tuple[int, int] | None, ...] = ()
-        """Which files were there when it was opened."""
+        """The files that existed when the store was opened."""
         try:
             make_directory(directory)
         except OSError as error:
             raise StoreError(
-                f"store {self.path}: cannot make its directory ({error.strerror}); nothing was changed; "
-                "give the node a data directory that it may write to"
+                f"store {self.path}: cannot create its directory ({error.strerror}); nothing was "
+                "changed; give the node a writable data directory"
             ) from error
         try:
             self._db = sqlite3.connect(
@@ -76,17 +80,25 @@ class SqliteStore:
         except OSError as error:
             self._db.close()
             raise StoreError(
-                f"store {self.path}: its directory cannot be synced ({error.strerror}); nothing was started; check the "
-                "disk and the rights on the directory"
+                f"store {self.path}: its directory cannot be synced ({error.strerror}); nothing was "
+                "started; check the disk and the permissions of the directory"
             ) from error
         except StoreError:
             self._db.close()
             raise
 
-    def load(self, table: str) -> list[tuple[bytes, bytes]]:
+    def load(
+        self, table: str, first: bytes = b"", stop: bytes = b"", limit: int = 0
+    ) -> list[tuple[bytes, bytes]]:
         self._check_open()
+        most = limit or -1  # SQLite takes that for no limit
         try:
-            rows = self._db.execute(_LOAD, (table,)).fetchall()
+            if not first and not stop:
+                rows = self._db.execute(_LOAD_ALL, (table, most)).fetchall()
+            elif stop:
+                rows = self._db.execute(_LOAD_UPTO, (table, first, stop, most)).fetchall()
+            else:
+                rows = self._db.execute(_LOAD, (table, first, most)).fetchall()
         except sqlite3.Error as error:
             raise explain(error, self.path) from error
         return [self._checked(table, key, value) for key, value in rows]
@@ -103,7 +115,7 @@ class SqliteStore:
                 rows = map(astuple, run)
                 db.executemany(_STATEMENTS[kind], _sealed(rows) if kind is Put else rows)
             db.execute("COMMIT")
-            # After it: what is reported as durable was in the directory when it was written.
+            # After the commit: what is reported as durable was in the directory when it was written.
             self._check_there()
         except sqlite3.Error as error:
             self._failure = explain(error, self.path)
@@ -113,14 +125,14 @@ class SqliteStore:
             self._failure = error
             raise
         except BaseException as error:
-            self._failure = StoreError(f"store {self.path}: a commit was broken off ({error!r})")
+            self._failure = StoreError(f"store {self.path}: a commit was interrupted ({error!r})")
             self._roll_back()
             raise
 
     def close(self) -> None:
-        """Give the file free. What was committed is durable already; closing again does nothing."""
+        """Release the file. Committed data is durable already; closing again does nothing."""
         self._closed = True
-        # Nothing is lost when the last checkpoint fails: the log is replayed at the next start.
+        # Nothing is lost if the last checkpoint fails: the log is replayed at the next start.
         with contextlib.suppress(sqlite3.Error):
             self._db.close()
 
@@ -129,16 +141,16 @@ class SqliteStore:
             raise StoreError(f"store {self.path} is closed; nothing was done")
 
     def _check_there(self) -> None:
-        """The system lets us write on to files that were removed: nobody would ever find what is in them."""
+        """The system allows writes to deleted files, whose contents would never be found again."""
         if self._files() != self._opened:
             raise StoreError(
-                f"store {self.path} was removed, moved or replaced while it was in use: nobody can find what was "
-                "written since, this commit is not durable; put the directory back, or let the node start empty, and "
-                "leave the directory alone while a node runs"
+                f"store {self.path} was removed, moved or replaced while it was in use: writes since "
+                "then cannot be found, and this commit is not durable; restore the directory, or "
+                "start the node with an empty one, and do not modify the directory while a node runs"
             )
 
     def _files(self) -> tuple[tuple[int, int] | None, ...]:
-        """Which files are there now under the names of ours."""
+        """The files that exist now under our names."""
         return tuple(map(_identity, self._names))
 
     def _checked(self, table: str, key: object, value: object) -> tuple[bytes, bytes]:
@@ -160,15 +172,16 @@ class SqliteStore:
 
     def _open(self, max_bytes: int | None) -> None:
         db = self._db
-        db.execute(f"PRAGMA page_size = {PAGE_BYTES}")  # Counts for a new file only.
+        db.execute(f"PRAGMA page_size = {PAGE_BYTES}")  # effective for a new file only
         db.execute("PRAGMA locking_mode = EXCLUSIVE")
-        # Takes the lock before anything is read. BEGIN EXCLUSIVE lets one of two openers win; reading first would not.
+        # Takes the lock before anything is read. With BEGIN EXCLUSIVE one of two openers wins; reading first would not
+        # ensure that.
         db.execute("BEGIN EXCLUSIVE")
         application_id = self._number("PRAGMA application_id")
         version = self._number("PRAGMA user_version")
         tables = self._number("SELECT count(*) FROM sqlite_master")
         db.execute("ROLLBACK")
-        # A file that a crash left between its creation and the first commit is empty, and ours.
+        # A file left empty by a crash between its creation and the first commit is ours.
         new = not (application_id or version or tables)
         if not new:
             self._check_ours(application_id, version)
@@ -195,22 +208,24 @@ class SqliteStore:
     def _check_ours(self, application_id: int, version: int) -> None:
         if application_id != APPLICATION_ID:
             raise StoreDamaged(
-                f"store {self.path} is an SQLite file of another program; it was not changed; "
-                "give the node another data directory, or move that file away"
+                f"store {self.path} is an SQLite file of another program; it was not changed; give "
+                "the node another data directory, or move the file away"
             )
         if version < SCHEMA:
             raise StoreError(
-                f"store {self.path} was written by an earlier Holdfast (schema {version}, this one needs {SCHEMA}); "
-                "it was not changed; run the earlier version, or move the file away and let the node start empty"
+                f"store {self.path} was written by an earlier version of Holdfast (schema {version}, "
+                f"this one needs {SCHEMA}); it was not changed; run the earlier version, or move the "
+                "file away and start the node with an empty store"
             )
         if version > SCHEMA:
             raise StoreError(
-                f"store {self.path} was written by a newer Holdfast (schema {version}, this one knows up to {SCHEMA}); "
-                "it was not changed; run the newer version, or give this node another data directory"
+                f"store {self.path} was written by a newer version of Holdfast (schema {version}, "
+                f"this one supports up to {SCHEMA}); it was not changed; run the newer version, or "
+                "give this node another data directory"
             )
 
     def _damage(self) -> str | None:
-        """What SQLite's own check finds wrong. It reads the file once; loading does so as well."""
+        """The errors found by SQLite's integrity check. It reads the file once, as loading does."""
         try:
             row = self._db.execute("PRAGMA quick_check(1)").fetchone()
         except sqlite3.DatabaseError as error:
@@ -222,7 +237,7 @@ class SqliteStore:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Which file has the name; None when there is none."""
+    """The file with this name; None if there is none."""
     try:
         found = path.stat()
     except OSError:
@@ -231,44 +246,45 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _checksum(table: str, key: bytes, value: bytes) -> bytes:
-    """Of a row. Its place is part of it: a row in the place of another one is damaged too."""
+    """Checksum of a row. It includes the place, so a row in the wrong place is damaged too."""
     return xxh3_64_digest(value, xxh3_64_intdigest(key, xxh3_64_intdigest(table.encode())))
 
 
 def _sealed(rows: Iterable[tuple[str, bytes, bytes]]) -> Iterator[tuple[str, bytes, bytes]]:
     for table, key, value in rows:
-        yield table, key, b"".join((value, _checksum(table, key, value)))  # Values may be views.
+        yield table, key, b"".join((value, _checksum(table, key, value)))  # values may be views
 
 
 _STATEMENTS: Final[dict[type[Write], str]] = {Put: _PUT, Erase: _ERASE}
 
 
 def explain(error: sqlite3.Error, path: Path) -> StoreError:
-    """SQLite's error as ours: whose fault, what took effect, what to do."""
+    """Translate an SQLite error: what failed, what took effect, what to do."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     if code in _LOCKED:
         return StoreLocked(
             f"store {path} is in use by another process; nothing was changed; stop that process "
-            f"(`fuser {path}` names it), or give this node a data directory of its own"
+            f"(`fuser {path}` shows it), or give this node its own data directory"
         )
     if code == sqlite3.SQLITE_FULL:
         return StoreFull(
-            f"store {path}: no room ({error}): this commit was not made, everything reported before it is safe; "
-            "free some disk space and start the node again"
+            f"store {path}: no space left ({error}): this commit was not made, everything "
+            "reported before it is safe; free some disk space and restart the node"
         )
     if code in _BROKEN:
         return StoreDamaged(_damaged(path, str(error)))
     name = getattr(error, "sqlite_errorname", type(error).__name__)
     return StoreError(
-        f"store {path} failed: {error} ({name}); everything reported before is safe, the write that failed may be "
-        "there or not after a restart; check the disk and the rights on the directory"
+        f"store {path} failed: {error} ({name}); everything reported before is safe, the "
+        "failed write may or may not be stored; check the disk and the permissions of the "
+        "directory"
     )
 
 
 def _damaged(path: Path, found: str) -> str:
     return (
-        f"store {path} is damaged or no store ({found}); it was not changed; check the disk, move the file away and "
-        "let the node start empty, or restore a copy"
+        f"store {path} is damaged or not a store ({found}); it was not changed; check the "
+        "disk, move the file away and start the node with an empty store, or restore a copy"
     )
 
 

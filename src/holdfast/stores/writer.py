@@ -1,7 +1,8 @@
-"""A thread around a store: turns go in, commits come out in turn order, one disk sync serves all that waited.
+"""A writer thread for a store: turns are submitted, and commits complete in turn order. One disk sync serves many
+turns.
 
-While one commit is on its way to the disk, the turns behind it pile up; the next commit takes them all. So the
-slower the disk, the larger the batch.
+While one commit is in progress, further turns queue up; the next commit takes them all. The slower the disk, the larger
+the batch.
 """
 
 from __future__ import annotations
@@ -18,17 +19,16 @@ from holdfast.errors import MisuseError, StoreError
 from holdfast.machine import Put, Write
 from holdfast.stores.port import Store
 
-Rows = dict[str, list[tuple[bytes, bytes]]]
-"""Tables by name, each as its rows by key."""
+Rows = list[tuple[bytes, bytes]]
 
 BOUND_BYTES: Final = 64 << 20
 TURN_BYTES_MAX: Final = 16 << 20
-"""What one turn counts for against the bound at most. Only one that writes a state from elsewhere has more; that is in
-memory anyway, and must not hold up everything else until it is on disk."""
+"""The maximum that one turn counts against the bound. Only a turn that writes a received snapshot has more; that is in
+memory anyway and must not block everything else until it is on disk."""
 WRITE_BYTES: Final = 64
-"""What one write counts for besides its key and value."""
+"""The cost of one write in addition to its key and value."""
 
-ENDED: Final = "the store's writer has ended; nothing more is written or read"
+ENDED: Final = "the writer of the store has ended; nothing more is written or read"
 
 
 class _Turn(msgspec.Struct, frozen=True):
@@ -38,18 +38,21 @@ class _Turn(msgspec.Struct, frozen=True):
 
 
 class _Load(msgspec.Struct, frozen=True):
-    tables: Sequence[str]
+    table: str
+    first: bytes
+    stop: bytes
+    limit: int
     rows: Future[Rows]
 
 
 class StoreWriter:
-    """Commits turns to a store off the caller's thread.
+    """Commits turns to a store in a separate thread.
 
-    `submit` never blocks and never refuses, because a turn that ran cannot be taken back. The bound is kept by the
-    caller: while `full`, it runs no turn that could write. After a failed commit nothing more is written:
-    `on_failed` is called once, and the node stops.
+    `submit` never blocks or refuses, because a turn that ran cannot be undone. The caller keeps the bound: while
+    `full`, it runs no turn that could write. After a failed commit nothing more is written: `on_failed` is called once,
+    and the node stops.
 
-    Both callbacks run on the writer's thread; an asyncio driver passes wrappers of `loop.call_soon_threadsafe`.
+    Both callbacks run on the writer thread; an asyncio driver passes wrappers of `loop.call_soon_threadsafe`.
     """
 
     def __init__(
@@ -61,7 +64,7 @@ class StoreWriter:
     ) -> None:
         self.bound_bytes = bound_bytes
         self.commits = 0
-        """Transactions so far: turns divided by this is what a disk sync serves."""
+        """Number of transactions; turns divided by this is the number of turns per disk sync."""
         self._store = store
         self._on_written = on_written
         self._on_failed = on_failed
@@ -69,11 +72,11 @@ class StoreWriter:
         self._changed = threading.Condition()
         self._outstanding = 0
         self._counted = 0
-        """What is outstanding, as it counts against the bound."""
+        """Outstanding bytes, as counted against the bound."""
         self._last_turn = 0
         self._closing = False
         self._error: StoreError | None = None
-        # A daemon: when the program ends without closing, that is a crash, and stores survive those.
+        # A daemon thread: a program that ends without closing is a crash, which stores survive.
         self._thread = threading.Thread(target=self._run, name="holdfast-store", daemon=True)
         self._thread.start()
 
@@ -84,15 +87,15 @@ class StoreWriter:
 
     @property
     def full(self) -> bool:
-        """The bound is reached: run no turn that could write until `on_written` was called again."""
+        """The bound is reached: run no turn that could write until the next `on_written`."""
         return self._counted >= self.bound_bytes
 
     def submit(self, turn: int, writes: Sequence[Write]) -> None:
-        """Commit the writes of a turn, after those of all earlier turns. A turn without writes need not come here."""
+        """Commit the writes of a turn after those of all earlier turns. Turns without writes need not be submitted."""
         with self._changed:
             if self._closing:
-                raise MisuseError(f"the store's writer is closed; turn {turn} was not written")
-            assert turn > self._last_turn, "turns are submitted in order"
+                raise MisuseError(f"the writer of the store is closed; turn {turn} was not written")
+            assert turn > self._last_turn, "turns must be submitted in order"
             self._last_turn = turn
             if self._error is not None:
                 return
@@ -102,23 +105,27 @@ class StoreWriter:
             self._queue.append(_Turn(turn, writes, size))
             self._changed.notify()
 
-    def load(self, tables: Sequence[str]) -> Future[Rows]:
-        """Read tables as they are after every turn submitted so far. Fails with `StoreError`."""
+    def load(
+        self, table: str, first: bytes = b"", stop: bytes = b"", limit: int = 0
+    ) -> Future[Rows]:
+        """Read rows, as `Store.load` does, as of the last submitted turn. Fails with `StoreError`."""
         future: Future[Rows] = Future()
         with self._changed:
             if self._closing or self._error is not None:
                 future.set_exception(self._error or StoreError(ENDED))
             else:
-                self._queue.append(_Load(tables, future))
+                self._queue.append(_Load(table, first, stop, limit, future))
                 self._changed.notify()
         return future
 
     def close(self) -> None:
-        """Write everything that was submitted, then end the thread. The store stays open, for its owner to close."""
+        """Write everything that was submitted, then end the thread. The owner closes the store."""
         with self._changed:
             self._closing = True
             self._changed.notify()
-        assert threading.current_thread() is not self._thread, "close is not for callbacks"
+        assert threading.current_thread() is not self._thread, (
+            "close must not be called from a callback"
+        )
         self._thread.join()
 
     # -- on the writer's thread ----------------------------------------------------------------------------------
@@ -131,7 +138,7 @@ class StoreWriter:
                 elif not self._commit(job):
                     return
         finally:
-            # Also when a callback raised (its event loop is gone): nobody may wait for ever.
+            # Even if a callback raised (its event loop is gone), all waiting callers must be released.
             self._give_up()
 
     def _take(self) -> list[_Turn] | _Load | None:
@@ -158,7 +165,8 @@ class StoreWriter:
             self._error = error
         except Exception as error:  # noqa: BLE001 a foreign store may raise anything; the node must learn of it
             self._error = StoreError(
-                f"the store raised {error!r}; what was reported before is safe, this write may be there or not"
+                f"the store raised {error!r}; earlier commits are safe, this write may or may not be "
+                "stored"
             )
         if self._error is not None:
             self._on_failed(self._error)
@@ -174,7 +182,7 @@ class StoreWriter:
         if not job.rows.set_running_or_notify_cancel():
             return
         try:
-            job.rows.set_result({table: self._store.load(table) for table in job.tables})
+            job.rows.set_result(self._store.load(job.table, job.first, job.stop, job.limit))
         except Exception as error:  # noqa: BLE001 belongs to whoever asked
             job.rows.set_exception(error)
 
@@ -190,7 +198,7 @@ class StoreWriter:
 
 
 def write_size(write: Write) -> int:
-    """What a write counts for against the bound."""
+    """The size of a write, as counted against the bound."""
     if isinstance(write, Put):
         return len(write.key) + len(write.value) + WRITE_BYTES
     return len(write.first) + len(write.stop) + WRITE_BYTES
