@@ -1,0 +1,45 @@
+"""What a replica keeps in the node's store."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from holdfast.objects.values import Ballot, Sibling, Value
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True):
+    """One object on this node."""
+
+    decided: Value | None = None
+    promised: Ballot = Ballot()
+    """For the version after the decided one."""
+    accepted_at: Ballot = Ballot()
+    accepted: Value | None = None
+    held: tuple[bytes, ...] = ()
+    """Digests of the contents that are on the disk: written after the content was."""
+    siblings: tuple[Sibling, ...] = ()
+
+
+class RecordRow(msgspec.Struct, frozen=True, array_like=True):
+    """A record with the disk that its content is on."""
+
+    disk: bytes
+    record: Record
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decoder: Final = msgspec.msgpack.Decoder(RecordRow)
+
+
+def encode_row(disk: bytes, record: Record) -> bytes:
+    return _encode(RecordRow(disk, record))
+
+
+def decode_row(row: bytes) -> RecordRow | None:
+    """None for a row that cannot be read: its replica is as lost as one on an emptied disk."""
+    try:
+        return _decoder.decode(row)
+    except (msgspec.DecodeError, ValueError):
+        return None

@@ -1,0 +1,228 @@
+"""The registers of the replicas of this node: promises, acceptances and decisions, each durable before its reply.
+
+Every version of an object is decided by single-decree Paxos among the replicas that the version before it names. Rules:
+
+- A replica votes only if the decided value names this node with this disk.
+- It accepts a value only if it has the content, so a decided content is on a majority of disks.
+- A replica set changes by one replica at a time, and a newcomer accepts as a member of the new set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from holdfast.objects.frames import Accept, Accepted, Prepare, Promise, RegisterState
+from holdfast.objects.hub import Hub
+from holdfast.objects.records import Record, decode_row
+from holdfast.objects.values import ZERO, Ballot, Sibling, Value
+
+replace = msgspec.structs.replace
+
+
+class Registers:
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._records: dict[bytes, Record] = {}
+        self.unconfirmed: dict[bytes, None] = {}
+        """Replicas that were here at the start: a quorum has not confirmed them yet."""
+        self.fresh: dict[bytes, None] = {}
+        """Objects whose record changed since the last scan."""
+        self.damaged: dict[bytes, None] = {}
+        """Objects whose content was found missing or wrong on this disk."""
+
+    def load(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Rows of another disk belong to replicas that are lost: they are erased."""
+        for key, value in rows:
+            row = decode_row(value)
+            if row is None or row.disk != self._hub.disk:
+                self._hub.erase(key)
+                self._hub.count("emptied")
+                continue
+            self._records[key] = row.record
+            self.unconfirmed[key] = None
+
+    # -- looking -------------------------------------------------------------------------------------------------
+
+    def get(self, object_id: bytes) -> Record | None:
+        return self._records.get(object_id)
+
+    def decided(self, object_id: bytes) -> Value | None:
+        record = self._records.get(object_id)
+        return record.decided if record is not None else None
+
+    def __iter__(self) -> Iterator[tuple[bytes, Record]]:
+        return iter(self._records.items())
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def mine(self, value: Value | None) -> bool:
+        return value is not None and value.has(self._hub.me, self._hub.disk)
+
+    def sound(self, record: Record) -> bool:
+        """The decided content is here, as far as is known."""
+        value = record.decided
+        if value is None or not self.mine(value):
+            return False
+        if value.deleted:
+            return True
+        if value.object in self.damaged:
+            return False
+        return not lacks(record, value)
+
+    def look(self, call: int, object_id: bytes) -> RegisterState:
+        record = self._records.get(object_id)
+        if record is None:
+            return RegisterState(call, "unknown", disk=self._hub.disk)
+        named = record.decided or record.accepted
+        is_member = self.mine(named) or self.mine(record.accepted)
+        reason = "" if is_member else "unknown"
+        return RegisterState(
+            call, reason, record.decided, record.accepted_at, record.accepted, self.sound(record),
+            record.siblings, self._hub.disk,
+        )  # fmt: skip
+
+    # -- voting --------------------------------------------------------------------------------------------------
+
+    def prepare(self, frame: Prepare) -> Promise:
+        record = self._records.get(frame.object)
+        if record is None:
+            if frame.version != 1:
+                return Promise(frame.call, "unknown")
+            # An object that is being created: the promise keeps its creator from going on.
+            record = Record()
+        refused = self._refuses(record, frame.version)
+        if refused:
+            return Promise(frame.call, refused, record.promised, decided=record.decided)
+        if frame.ballot < record.promised:
+            return Promise(frame.call, "ballot", record.promised)
+        self._keep(frame.object, replace(record, promised=frame.ballot))
+        return Promise(frame.call, "", frame.ballot, record.accepted_at, record.accepted)
+
+    def _refuses(self, record: Record, version: int) -> str:
+        """Why this replica has no vote on a version."""
+        decided = record.decided
+        if decided is None:
+            return "" if version == 1 else "unknown"
+        if decided.version >= version:
+            return "decided"
+        if decided.version < version - 1:
+            return "behind"
+        return "" if self.mine(decided) else "other disk"
+
+    def accept(self, frame: Accept) -> Accepted:
+        value = frame.value
+        record = self._records.get(value.object) or Record()
+        decided = record.decided
+        newcomer = value.version > 1 and not self.mine(decided)
+        if newcomer:
+            refused = self._refuses_newcomer(record, value)
+        else:
+            refused = self._refuses(record, value.version)
+        if not refused and not newcomer and frame.ballot < record.promised:
+            refused = "ballot"
+        if not refused:
+            refused = self._unfit(record, value)
+        if refused:
+            return Accepted(frame.call, refused, record.promised, record.decided)
+        promised = max(record.promised, frame.ballot)
+        changed = replace(record, promised=promised, accepted_at=frame.ballot, accepted=value)
+        self._keep(value.object, changed)
+        return Accepted(frame.call, "", frame.ballot)
+
+    def _refuses_newcomer(self, record: Record, value: Value) -> str:
+        if not self.mine(value):
+            return "other disk"
+        if record.decided is not None and record.decided.version >= value.version:
+            return "decided"
+        return ""
+
+    def _unfit(self, record: Record, value: Value) -> str:
+        """Why a value cannot be accepted here, whatever its ballot."""
+        decided = record.decided
+        if not value.replicas or len(dict.fromkeys(value.nodes)) != len(value.nodes):
+            return "set"
+        if value.version == 1 and not self.mine(value):
+            return "other disk"
+        if decided is not None and decided.version == value.version - 1:
+            if value.token < decided.token:
+                return "token"
+            if not one_step(decided, value):
+                return "set"
+            if value.edition < decided.edition:
+                return "edition"
+        # A replica that leaves the set needs no content of the value that removes it.
+        if self.mine(value) and lacks(record, value):
+            return "content"
+        return ""
+
+    def decide(self, value: Value) -> bool:
+        """A version is decided. True if that is news."""
+        record = self._records.get(value.object)
+        if record is None:
+            if not self.mine(value):
+                return False
+            record = Record()
+        decided = record.decided
+        if decided is not None and decided.version >= value.version:
+            return False
+        siblings = record.siblings
+        changed = Record(value, ZERO, ZERO, None, record.held, () if value.deleted else siblings)
+        self._keep(value.object, changed)
+        self._hub.decided(value)
+        return True
+
+    # -- content and siblings --------------------------------------------------------------------------------------
+
+    def holds(self, object_id: bytes, digest: bytes) -> None:
+        """Content is durable on this disk."""
+        record = self._records.get(object_id) or Record()
+        if digest not in record.held:
+            self._keep(object_id, replace(record, held=(*record.held, digest)))
+        if object_id in self.damaged and record.decided and record.decided.content.digest == digest:
+            del self.damaged[object_id]
+
+    def dropped(self, object_id: bytes, digests: Iterable[bytes]) -> None:
+        record = self._records.get(object_id)
+        if record is not None:
+            gone = list(digests)
+            held = tuple(digest for digest in record.held if digest not in gone)
+            self._keep(object_id, replace(record, held=held))
+
+    def siblings(self, object_id: bytes, siblings: tuple[Sibling, ...]) -> None:
+        record = self._records.get(object_id)
+        if record is not None and record.siblings != siblings:
+            self._keep(object_id, replace(record, siblings=siblings))
+
+    def forget(self, object_id: bytes) -> None:
+        if self._records.pop(object_id, None) is not None:
+            self.unconfirmed.pop(object_id, None)
+            self.damaged.pop(object_id, None)
+            self.fresh.pop(object_id, None)
+            self._hub.erase(object_id)
+
+    def _keep(self, object_id: bytes, record: Record) -> None:
+        self._records[object_id] = record
+        self.fresh[object_id] = None
+        self._hub.put(object_id, record)
+
+
+def lacks(record: Record, value: Value) -> bool:
+    """Whether content of a value is missing."""
+    content = value.content
+    return content.size > 0 and not value.deleted and content.digest not in record.held
+
+
+def one_step(old: Value, new: Value) -> bool:
+    """Whether the replica sets differ by at most one replica."""
+    added = [replica for replica in new.replicas if replica not in old.replicas]
+    removed = [replica for replica in old.replicas if replica not in new.replicas]
+    if len(added) == len(removed) == 1 and added[0].node == removed[0].node:
+        return True  # the disk of a node has a new id
+    return len(added) + len(removed) <= 1
+
+
+def next_ballot(seen: Ballot, proposer: bytes) -> Ballot:
+    return Ballot(seen.round + 1, proposer)

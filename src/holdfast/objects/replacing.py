@@ -1,0 +1,126 @@
+"""Changing where the replicas of an object are: one at a time, by compare-and-set on its register.
+
+A newcomer copies the content first, and counts when it has verified it. A replica is removed only when enough others
+are verified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.objects.changing import brief, change, named, sound_nodes
+from holdfast.objects.frames import Done, Look, Merge, Pull, RegisterState
+from holdfast.objects.loose import Loose
+from holdfast.objects.parts import Parts
+from holdfast.objects.reading import States, counts, read_register
+from holdfast.objects.refusal import Refusal
+from holdfast.objects.tasks import Procedure, Task, gather
+from holdfast.objects.values import Content, ReplicaRef, Value, successor
+from holdfast.types import SECOND
+
+PULL_NS_PER_MB = SECOND
+"""How long a newcomer may take for each megabyte."""
+
+
+def add_replica(task: Task, parts: Parts, value: Value, node: bytes) -> Procedure[Value]:
+    """Add a replica on a node, once its copy is verified. A node with a new disk replaces its old replica."""
+    ref = parts.members.ref(node)
+    if ref is None:
+        raise Refusal(
+            "unreachable", f"node {node[:4].hex()} holds no replicas, or is not reachable"
+        )
+    if ref in value.replicas:
+        return value
+    value, states = yield from read_register(task, parts, value.object, value.nodes)
+    yield from _bring_content(task, parts, value, states, node)
+    write = parts.hub.new_id()
+
+    def make(base: Value) -> Value | None:
+        if ref in base.replicas:
+            return None
+        if base.deleted or base.content != value.content:
+            raise Refusal("conflict", f"{named(base)} was changed while it was copied; try again")
+        others = tuple(replica for replica in base.replicas if replica.node != node)
+        return successor(base, write, replicas=(*others, ref))
+
+    changed, _ = yield from change(task, parts, value, write, make)
+    return changed
+
+
+def _bring_content(
+    task: Task, parts: Parts, value: Value, states: States, node: bytes
+) -> Procedure[None]:
+    contents = [value.content] if value.content.size else []
+    siblings = Loose.merged(states)
+    contents += [s.content for s in siblings if s.content.size and not s.deleted]
+    sources = tuple(n for n in sound_nodes(value, states, parts) if n != node)
+    for content in contents:
+        yield from pull(task, parts, value, content, node, sources)
+    if siblings:
+        yield from gather(
+            task, {node: lambda call: Merge(call, value.object, siblings)}, parts.config.call_ns
+        )
+
+
+def pull(
+    task: Task, parts: Parts, value: Value, content: Content, node: bytes, sources: Sequence[bytes]
+) -> Procedure[None]:
+    """Let a node copy content from replicas that have it."""
+    timeout = parts.config.chunk_ns + (content.size >> 20) * PULL_NS_PER_MB
+    ask = lambda call: Pull(call, value.object, content, tuple(sources))
+    replies = yield from gather(task, {node: ask}, timeout)
+    reply = replies[node]
+    if not isinstance(reply, Done) or reply.reason:
+        why = f"{reply.reason} {reply.detail}".strip() if isinstance(reply, Done) else "no answer"
+        raise Refusal(
+            "copy",
+            f"{named(value)} was not copied to node {node[:4].hex()}: {why}; nothing was changed",
+        )
+
+
+def remove_replica(
+    task: Task, parts: Parts, value: Value, replica: ReplicaRef, keep: int
+) -> Procedure[Value]:
+    """Remove a replica if at least `keep` others are verified."""
+    value, _ = yield from read_register(task, parts, value.object, value.nodes)
+    if replica not in value.replicas:
+        return value
+    others = [r.node for r in value.replicas if r != replica]
+    sound = yield from verified(task, parts, value, others)
+    if len(sound) < max(keep, 1):
+        raise Refusal(
+            "too few",
+            f"{named(value)}: only {len(sound)} other replicas are verified ({brief(sound) or 'none'}), {max(keep, 1)} "
+            "are required; nothing was removed",
+        )
+    write = parts.hub.new_id()
+
+    def make(base: Value) -> Value | None:
+        if replica not in base.replicas:
+            return None
+        if [r.node for r in base.replicas if r != replica] != others:
+            raise Refusal(
+                "conflict", f"the replicas of {named(base)} were changed at the same time"
+            )
+        left = tuple(r for r in base.replicas if r != replica)
+        return successor(base, write, replicas=left)
+
+    changed, _ = yield from change(task, parts, value, write, make)
+    return changed
+
+
+def verified(
+    task: Task, parts: Parts, value: Value, nodes: Sequence[bytes]
+) -> Procedure[list[bytes]]:
+    """The nodes whose replica has the decided version with its content."""
+    ask = lambda call: Look(call, value.object)
+    replies = yield from gather(task, dict.fromkeys(nodes, ask), parts.config.call_ns)
+    return [node for node in nodes if _is_sound(value, replies[node])]
+
+
+def _is_sound(value: Value, reply: object) -> bool:
+    if not isinstance(reply, RegisterState) or not counts(reply) or reply.decided is None:
+        return False
+    # A replica that has not heard of the last change of the set has the content all the same.
+    has = reply.decided.content == value.content and reply.decided.version <= value.version
+    return reply.sound and has

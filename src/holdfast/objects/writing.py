@@ -1,0 +1,195 @@
+"""Deciding a version: the proposer's side of a register.
+
+The quorum is a majority of the recorded replica set of the version before, and of the new set where it changes. A
+proposer that finds an accepted value finishes that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.objects.frames import Accept, Accepted, Decide, Done, Prepare, Promise, Pull
+from holdfast.objects.parts import Parts
+from holdfast.objects.quorum import has_majority
+from holdfast.objects.registers import next_ballot
+from holdfast.objects.tasks import Procedure, Task, gather, pause
+from holdfast.objects.values import ZERO, Ballot, Value
+from holdfast.objects.verdicts import DECIDED, IN_DOUBT, NOTHING_FOUND, UNFIT, UNREACHABLE, Verdict
+from holdfast.types import SECOND, Nanos
+
+
+def propose(
+    task: Task,
+    parts: Parts,
+    base: Value | None,
+    want: Value | None,
+    members: Sequence[bytes],
+    deadline: Nanos,
+    version: int,
+    object_id: bytes,
+) -> Procedure[Verdict]:
+    """Decide `version` of an object, with `want` if no other value was accepted. Without `want`, only finish a value
+    that a replica has accepted. `members` are the nodes of the recorded set."""
+    seen, risked = ZERO, False
+    # Two writers on one node are two proposers: with the same ballot, both could be decided.
+    proposer = parts.hub.proposer()
+    while True:
+        ballot = next_ballot(seen, proposer)
+        promises = yield from _prepare(task, parts, object_id, version, ballot, members)
+        later = _decided(promises, version)
+        if later is not None:
+            parts.learn(later)
+            return Verdict(DECIDED, later)
+        seen = max([ballot, *(p.ballot for p in promises.values() if p is not None)])
+        if not has_majority(members, _agreed(promises)):
+            teach(parts, promises, base)
+            contested = any(
+                p is not None and p.reason in ("ballot", "behind") for p in promises.values()
+            )
+            if not contested or task.now >= deadline:
+                return Verdict(IN_DOUBT if risked else UNREACHABLE, base, _names(promises))
+            yield from _back_off(task, parts)
+            continue
+        chosen = _found(promises) or want
+        if chosen is None:
+            return Verdict(NOTHING_FOUND, base)
+        verdict = yield from _accept(task, parts, members, ballot, chosen)
+        if verdict.kind == DECIDED or (verdict.kind == UNFIT and not risked):
+            return verdict
+        risked = risked or chosen is want
+        brought = yield from _bring(task, parts, chosen, verdict)
+        if not (verdict.contested or brought) or task.now >= deadline:
+            return Verdict(IN_DOUBT, base, verdict.detail)
+        seen = max(seen, verdict.ballot)
+        yield from _back_off(task, parts)
+
+
+def create(task: Task, parts: Parts, value: Value, deadline: Nanos) -> Procedure[Verdict]:
+    """Decide the first version of a new object. Only its creator knows its id, so no promise is needed."""
+    first = yield from _accept(task, parts, value.nodes, Ballot(0, parts.hub.proposer()), value)
+    if first.kind == DECIDED:
+        return first
+    return (yield from propose(task, parts, None, value, value.nodes, deadline, 1, value.object))
+
+
+def _prepare(
+    task: Task,
+    parts: Parts,
+    object_id: bytes,
+    version: int,
+    ballot: Ballot,
+    members: Sequence[bytes],
+) -> Procedure[dict[bytes, Promise | None]]:
+    ask = lambda call: Prepare(call, object_id, version, ballot)
+
+    def enough(replies: dict[bytes, Any]) -> bool:
+        return has_majority(members, _agreed(replies)) or _decided(replies, version) is not None
+
+    replies = yield from gather(task, dict.fromkeys(members, ask), parts.config.call_ns, enough)
+    return {node: reply if isinstance(reply, Promise) else None for node, reply in replies.items()}
+
+
+def _accept(
+    task: Task, parts: Parts, members: Sequence[bytes], ballot: Ballot, value: Value
+) -> Procedure[Verdict]:
+    everyone = tuple(dict.fromkeys((*members, *value.nodes)))
+    ask = lambda call: Accept(call, ballot, value)
+
+    def enough(replies: dict[bytes, Any]) -> bool:
+        agreed = _agreed(replies)
+        both = has_majority(members, agreed) and has_majority(value.nodes, agreed)
+        return both or _decided(replies, value.version) is not None
+
+    replies = yield from gather(task, dict.fromkeys(everyone, ask), parts.config.call_ns, enough)
+    agreed = _agreed(replies)
+    if has_majority(members, agreed) and has_majority(value.nodes, agreed):
+        parts.learn(value)
+        announce(parts, value, everyone)
+        return Verdict(DECIDED, value, copies=len(agreed))
+    later = _decided(replies, value.version)
+    if later is not None:
+        parts.learn(later)
+        return Verdict(DECIDED, later)
+    answers = [r for r in replies.values() if isinstance(r, Accepted)]
+    unfit = [r.reason for r in answers if r.reason in ("content", "token", "set", "edition")]
+    contested = any(r.reason in ("ballot", "behind") for r in answers)
+    # Only when every replica refused is it certain that none has accepted.
+    kind = UNFIT if unfit and len(answers) == len(everyone) and not agreed else UNREACHABLE
+    highest = max((r.ballot for r in answers), default=ZERO)
+    return Verdict(
+        kind, None, unfit[0] if unfit else _names(replies), contested=contested, ballot=highest,
+        holders=tuple(agreed),
+        lacking=tuple(n for n, r in replies.items() if isinstance(r, Accepted) and r.reason == "content"),
+    )  # fmt: skip
+
+
+def _bring(task: Task, parts: Parts, value: Value, verdict: Verdict) -> Procedure[bool]:
+    """Replicas that lack the content of a value copy it from those that accepted it. True if one has it now.
+
+    Content is brought to a majority of the set that is recorded when a write begins. The set may have grown since, and
+    an accepted value that a majority cannot accept would block the object."""
+    if not verdict.holders or not verdict.lacking:
+        return False
+    content = value.content
+    ask = lambda call: Pull(call, value.object, content, verdict.holders)
+    timeout = parts.config.chunk_ns + (content.size >> 20) * SECOND
+    replies = yield from gather(task, dict.fromkeys(verdict.lacking, ask), timeout)
+    return any(isinstance(reply, Done) and not reply.reason for reply in replies.values())
+
+
+def announce(parts: Parts, value: Value, nodes: Sequence[bytes]) -> None:
+    """Tell the replicas that a version is decided. One that misses it learns of it on contact."""
+    for node in nodes:
+        parts.hub.send(node, Decide(0, value))
+
+
+def _agreed(replies: dict[bytes, Any]) -> dict[bytes, None]:
+    return {
+        node: None
+        for node, r in replies.items()
+        if isinstance(r, Promise | Accepted) and not r.reason
+    }
+
+
+def _decided(replies: dict[bytes, Any], version: int) -> Value | None:
+    """The newest decided value that a replica knows, if it settles this version."""
+    known = [
+        r.decided
+        for r in replies.values()
+        if isinstance(r, Promise | Accepted)
+        and r.decided is not None
+        and r.decided.version >= version
+    ]
+    return max(known, key=lambda value: value.version, default=None)
+
+
+def _found(promises: dict[bytes, Promise | None]) -> Value | None:
+    """The value accepted at the highest ballot: it may be decided already."""
+    accepted = [
+        p for p in promises.values() if p is not None and not p.reason and p.accepted is not None
+    ]
+    if not accepted:
+        return None
+    return max(accepted, key=lambda promise: promise.accepted_at).accepted
+
+
+def teach(parts: Parts, promises: dict[bytes, Promise | None], base: Value | None) -> None:
+    """Replicas that missed the version before get it: they vote on this one then."""
+    if base is not None:
+        late = [n for n, p in promises.items() if p is not None and p.reason == "behind"]
+        announce(parts, base, late)
+
+
+def _back_off(task: Task, parts: Parts) -> Procedure[None]:
+    step = parts.config.backoff_ns
+    yield from pause(task, step + parts.hub.rng.randrange(3 * step))
+
+
+def _names(replies: dict[bytes, Any]) -> str:
+    """The nodes that did not agree, and why."""
+    return ", ".join(
+        f"{node[:4].hex()} ({r.reason if r is not None else 'no answer'})"
+        for node, r in replies.items()
+        if r is None or r.reason
+    )
