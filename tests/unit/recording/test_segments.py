@@ -18,12 +18,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import MisuseError, SetupError
-from holdfast.stores import archive
-from holdfast.stores.columns import Layout, LostFact, Origin
-from holdfast.stores.framefile import FrameFile, read_frames
-from holdfast.stores.losses import Loss, Losses
-from holdfast.stores.segments import MemorySegments, SegmentBounds, SegmentWriter, arrow_schema
-from holdfast.telemetry.facts import KINDS, Fact, GroupFact, NodeFact, OrderFact, PathFact
+from holdfast.node.subsystems import fact_types
+from holdfast.recording import archive
+from holdfast.recording.columns import Layout, LostFact, Origin
+from holdfast.recording.frame_file import FrameFile, read_frames
+from holdfast.recording.losses import Loss, Losses
+from holdfast.recording.segment_writer import (
+    MemorySegments,
+    SegmentBounds,
+    SegmentWriter,
+    arrow_schema,
+)
+from holdfast.telemetry.facts import (
+    SCHEMA,
+    Fact,
+    GroupFact,
+    NodeFact,
+    OrderFact,
+    PathFact,
+)
 from holdfast.types import SECOND
 
 NODE = "0123456789abcdef" * 2
@@ -123,6 +136,7 @@ def test_the_columns_of_a_kind_are_the_common_ones_and_then_its_own() -> None:
             ("stream", pa.string()),
             ("first", pa.int64()),
             ("last", pa.int64()),
+            ("epoch", pa.int64()),
         ]
     )
     assert arrow_schema("path").field("alive").type == pa.bool_()
@@ -136,7 +150,7 @@ def test_the_columns_of_a_kind_are_the_common_ones_and_then_its_own() -> None:
     ]
 
 
-@pytest.mark.parametrize("kind", [*(fact.kind for fact in KINDS), LostFact.kind])
+@pytest.mark.parametrize("kind", [*(fact.kind for fact in fact_types()), LostFact.kind])
 def test_every_kind_has_a_schema(kind: str) -> None:
     assert arrow_schema(kind).names[:7] == [
         "schema",
@@ -181,7 +195,7 @@ def test_facts_come_back_as_they_were_recorded(bench: Bench) -> None:
     (row,) = table.to_pylist()
     at = row.pop("at")
     assert (at.isoformat(), at.microsecond) == ("2024-10-04T00:00:03+00:00", 0)
-    common = {"schema": 1, "node": NODE, "name": "n1", "incarnation": 4, "n": 0}
+    common = {"schema": SCHEMA, "node": NODE, "name": "n1", "incarnation": 4, "n": 0}
     fields = {name: getattr(fact, name) for name in fact.__struct_fields__}
     assert row == common | fields
 
@@ -404,7 +418,7 @@ def test_a_full_disk_loses_facts_and_says_so_when_there_is_room_again(
     writer.record(node_facts(0, 2))
     writer.write_out()
     with monkeypatch.context() as patch:
-        patch.setattr("holdfast.stores.framefile.os.pwrite", no_room)
+        patch.setattr("holdfast.recording.frame_file.os.pwrite", no_room)
         for first in (2, 4):
             writer.record(node_facts(first, 2))
             writer.write_out()
@@ -434,7 +448,7 @@ def test_half_a_frame_that_the_disk_took_is_cut_off_again(
     (path,) = bench.frames()
     size = path.stat().st_size
     with monkeypatch.context() as patch:
-        patch.setattr("holdfast.stores.framefile.os.pwrite", half)
+        patch.setattr("holdfast.recording.frame_file.os.pwrite", half)
         writer.record(node_facts(2, 2))
         writer.write_out()
     assert path.stat().st_size == size
@@ -451,7 +465,7 @@ def test_a_segment_that_cannot_be_sealed_now_is_sealed_later(
     writer.write_out()
     bench.clock.now += 10 * SECOND
     with monkeypatch.context() as patch:
-        patch.setattr("holdfast.stores.landing.os.fsync", no_room)
+        patch.setattr("holdfast.recording.landing.os.fsync", no_room)
         writer.write_out()
     assert bench.sealed() == []
     assert list(bench.directory.glob("**/*.tmp")) == []
@@ -470,7 +484,7 @@ def test_what_close_cannot_seal_is_sealed_at_the_next_start(
     writer = bench.writer()
     writer.record(node_facts(0, 3))
     with monkeypatch.context() as patch:
-        patch.setattr("holdfast.stores.landing.os.fsync", no_room)
+        patch.setattr("holdfast.recording.landing.os.fsync", no_room)
         writer.close()
     assert bench.sealed() == []
     bench.writer(incarnation=2).close()
@@ -561,7 +575,7 @@ def test_open_segments_are_sealed_early_when_they_take_half_of_the_bound(bench: 
 def test_what_can_never_be_sealed_goes_when_the_bound_is_reached(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.stores.landing.os.fsync", no_room)
+    monkeypatch.setattr("holdfast.recording.landing.os.fsync", no_room)
     writer = bench.writer(max_bytes=50_000, segment_rows=1)
     for n in range(10):
         writer.record([NodeFact(n, "start", "x" * 9_000)])
@@ -756,7 +770,7 @@ def test_whatever_happens_to_a_file_only_whole_frames_are_read(
 KILLED = """
 import sys
 from pathlib import Path
-from holdfast.stores.segments import SegmentWriter
+from holdfast.recording.segment_writer import SegmentWriter
 from holdfast.telemetry.facts import NodeFact
 
 writer = SegmentWriter(Path(sys.argv[1]), sys.argv[2], "n1", 1, 0, lambda: 0)

@@ -1,0 +1,72 @@
+"""A reader need not wait until a node seals its segments by itself."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+
+import msgspec
+
+from holdfast.pipeline.sealing import seal_running, text_of
+from holdfast.recording.segment_writer import SegmentWriter
+from holdfast.telemetry.facts import NodeFact
+from holdfast.types import SECOND
+
+WALL_NS = 1_700_000_000 * SECOND
+
+
+def writer(directory: Path) -> SegmentWriter:
+    node = "0a" * 16
+    return SegmentWriter(directory, node, "n1", 1, WALL_NS, lambda: 5 * SECOND, background=False)
+
+
+def test_everything_recorded_until_now_is_readable_after_sealing(tmp_path: Path) -> None:
+    segments = writer(tmp_path)
+    segments.record([NodeFact(SECOND, "alarm", "something")])
+    segments.write_out()
+    assert list(tmp_path.glob("landing/*/*/*.parquet")) == [], "it is not old enough"
+    assert segments.seal() == WALL_NS + 5 * SECOND
+    assert len(list(tmp_path.glob("landing/*/*/*.parquet"))) == 1
+    segments.close()
+
+
+def answering(path: Path, answer: object) -> threading.Thread:
+    """A node that answers one request."""
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(path))
+    server.listen(1)
+
+    def serve() -> None:
+        client, _ = server.accept()
+        client.recv(1000)
+        client.sendall(msgspec.json.encode(answer) + b"\n")
+        client.close()
+        server.close()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_running_node_is_asked_and_says_up_to_when_it_has_reported(tmp_path: Path) -> None:
+    landing = tmp_path / "n1" / "telemetry" / "landing"
+    landing.mkdir(parents=True)
+    until_ns = WALL_NS + 7 * SECOND
+    answer = {"name": "roof", "until_ns": until_ns, "problem": ""}
+    thread = answering(tmp_path / "n1" / "control.sock", answer)
+    (reported,) = seal_running([str(landing)])
+    thread.join(10)
+    assert (reported.name, reported.until_ns, reported.running) == ("roof", until_ns, True)
+    assert text_of(reported) == "roof: up to 2023-11-14 22:13:27 UTC (running)"
+
+
+def test_a_stopped_node_has_reported_up_to_its_last_segment(tmp_path: Path) -> None:
+    data = tmp_path / "n2"
+    segments = writer(data / "telemetry")
+    segments.record([NodeFact(SECOND, "alarm", "something")])
+    segments.close()
+    (reported,) = seal_running([str(data / "telemetry" / "landing")])
+    assert not reported.running
+    assert reported.until_ns > 0
+    assert text_of(reported).endswith("(not running)")
