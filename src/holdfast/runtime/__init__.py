@@ -1,6 +1,6 @@
 """Real nodes: the asyncio driver, and the classes that applications use.
 
-`node` is `holdfast.Node`, made of `parts`; `handles` is what it gives out to send with; `driver` runs the core on an
-event loop; `worker` runs an application off it; `control` is the socket that `holdfast status` asks; `collector`
-keeps Python's own housekeeping out of the way.
+`node` is `holdfast.Node`, built from `parts`; `handles` are the objects used for sending; `driver` runs the core on an
+event loop; `worker` runs an application outside it; `control` is the control socket; `collector` tunes the garbage
+collector.
 """

@@ -1,8 +1,8 @@
-"""Python's cycle collector, for processes that run nodes or simulate them.
+"""The cyclic garbage collector of Python, for processes that run or simulate nodes.
 
-Frames, blocks and queues hold no cycles, but the collector looks through all that is alive each time many of them
-have been made. After start, what is there stays: it is frozen, and the collector comes a hundred times less often.
-Memory is not at risk: reference counts free everything that is not in a cycle at once, and cycles are still found.
+Frames, blocks and queues contain no cycles, but the collector scans all live objects after many allocations. After the
+start, existing objects are frozen, and the collector runs a hundred times less often. Memory is not at risk: reference
+counts free everything that is not in a cycle, and cycles are still found.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ YOUNG: Final = 70_000
 
 
 def calm_collector() -> None:
-    """Call once, when everything that lasts has been made."""
+    """Call once, when all long-lived objects exist."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG, 20, 100)

@@ -1,8 +1,8 @@
-"""How a program on the same machine talks to a running node: `<data dir>/control.sock`.
+"""The control socket of a running node, for programs on the same machine: `<data dir>/control.sock`.
 
-One request is one line of JSON, `{"do": "status"}`; so is its answer. An answer with `error` says what was wrong and,
-in `kind`, which of the errors in `holdfast.errors` it is. The socket belongs to the node's user (mode 0600): who can
-open it may do everything, so there is no other check.
+A request is one line of JSON, `{"do": "status"}`; so is its answer. In an answer with `error`, `kind` names the
+exception class in `holdfast.errors`. The socket belongs to the user of the node (mode 0600): a process that can open it
+may do everything, so there is no other check.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ REQUEST_BYTES_MAX: Final = 64 << 10
 ANSWER_BYTES_MAX: Final = 64 << 20
 CLIENTS_MAX: Final = 32
 IDLE_S_MAX: Final = 60.0
-"""A client that says nothing, or does not take its answer, for this long makes room for another."""
+"""A client that is idle, or does not read its answer, for this long is disconnected."""
 
 RETURN_S: Final = 5.0
-"""How long the end waits for requests that are cancelled."""
+"""How long a stop waits for cancelled requests."""
 
 SOCKET_PATH_BYTES_MAX: Final = 107
-"""What fits into `sockaddr_un` on Linux, without the zero at the end."""
+"""The maximum length in `sockaddr_un` on Linux, without the terminating zero."""
 
 Answer = dict[str, Any]
 Handler = Callable[[dict[str, Any]], Awaitable[Answer] | Answer]
@@ -44,10 +44,10 @@ _logger = logging.getLogger(__name__)
 
 
 class ControlServer:
-    """The node's side. A handler gets the whole request and returns the answer, at once or as a coroutine.
+    """The server side. A handler gets the whole request and returns the answer, directly or as a coroutine.
 
-    Requests of one client are answered one after the other. Two nodes with the same data directory are kept apart by
-    the lock of the store, which is taken before; here only what a killed node left behind is told from a live one.
+    Requests of one client are answered in order. Two nodes with the same data directory are prevented by the lock of
+    the store, which is taken before; here a socket left by a killed node is distinguished from a live one.
     """
 
     def __init__(self, path: str | Path, handlers: Mapping[str, Handler]) -> None:
@@ -59,13 +59,13 @@ class ControlServer:
         self._closed = False
 
     def add(self, handlers: Mapping[str, Handler]) -> None:
-        """Answer more kinds of requests, or some of them in another way."""
+        """Add or replace handlers."""
         self._handlers.update(handlers)
 
     async def start(self) -> None:
-        """Listen. Raises `AddressInUse` when a live node has the socket, `SetupError` when it cannot be made."""
+        """Listen. Raises `AddressInUse` if a live node has the socket, `SetupError` if it cannot be created."""
         assert self._server is None, "started twice"
-        listener = _listen(self.path)
+        listener = listen_at(self.path)
         self._inode = self.path.stat().st_ino
         self._closed = False
         self._server = await asyncio.start_unix_server(
@@ -73,11 +73,11 @@ class ControlServer:
         )
 
     async def close(self) -> None:
-        """Stop: requests that are running are cancelled, the socket file is removed. A handler that does not care is
-        left to itself: others wait for the node to end."""
+        """Stop: running requests are cancelled, and the socket file is removed. A handler that ignores the cancellation
+        is abandoned, because the node must stop."""
         if self._server is None:
             return
-        # The file goes first: who comes now is told that no node is there, and does not wait.
+        # The file first: a new client then sees that there is no node, and does not wait.
         with suppress(OSError):
             if self.path.stat().st_ino == self._inode:
                 self.path.unlink()
@@ -88,7 +88,7 @@ class ControlServer:
             client.cancel()
         self._server = None
         if clients and (await asyncio.wait(clients, timeout=RETURN_S))[1]:
-            _logger.error("a control request has not ended within %g s; it is left alone", RETURN_S)
+            _logger.error("a control request has not ended within %g s; it is abandoned", RETURN_S)
 
     async def __aenter__(self) -> ControlServer:
         await self.start()
@@ -99,13 +99,13 @@ class ControlServer:
 
     async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._closed:
-            writer.transport.abort()  # it came while the node went
+            writer.transport.abort()  # it arrived while the node stopped
             return
         task = asyncio.current_task()
         assert task is not None
         full = len(self._clients) >= CLIENTS_MAX
         self._clients.add(task)
-        # A drain then waits until all is gone, so an answer is never cut off by the end of the connection.
+        # A drain then waits until all is sent, so an answer is never truncated by the end of the connection.
         writer.transport.set_write_buffer_limits(high=0)
         try:
             if full:
@@ -113,7 +113,7 @@ class ControlServer:
             else:
                 await self._serve(reader, writer)
         except (OSError, asyncio.CancelledError):
-            pass  # The client is gone or idle, or the node stops: there is nobody to tell.
+            pass  # the client is gone or idle, or the node stops: there is no one to inform
         finally:
             self._clients.discard(task)
             writer.transport.abort()
@@ -144,8 +144,8 @@ class ControlServer:
             _logger.exception("control request failed: %r", line[:200])
             return _refusal(
                 HoldfastError(
-                    f"a fault in the node, not in the request: {failure!r}; it may have taken effect "
-                    "in part; the node's log has the details"
+                    f"internal error in the node: {failure!r}; the request may have taken effect in part; "
+                    "see the log of the node"
                 )
             )
 
@@ -160,17 +160,15 @@ class ControlServer:
         handler = self._handlers.get(do) if isinstance(do, str) else None
         if handler is None:
             known = ", ".join(sorted(self._handlers)) or "nothing"
-            raise MisuseError(
-                f"this node does not know how to do {str(do)[:80]!r}; it knows: {known}; nothing was done"
-            )
+            raise MisuseError(f"unknown request {str(do)[:80]!r}; known: {known}; nothing was done")
         return handler, request
 
 
 def ask(path: str | Path, request: Mapping[str, Any], timeout_s: float = 5.0) -> Answer:
     """Send one request to the node behind `path` and wait for its answer.
 
-    Raises `NodeStopped` when no node is there, `SetupError` when this user may not ask, and what the node answered
-    with when it refused. A node that does not answer in time raises `HoldfastError`.
+    Raises `NodeStopped` if there is no node, `SetupError` if this user may not ask, and the error of the node if it
+    refused. A node that does not answer in time raises `HoldfastError`.
     """
     path = Path(path)
     deadline_ns = monotonic_ns() + int(timeout_s * SECOND)
@@ -180,45 +178,50 @@ def ask(path: str | Path, request: Mapping[str, Any], timeout_s: float = 5.0) ->
             line = _exchange(connection, msgspec.json.encode(request) + b"\n", deadline_ns)
         except TimeoutError:
             raise HoldfastError(
-                f"the node at {path} did not answer within {timeout_s:g} s; it is busy or stuck, and may still do "
-                "what it was asked"
+                f"the node at {path} did not answer within {timeout_s:g} s; it is busy or stuck, and "
+                "may still execute the request"
             ) from None
         except OSError as failure:
             raise HoldfastError(
-                f"the node at {path} ended the conversation ({failure.strerror}); it may have done what it was asked"
+                f"the node at {path} closed the connection ({failure.strerror}); the request may have "
+                "taken effect"
             ) from None
     return _understand_answer(path, line)
 
 
 def _connect(connection: socket.socket, path: Path, deadline_ns: int) -> None:
     try:
-        with _address(path) as address:
+        with socket_address(path) as address:
             connection.settimeout(_remaining_s(deadline_ns))
             connection.connect(address)
     except FileNotFoundError:
         raise NodeStopped(
-            f"no node runs here: {path} does not exist; nothing was asked. Start the node, or name its data directory"
+            f"no node is running here: {path} does not exist; nothing was requested. Start the "
+            "node, or give its data directory"
         ) from None
     except ConnectionRefusedError:
         raise NodeStopped(
-            f"no node runs here: the one that made {path} was killed; nothing was asked. Start the node again"
+            f"no node is running here: the one that created {path} was killed; nothing was "
+            "requested. Restart the node"
         ) from None
     except PermissionError:
         raise SetupError(
-            f"{path} belongs to another user; nothing was asked. Ask as the user that runs the node"
+            f"{path} belongs to another user; nothing was requested. Run this as the user of the "
+            "node"
         ) from None
     except BlockingIOError:
         raise HoldfastError(
-            f"the node at {path} is busy: more clients wait than it takes; nothing was asked. Try again"
+            f"the node at {path} is busy: too many clients are waiting; nothing was requested. "
+            "Try again"
         ) from None
     except NotADirectoryError:
         raise NodeStopped(
-            f"no node runs here: {path.parent} is no directory; nothing was asked"
+            f"no node is running here: {path.parent} is not a directory; nothing was requested"
         ) from None
 
 
 def _exchange(connection: socket.socket, request: bytes, deadline_ns: int) -> bytes:
-    # A node that refuses a request that is too long stops reading, but it has said why.
+    # A node that refuses a request that is too long stops reading, but has sent the reason.
     with suppress(BrokenPipeError, ConnectionResetError):
         connection.settimeout(_remaining_s(deadline_ns))
         connection.sendall(request)
@@ -232,20 +235,20 @@ def _exchange(connection: socket.socket, request: bytes, deadline_ns: int) -> by
         parts.append(part)
         size += len(part)
         if size > ANSWER_BYTES_MAX:
-            raise HoldfastError(f"the node's answer is longer than {ANSWER_BYTES_MAX} bytes")
+            raise HoldfastError(f"the answer of the node is longer than {ANSWER_BYTES_MAX} bytes")
     return b"".join(parts)
 
 
 def _understand_answer(path: Path, line: bytes) -> Answer:
     if not line.endswith(b"\n"):
         raise HoldfastError(
-            f"the node at {path} stopped before it had answered; it may have done what it was asked"
+            f"the node at {path} stopped before it answered; the request may have taken effect"
         )
     try:
         answer = msgspec.json.decode(line, type=dict[str, Any])
     except msgspec.DecodeError as reason:
         raise HoldfastError(
-            f"what answered at {path} is not a Holdfast node of this version ({reason})"
+            f"the program that answered at {path} is not a Holdfast node of this version ({reason})"
         ) from None
     if "error" in answer:
         kind = getattr(errors, str(answer.get("kind")), HoldfastError)
@@ -261,7 +264,9 @@ def _remaining_s(deadline_ns: int) -> float:
     return remaining_ns / SECOND
 
 
-_TOO_MANY: Final = f"{CLIENTS_MAX} clients talk to this node already; nothing was done; try again"
+_TOO_MANY: Final = (
+    f"{CLIENTS_MAX} clients are already connected to this node; nothing was done; try again"
+)
 _TOO_LONG: Final = f"the request is longer than {REQUEST_BYTES_MAX} bytes; nothing was done"
 
 
@@ -275,13 +280,13 @@ async def _tell(writer: asyncio.StreamWriter, answer: bytes) -> None:
         await writer.drain()
 
 
-def _listen(path: Path) -> socket.socket:
-    """A listening socket at `path`, in the place of one that nobody listens to any more."""
+def listen_at(path: Path) -> socket.socket:
+    """A listening socket at `path` that belongs to this user alone, replacing one without a listener."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # Before the bind, so that there is no moment at which others could connect.
+        # Before the bind, so that others can never connect.
         os.fchmod(listener.fileno(), 0o600)
-        with _address(path) as address:
+        with socket_address(path) as address:
             try:
                 listener.bind(address)
             except OSError as failure:
@@ -296,7 +301,8 @@ def _listen(path: Path) -> socket.socket:
         if failure.errno == errno.EADDRINUSE:
             raise _in_use(path) from None
         raise SetupError(
-            f"the control socket {path} cannot be made ({failure.strerror}); the node was not started"
+            f"the control socket {path} cannot be created ({failure.strerror}); the node was not "
+            "started"
         ) from None
     except BaseException:
         listener.close()
@@ -307,7 +313,7 @@ def _listen(path: Path) -> socket.socket:
 def _remove_stale(path: Path, address: str) -> None:
     if not path.is_socket():
         raise SetupError(
-            f"{path} is in the way and not a socket; move it; the node was not started"
+            f"{path} exists and is not a socket; move it away; the node was not started"
         )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
@@ -317,19 +323,20 @@ def _remove_stale(path: Path, address: str) -> None:
             path.unlink(missing_ok=True)
             return
         except BlockingIOError:
-            pass  # Its queue of clients is full: alive, and busy.
+            pass  # its queue of clients is full: alive and busy
     raise _in_use(path)
 
 
 def _in_use(path: Path) -> AddressInUse:
     return AddressInUse(
-        f"a node that is running has {path}; this one was not started. Stop that one, or use another data directory"
+        f"a running node uses {path}; this one was not started. Stop that one, or use another "
+        "data directory"
     )
 
 
 @contextmanager
-def _address(path: Path) -> Iterator[str]:
-    """What to bind or connect to. A path that is too long for a socket is named through its open directory."""
+def socket_address(path: Path) -> Iterator[str]:
+    """The address to bind or connect to. A path that is too long for a socket is given through its open directory."""
     whole = os.fspath(path)
     if len(os.fsencode(whole)) <= SOCKET_PATH_BYTES_MAX:
         yield whole

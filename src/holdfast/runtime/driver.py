@@ -1,7 +1,7 @@
 """The asyncio driver: sockets, disk and application on one side, the node's core on the other.
 
 It queues what happens, runs a turn when there is something to do or a deadline has come, and does what the turn
-asks for. It knows no protocol.
+asks for. It carries out what concerns flows and stores itself; all other effects belong to the edges of subsystems.
 """
 
 from __future__ import annotations
@@ -9,28 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from time import monotonic_ns
 from typing import Any, Final
 
-from holdfast.errors import NodeStopped, StoreError
-from holdfast.group.ports import (
-    Applied,
-    Apply,
-    AskLoss,
-    LogRead,
-    OutputsReady,
-    ReadLog,
-    RestoreState,
-    SendOutputs,
-    SourceRoom,
-    StopOutputs,
-    TakeSnapshot,
-    Tell,
-)
+from holdfast.errors import HoldfastError, NodeStopped
 from holdfast.links.ports import (
-    DOOR,
+    ACCEPTOR,
     Arrived,
     CloseFlow,
     Credit,
@@ -39,111 +25,105 @@ from holdfast.links.ports import (
     MayFragment,
     OpenFailed,
     OpenFlow,
-    PortReady,
-    PortRefused,
-    PortRoom,
-    SessionEnded,
     Transmit,
 )
-from holdfast.machine import Intake, Result
+from holdfast.machine import NODE_STORE, Failure, Intake, ReadTable, Result, TableRead
 from holdfast.node.core import NodeCore
-from holdfast.runtime.worker import AppWorker, Job
 from holdfast.stores.writer import StoreWriter
+from holdfast.subsystem import Edge, NodeConfig
+from holdfast.subsystem.edge import StoreWriter as AnyWriter
+from holdfast.subsystem.resolve import overrides
+from holdfast.telemetry.load import AdapterLoad, LoadMeter
 from holdfast.transports.port import Transport
-from holdfast.types import DATA, MICROSECOND, MILLISECOND, NEVER, SECOND, SYNC, FlowId, Nanos
+from holdfast.types import DATA, MICROSECOND, MILLISECOND, NEVER, SYNC, FlowId, Nanos
 
 log = logging.getLogger("holdfast")
 
 BATCH_BYTES: Final = 1 << 20
-"""What one turn takes from the network at most."""
+"""The maximum input of one turn from the network."""
 AT_ONCE_BYTES: Final = 64 << 10
-"""What comes in one piece of at least this size is not kept waiting for more."""
+"""Packets of at least this total size start a turn without waiting for more."""
 ANSWER_NS: Final = 5 * MILLISECOND
-"""That an application has come further may wait this long for a turn that takes place anyway..."""
-ANSWER_BYTES: Final = 256 << 10
-"""...if it is not by this much."""
-RETURN_NS: Final = 5 * SECOND
-"""How long a stop waits for applications that are at work."""
+"""A patient answer of a thread waits at most this long for a turn."""
 AT_ONCE_NS: Final = 400 * MICROSECOND
-"""Deadlines that are no further away are waited for by looking at the clock, and at the sockets, again and again."""
+"""Deadlines that are no further away are awaited by polling the clock and the sockets."""
 ITEM_BYTES: Final = 64
-"""What an input counts for that carries no payload."""
+"""The size of an input without payload."""
 CROWD_BYTES: Final = 4 << 20
-"""While so much waits for its turn, what may wait elsewhere does."""
+"""While this much waits for a turn, less urgent input waits elsewhere."""
 
 Record = Callable[[list[Any]], None]
-Deliver = Callable[[PortReady], None]
 
 
 class Driver:
-    """Runs one core. Everything but the application and the disk happens on the event loop's thread."""
+    """Runs one core. Everything except applications and disk runs on the thread of the event loop."""
 
     def __init__(
         self,
         core: NodeCore,
         record: Record,
-        deliver: Deliver,
-        room: Callable[[PortRoom | PortRefused | SourceRoom], None],
-        ended: Callable[[SessionEnded], None],
-        outputs: Callable[[OutputsReady | SendOutputs | StopOutputs], None],
         failed: Callable[[BaseException], None],
-        on_failure: Callable[[Any], None],
+        on_failure: Callable[[Failure], None],
+        edges: Sequence[Edge] = (),
     ) -> None:
+        """`record` takes facts, `failed` what stops the node, `on_failure` a unit that failed."""
         self.core = core
+        self.edges = edges
         self.intake = Intake()
         self.transports: dict[tuple[str, str], Transport] = {}
-        self.workers: dict[str, AppWorker] = {}
         self.turns = 0
         self.lag_ns_max = 0
         self._loop = asyncio.get_running_loop()
         self._writer: StoreWriter | None = None
+        self._writers: dict[str, AnyWriter] = {}
+        """Those of stores other than the node's own."""
         self._record = record
         self._failed = failed
         self._on_failure = on_failure
+        self.load = LoadMeter(monotonic_ns())
+        """What each adapter carries, recorded once a minute."""
         self._flows: dict[FlowId, Transport] = {}
+        self._loads: dict[FlowId, AdapterLoad] = {}
         self._paused: dict[FlowId, Transport] = {}
         self._scheduled = False
         self._stirred = False
-        """Something has happened since the last turn; one that was taken at once has left nothing for the one after."""
+        """Something has happened since the last turn; a turn that ran at once leaves nothing for the next one."""
         self._timer: asyncio.Handle | None = None
         self._timer_at: Nanos = NEVER
         self._last_flow = 0
         self.started = False
-        """There has been a first turn; until then, what comes in waits."""
+        """The first turn has taken place; until then, input waits."""
         self._stopped = False
         self._held_back = False
         self._in_turn = False
-        self._jobs: dict[str, list[Job]] = {}
-        """What the turn that runs now asks of applications."""
+        self._now: Nanos = 0
+        """When the last turn began."""
         self._answers: deque[tuple[str, Any]] = deque()
-        """What applications and the store have answered since the last turn; their threads put it there."""
+        """Answers of applications and the store since the last turn, added by their threads."""
         self._answers_due: Nanos = 0
-        """When a turn takes place that looks for answers; 0: who answers must ask for one."""
-        self.before_turn: Callable[[], None] | None = None
-        """Called before each turn: the API hands over what applications have sent since the last one."""
+        """When a turn takes place that checks for answers; 0: a thread with an answer must request one."""
         self._effects: dict[type, Callable[[Any], None]] = {
             Transmit: self._transmit,
-            PortReady: deliver,
-            PortRoom: room,
-            PortRefused: room,
-            SourceRoom: room,
-            SessionEnded: ended,
             OpenFlow: self._open,
             CloseFlow: self._close,
             MayFragment: self._may_fragment,
-            Apply: self._apply,
-            TakeSnapshot: self._apply,
-            RestoreState: self._apply,
-            AskLoss: self._apply,
-            Tell: self._apply,
-            ReadLog: self._read_log,
-            OutputsReady: outputs,
-            SendOutputs: outputs,
-            StopOutputs: outputs,
+            ReadTable: self._read_table,
         }
+        for edge in edges:
+            self._effects.update(edge.effects())
+        # Most edges have nothing to do around a turn: those are not called.
+        self._before_turn = [e.before_turn for e in edges if overrides(e, "before_turn")]
+        self._after_turn = [e.after_turn for e in edges if overrides(e, "after_turn")]
+
+    @property
+    def config(self) -> NodeConfig:
+        return self.core.config
+
+    def clock(self) -> Nanos:
+        return monotonic_ns()
 
     def handle(self, kind: type, call: Callable[[Any], None]) -> None:
-        """Do one more kind of effect."""
+        """Register a handler for a kind of effect."""
         self._effects[kind] = call
 
     # -- life ----------------------------------------------------------------------------------------------------
@@ -160,18 +140,23 @@ class Driver:
         self._go_on(result.more)
 
     def use_writer(self, writer: StoreWriter) -> None:
+        """The writer of the node's own store."""
         self._writer = writer
 
+    def use_store(self, store: str, writer: AnyWriter) -> None:
+        assert store != NODE_STORE, "the node's own store has a writer"
+        self._writers[store] = writer
+
     def leave(self) -> None:
-        """One last turn, to say goodbye; there is nobody to say it to before the first. What was answered until now is
-        taken in before it: outputs that somebody here has had would come again."""
+        """The last turn, to inform peers, if there was a first one. Answers received so far are processed before it:
+        outputs that were delivered here would otherwise be repeated."""
         if self.started and not self._stopped:
             if self.intake.waiting:
                 self._turn()
             self._do(self.core.stop(monotonic_ns()))
 
     def halt(self) -> None:
-        """No more turns: the node cannot keep its promises any more."""
+        """No more turns: the node can no longer keep its guarantees."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -185,23 +170,10 @@ class Driver:
             except (Exception, asyncio.CancelledError):
                 log.exception("%s on adapter %s could not be closed", kind, adapter)
 
-    def close_workers(self) -> None:
-        """Off the event loop: wait for what applications are doing, for all of them together."""
-        for worker in self.workers.values():
-            worker.close(0)
-        until = monotonic_ns() + RETURN_NS
-        for unit, worker in self.workers.items():
-            if not worker.close(max(0, until - monotonic_ns()) / SECOND):
-                log.error(
-                    "%s: the application has not returned within %d s; its thread is left to itself",
-                    unit,
-                    RETURN_NS // SECOND,
-                )
-
     # -- inputs --------------------------------------------------------------------------------------------------
 
     def offer(self, unit: str, item: Any, size: int = ITEM_BYTES, cls: int = SYNC) -> bool:
-        """Queue an input; False when its class is full."""
+        """Queue an input; False if its class is full."""
         if self._stopped:
             raise NodeStopped("the node has stopped; nothing was sent")
         if not self.intake.offer(cls, unit, item, size):
@@ -210,13 +182,13 @@ class Driver:
         return True
 
     def answer(self, unit: str, item: Any) -> None:
-        """Queue what a unit waits for, however full it is."""
+        """Queue an input that a unit waits for, however full the queue is."""
         self.intake.force(SYNC, unit, item, ITEM_BYTES)
         self.wake()
 
     @property
     def crowded(self) -> bool:
-        """More waits than some turns can take, or flows are not read because of that."""
+        """More input waits than some turns can process, or flows are not read because of that."""
         intake = self.intake
         return bool(self._paused) or intake.room(DATA) < intake.bound[DATA] - CROWD_BYTES
 
@@ -227,33 +199,56 @@ class Driver:
             self._scheduled = True
             self._loop.call_soon(self._scheduled_run)
 
-    def answer_from_thread(self, unit: str, item: Any) -> None:
-        """A thread says what a unit waits for, however full it is: above all how far an application has come. What
-        cannot hold anybody up waits for the next turn: to wake the event loop costs more than most batches do."""
+    def expect_answers(self) -> None:
+        """Work was handed to a thread: a turn takes place in a few milliseconds that looks for patient answers."""
+        if not self._answers_due:
+            self._answers_due = monotonic_ns() + ANSWER_NS
+
+    def answer_from_thread(self, unit: str, item: Any, patient: bool = False) -> None:
+        """A thread says what a unit waits for, however full it is. A patient answer waits for the next turn: to wake
+        the event loop costs more than most batches do."""
         self._answers.append((unit, item))
-        patient = type(item) is Applied and item.size < ANSWER_BYTES and not item.outputs
-        # Only after it is in the queue: whoever looks there says first that he will not look again.
+        # Only after it is in the queue: the event loop announces before its last check that it will not check again.
         if (not patient or monotonic_ns() >= self._answers_due) and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.wake)
 
-    def written(self, turn: int) -> None:
-        """From the writer's thread: writes up to `turn` are durable."""
+    def written(self, turn: int, store: str = NODE_STORE) -> None:
+        """From the writer's thread: writes of a store up to `turn` are durable."""
 
         def take() -> None:
-            if self.core.written(turn) or self._held_back:
-                self._held_back = False
+            free = self.core.written(turn, store)
+            if store != NODE_STORE:
+                free = self._make_way(store) or free
+            elif self._held_back:
+                self._held_back, free = False, True
+            if free:
                 self.wake()
 
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(take)
 
-    def write_failed(self, error: StoreError) -> None:
-        self._loop.call_soon_threadsafe(self._failed, error)
+    def write_failed(self, error: HoldfastError, store: str = NODE_STORE) -> None:
+        """From the writer's thread. A node cannot go on without its own store; another one fails its units."""
+        if store == NODE_STORE:
+            self._loop.call_soon_threadsafe(self._failed, error)
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._fail_store, store, str(error))
 
-    # Events of the transports: they may come from within a call of ours, so they only queue.
+    def _fail_store(self, store: str, reason: str) -> None:
+        log.error("store %s: %s", store, reason)
+        self.core.turns.fail_store(store, reason)
+        self.wake()
+
+    def _make_way(self, store: str) -> bool:
+        """Let the units of a store run unless too much waits for its disk; True when some can go on."""
+        writer = self._writers.get(store)
+        return self.core.turns.block(store, blocked=writer is not None and writer.full)
+
+    # Events of the transports: they may come from within our calls, so they only queue.
 
     def opened(self, event: FlowOpened) -> None:
         self._flows[event.flow] = self.transports[(event.adapter, event.transport)]
+        self._loads[event.flow] = self.load.of(event.adapter)
         self._offer_always(event)
 
     def open_failed(self, event: OpenFailed) -> None:
@@ -261,25 +256,30 @@ class Driver:
 
     def closed(self, event: FlowClosed) -> None:
         self._flows.pop(event.flow, None)
+        self._loads.pop(event.flow, None)
         self._paused.pop(event.flow, None)
         self._offer_always(event)
 
     def arrived(self, flow: FlowId, packets: list[memoryview], at: Nanos) -> None:
         size = sum(map(len, packets))
-        # What has been read cannot be put back, so it is taken; beyond the bound its flow is not read any more.
+        load = self._loads.get(flow)
+        if load is not None:
+            load.received += size
+            load.received_packets += len(packets)
+        # Data that was read cannot be put back, so it is accepted; beyond the bound, its flow is not read any more.
         self._offer_always(Arrived(flow, packets, at), size, DATA)
         if self.intake.room(DATA) == 0 and flow in self._flows:
             self._paused[flow] = self._flows[flow]
             self._flows[flow].pause(flow)
         if size >= AT_ONCE_BYTES and not self._in_turn and not self._stopped:
-            self._run()  # enough for a turn of its own: saves one look at all sockets
+            self._run()  # enough for a separate turn: saves one poll of all sockets
 
     def credit(self, flow: FlowId, is_open: bool) -> None:
         self._offer_always(Credit(flow, is_open))
 
     def _offer_always(self, item: Any, size: int = 0, cls: int = DATA) -> None:
-        # All events of flows share one class: their order matters.
-        self.intake.force(cls, DOOR, item, size)
+        # All events of flows share one class, because their order matters.
+        self.intake.force(cls, ACCEPTOR, item, size)
         self.wake()
 
     # -- turns ---------------------------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ class Driver:
         if not self.started or self._stopped or self._in_turn:
             return
         if self._writer is not None and self._writer.full:
-            # The disk does not keep up: no turn that could write more, until it has written something.
+            # The disk does not keep up: no turn that could write more, until something is written.
             self._held_back = True
             return
         more = False
@@ -302,18 +302,18 @@ class Driver:
         try:
             more = self._turn()
         finally:
-            # Whatever went wrong: without this there would never be another turn.
+            # Whatever happened: without this there would never be another turn.
             self._in_turn = False
             self._go_on(more)
 
     def _turn(self) -> bool:
-        """True when something waits for the next one."""
-        if self.before_turn is not None:
+        """True if something waits for the next one."""
+        for before_turn in self._before_turn:
             try:
-                self.before_turn()
+                before_turn()
             except Exception:
-                log.exception("what applications sent could not all be handed over")
-        now = monotonic_ns()
+                log.exception("messages of applications could not all be handed over")
+        now = self._now = monotonic_ns()
         if self._answers_due <= now:
             self._answers_due = 0
         if self._answers:
@@ -325,10 +325,13 @@ class Driver:
             self._paused.clear()
         result = self.core.turn(now, batch)
         self._do(result)
+        # What it sent carries the time at which it began: if it took long, or this process did not run meanwhile, the
+        # rest was sent later than that.
+        self.core.lagged(monotonic_ns() - now)
         return result.more
 
     def _go_on(self, more: bool) -> None:
-        """See to it that there is a next turn: at once when something waits for it, else in time."""
+        """Schedule the next turn: at once if something waits for it, otherwise in time."""
         if more or self.intake.waiting:
             self.wake()
         else:
@@ -345,6 +348,8 @@ class Driver:
         if result.writes:
             assert self._writer is not None
             self._writer.submit(result.number, result.writes)
+        if result.store_writes:
+            self._write_others(result)
         effects, rest = self._effects, iter(result.effects)
         while True:
             try:
@@ -352,25 +357,48 @@ class Driver:
                     effects[type(effect)](effect)
                 break
             except Exception:
-                # The others count on their effects: an application that waits for a batch waits for ever.
-                log.exception("a part of a turn failed, and is left out")
-        if self._jobs:
-            self._hand_out()
+                # The other effects must still happen: an application that waits for a batch would wait indefinitely.
+                log.exception("a part of a turn failed and was skipped")
+        for after_turn in self._after_turn:
+            try:
+                after_turn()
+            except Exception:
+                log.exception("a part of a turn failed and was skipped")
         if result.facts:
             self._tell(self._record, result.facts)
+        if self._now >= self.load.deadline:
+            self._record_load(self._now)
         for failure in result.failures:
             self._tell(self._on_failure, failure)
 
+    def _record_load(self, now: Nanos) -> None:
+        """What adapters carried, with the drops and the queues of their transports."""
+        for (adapter, kind), transport in self.transports.items():
+            counters = transport.counters
+            self.load.refused(adapter, kind, counters.dropped)
+            self.load.queued(adapter, counters.queued_bytes_max)
+            counters.queued_bytes_max = 0
+        self._tell(self._record, list(self.load.facts(now)))
+
+    def _write_others(self, result: Result) -> None:
+        for store, writes in result.store_writes.items():
+            writer = self._writers.get(store)
+            if writer is None:
+                self._fail_store(store, "the node has no such store")
+                continue
+            writer.submit(result.number, writes)
+            self._make_way(store)
+
     def _tell(self, call: Callable[[Any], None], what: Any) -> None:
-        """Whoever is told what a turn has shown cannot hold up the others."""
+        """A failing observer must not affect the others."""
         try:
             call(what)
         except Exception:
-            log.exception("what a turn has shown could not be recorded")
+            log.exception("facts of a turn could not be recorded")
 
     def _arm(self, is_new: bool = True) -> None:
-        """See to it that the next turn takes place in time. A timer that is too early stays: most deadlines move on
-        before they come, and to set one costs more than to find out."""
+        """Schedule the next turn in time. A timer that is too early stays: most deadlines move before they pass, and
+        setting a timer costs more than checking."""
         deadline = self._deadline()
         if deadline >= self._timer_at or self._stopped:
             return
@@ -379,15 +407,15 @@ class Driver:
         self._timer_at = deadline
         left_ns = deadline - monotonic_ns()
         if left_ns < AT_ONCE_NS and is_new:
-            # Whoever asks for so short a time has no use for a timer, which would come three times as late.
+            # So short a wait would take three times as long with a timer.
             self._timer = self._loop.call_soon(self._look)
             return
-        # Loops count in milliseconds, and uvloop rounds: rather late than too early, for nothing, again and again.
+        # Loops count in milliseconds, and uvloop rounds: late is better than repeatedly too early.
         delay_ms = -(-max(0, left_ns) // MILLISECOND)
         self._timer = self._loop.call_later(delay_ms / 1000, self._due)
 
     def _look(self) -> None:
-        """A deadline was close; whatever else there was to do has been done meanwhile."""
+        """A deadline was close; other work has been done meanwhile."""
         if monotonic_ns() < self._timer_at:
             self._timer = self._loop.call_soon(self._look)
         else:
@@ -405,6 +433,7 @@ class Driver:
             self._arm(is_new=False)
         else:
             self.lag_ns_max = max(self.lag_ns_max, late)
+            self.core.lagged(late)
             self.wake()
 
     # -- effects -------------------------------------------------------------------------------------------------
@@ -412,7 +441,10 @@ class Driver:
     def _transmit(self, effect: Transmit) -> None:
         transport = self._flows.get(effect.flow)
         if transport is not None:
-            transport.transmit(effect.flow, effect.packets)
+            load, packets = self._loads[effect.flow], effect.packets
+            load.sent += sum(map(len, packets))
+            load.sent_packets += len(packets)
+            transport.transmit(effect.flow, packets)
 
     def _open(self, effect: OpenFlow) -> None:
         transport = self.transports.get((effect.adapter, effect.transport))
@@ -442,35 +474,17 @@ class Driver:
         if transport is not None:
             transport.may_fragment(effect.flow)
 
-    def _read_log(self, effect: ReadLog) -> None:
+    def _read_table(self, effect: ReadTable) -> None:
         assert self._writer is not None
 
-        def take(future: Future[dict[str, list[tuple[bytes, bytes]]]]) -> None:
-            # Who cannot be read has nothing: the log asks others then, and is read again later.
+        def take(future: Future[list[tuple[bytes, bytes]]]) -> None:
             failed = future.exception()
-            rows = future.result()[effect.table] if failed is None else []
             if failed is not None:
-                log.warning("the message log %s cannot be read: %s", effect.table, failed)
-            self.answer_from_thread(effect.unit, LogRead(effect.table, rows))
+                log.warning("table %s cannot be read: %s", effect.table, failed)
+                answer = TableRead(effect.table, [], str(failed))
+            else:
+                answer = TableRead(effect.table, future.result())
+            self.answer_from_thread(effect.unit, answer)
 
-        self._writer.load([effect.table]).add_done_callback(take)
-
-    def _apply(self, effect: Job) -> None:
-        if effect.unit in self._jobs:
-            self._jobs[effect.unit].append(effect)
-        else:
-            self._jobs[effect.unit] = [effect]
-
-    def _hand_out(self) -> None:
-        """To the applications: after everything else, which others wait for."""
-        if not self._answers_due:
-            self._answers_due = monotonic_ns() + ANSWER_NS
-        for unit in list(self._jobs):
-            # Taken out one by one: what an interrupt leaves is handed out by the next turn.
-            some = self._jobs.pop(unit)
-            if unit not in self.workers:
-                continue
-            try:
-                self.workers[unit].submit(some)
-            except Exception:
-                log.exception("%s: its application could not be given its work", unit)
+        rows = self._writer.load(effect.table, effect.first, effect.stop, effect.limit)
+        rows.add_done_callback(take)

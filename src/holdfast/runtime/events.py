@@ -1,10 +1,21 @@
-"""Facts in plain words, for the page and the log; None for those that only the pipeline cares about."""
+"""Facts as text, for the page and the log; None for those that only the pipeline needs."""
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+from typing import Any, Final
 
 from holdfast.telemetry.facts import GroupFact, LinkFact, NodeFact, PathFact
+
+WARNINGS: Final = ("alarm", "cannot_join", "unit_failed", "unit_stopped", "refused")
+"""Events of a node that must not be hidden by `--quiet`."""
+
+
+def level_of(fact: Any) -> int:
+    """How grave a fact is, as a level of the standard library's log."""
+    if isinstance(fact, NodeFact) and fact.event in WARNINGS:
+        return logging.WARNING
+    return logging.INFO
 
 
 def event_of(fact: Any) -> str | None:

@@ -1,6 +1,6 @@
-"""What a unit that failed was given, written down for whoever looks for the cause: `<data dir>/failures`.
+"""Records the inputs of failed units in `<data dir>/failures`.
 
-Everything is bounded: an input may be a state of a gigabyte, and a turn has thousands of them.
+Everything is bounded: an input may be a snapshot of a gigabyte, and a turn can have thousands of inputs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 from holdfast.machine import Failure
 
 BYTES_SHOWN: Final = 2048
-"""Of each run of bytes: a usual packet is shown whole."""
+"""The maximum per byte string: a usual packet is shown completely."""
 INPUT_CHARS_MAX: Final = 16 << 10
 FILE_CHARS_MAX: Final = 1 << 20
 FILES_MAX: Final = 100
@@ -26,7 +26,7 @@ log = logging.getLogger("holdfast")
 
 
 class _Short(reprlib.Repr):
-    """`repr`, without ever making the whole of something large."""
+    """`repr` that never builds the text of a large object completely."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class _Short(reprlib.Repr):
 
 
 def text_of(failure: Failure) -> str:
-    """The error and what led to it, an input a line."""
+    """The error and the inputs that led to it, one per line."""
     short = _Short()
     lines = [
         f"{short.repr(failure.error)} at {failure.at}",
@@ -68,7 +68,7 @@ def text_of(failure: Failure) -> str:
 
 
 def write_down(directory: Path, failure: Failure) -> None:
-    """Called off the event loop. That it cannot be written is logged: nothing else depends on it."""
+    """Called off the event loop. A failure to write is logged: nothing else depends on it."""
     try:
         directory.mkdir(exist_ok=True)
         for old in sorted(directory.glob("*.txt"))[: 1 - FILES_MAX]:
@@ -77,7 +77,7 @@ def write_down(directory: Path, failure: Failure) -> None:
         (directory / name).write_text(text_of(failure), errors="backslashreplace")
     except Exception as error:  # noqa: BLE001 whatever stands in the way, the node goes on
         log.warning(
-            "what unit %s was given when it failed cannot be written to %s, and is lost: %r",
+            "the inputs of the failed unit %s cannot be written to %s and are lost: %r",
             failure.unit,
             directory,
             error,

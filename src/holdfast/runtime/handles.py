@@ -1,7 +1,7 @@
-"""What an application holds in its hand to send with. Sends gather here until the next turn takes them all.
+"""The handles with which an application sends. Messages collect here until the next turn takes them.
 
-A handle is bounded: `try_send` says False, `send` waits. What was accepted is counted until the node reports that it
-has left the queue; what is still on its way to the unit that it is for counts as well.
+A handle is bounded: `try_send` returns False, `send` waits. Accepted messages count until the node reports that they
+have left the queue, including those on their way to their unit.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ import msgspec
 
 from holdfast.errors import HoldfastError, MisuseError
 from holdfast.group.config import GroupConfig, source_unit
-from holdfast.group.metadata import NAME_MAX, REQUEST_MAX, Note
 from holdfast.group.ports import Flush, Multicast, is_text
+from holdfast.group.streams.message_metadata import NAME_MAX, REQUEST_MAX, ZONE_MARK, zone_topic
+from holdfast.group.streams.values import Note
 from holdfast.health.monitor import HEALTH
-from holdfast.health.needs import Needs, SetNeeds
+from holdfast.health.placement.needs import Needs, SetNeeds
 from holdfast.links.channel_in import MESSAGE_MAX
 from holdfast.links.datagrams import BOUNDS
 from holdfast.links.ports import DATAGRAMS, SendChannel, SendRaw, link_unit
+from holdfast.links.subsystem import LinkService
 from holdfast.runtime.driver import ITEM_BYTES, Driver
 from holdfast.runtime.operating import ask_group, ignoring
+from holdfast.runtime.services import LEASE_S, Barrier, Lock, ServiceBook, SubGroup
 from holdfast.types import DATA, SYNC, NodeId
 
 QUEUE_BYTES: Final = 8 << 20
@@ -31,11 +34,11 @@ QUEUE_BYTES: Final = 8 << 20
 def _as_bytes(message: object) -> bytes:
     if isinstance(message, bytes | bytearray | memoryview):
         return bytes(message)
-    raise MisuseError(f"a message is bytes, not {type(message).__name__}; nothing was sent")
+    raise MisuseError(f"a message must be bytes, not {type(message).__name__}; nothing was sent")
 
 
-def _again(error: HoldfastError) -> HoldfastError:
-    """The same for one more: an error that is raised twice keeps alive what each of those who got it had in hand."""
+def again(error: HoldfastError) -> HoldfastError:
+    """A copy for another caller: an exception raised twice would keep the frames of both callers alive."""
     return type(error)(*error.args)
 
 
@@ -47,28 +50,28 @@ class _Handle:
         self._unit = unit
         self._bound = bound
         self._largest = largest
-        """Bytes of the largest message that is taken."""
+        """Size of the largest accepted message."""
         self._messages: list[bytes] = []
         self._bytes = 0
-        """What the messages count for: four bytes more than they have, so that an empty one counts as well."""
+        """The size of the messages plus four bytes each, so that an empty one counts as well."""
         self._handed = 0
-        """Bytes of everything that was ever handed over."""
+        """Total bytes that were handed over."""
         self._taken = 0
         """How many of them the unit has taken."""
         self._queued = 0
-        """Bytes that were handed over and still wait: on their way to the unit, or there."""
+        """Bytes that were handed over and still wait, at the unit or on the way to it."""
         self._room = -1
-        """How far `_bytes` may grow without a further look; below zero before the first message of a turn."""
+        """How far `_bytes` may grow without another check; negative before the first message of a turn."""
         self._waiters: deque[tuple[asyncio.Future[None], int]] = deque()
-        """Who waits for room, for how many bytes: in the order in which they came, and so they are set free."""
+        """Tasks that wait for room, with the size; they are released in order of arrival."""
         self._open = False
-        """It is the turn of the one who waited longest: it may send as much as fits, although others wait."""
+        """It is the turn of the task that waited longest: it may send as much as fits, although others wait."""
         self._full = False
-        """Something did not fit since the unit last spoke; until it speaks again there is no use in trying."""
+        """Something did not fit since the last report of the unit; until the next one, trying is useless."""
         self._ended: HoldfastError | None = None
 
     def try_send(self, message: bytes) -> bool:
-        """Queue a message; False when the queue is full or others wait for it, and then nothing was sent."""
+        """Queue a message. Returns False if the queue is full or other tasks wait for it; nothing was sent then."""
         if type(message) is not bytes:
             message = _as_bytes(message)
         total = self._bytes + len(message) + 4
@@ -81,10 +84,11 @@ class _Handle:
     def _admit(self, size: int) -> bool:
         """The first message of a turn, or one that does not fit: alone in an empty queue, any size fits."""
         if self._ended is not None:
-            raise _again(self._ended)
+            raise again(self._ended)
         if size > self._largest:
             raise MisuseError(
-                f"a message has at most {self._largest} bytes here, this one {size}; nothing was sent"
+                f"a message can have at most {self._largest} bytes here, but this one has {size}; "
+                "nothing was sent"
             )
         if self._waiters and not self._open:
             return False
@@ -101,17 +105,17 @@ class _Handle:
         return not waiting or waiting + size <= self._bound
 
     async def send(self, message: bytes) -> None:
-        """Queue a message; waits while the queue is full, behind those who wait already."""
+        """Queue a message; waits while the queue is full, after tasks that already wait."""
         if type(message) is not bytes:
-            message = _as_bytes(message)  # once, and its length in bytes from here on
+            message = _as_bytes(message)  # once; its length is in bytes from here on
         while not self.try_send(message):
             await self.writable(len(message))
 
     async def writable(self, size: int = 0) -> None:
-        """Wait until the queue has room, for a message of `size` bytes and for some more, and until it is this
-        caller's turn: `try_send` then takes what fits, if it is called before anything else is awaited."""
+        """Wait until the queue has room for a message of `size` bytes and some more, and until it is the turn of this
+        task: `try_send` then takes what fits, if it is called before anything else is awaited."""
         if self._ended is not None:
-            raise _again(self._ended)
+            raise again(self._ended)
         if self._waiters or self._full or not self._is_roomy(size):
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             place = (waiter, size)
@@ -131,13 +135,14 @@ class _Handle:
         return self._bytes + self._queued < self._bound // 2 and self._fits(size)
 
     def _set_free(self) -> None:
-        """The first of those who wait, if there is room. It keeps its place until it goes on: nobody overtakes it."""
+        """Release the first waiting task if there is room. It keeps its place until it runs, so no task overtakes
+        it."""
         if self._waiters and not self._full:
             waiter, size = self._waiters[0]
             if not waiter.done() and self._is_roomy(size):
                 self._open = False
                 waiter.set_result(None)
-                waiter.get_loop().call_soon(self._next)  # right after it has gone on
+                waiter.get_loop().call_soon(self._next)  # right after it has continued
 
     def _next(self) -> None:
         self._open = False
@@ -145,7 +150,7 @@ class _Handle:
         self._set_free()
 
     def queued(self, held: int, taken: int) -> None:
-        """The unit says how many bytes it holds, out of all that it has taken so far."""
+        """The unit reports how many bytes it holds, and how many it has taken so far."""
         self._taken = taken
         self._queued = held + self._handed - taken
         self._room = -1
@@ -153,13 +158,13 @@ class _Handle:
         self._set_free()
 
     def end(self, error: HoldfastError) -> None:
-        """The node has stopped, or the unit: whoever waits is told."""
+        """The node or the unit has stopped: inform all waiting tasks."""
         self._ended = error
         self._room = -1
         waiters, self._waiters = self._waiters, deque()
         for waiter, _ in waiters:
             if not waiter.done():
-                waiter.set_exception(_again(error))
+                waiter.set_exception(again(error))
 
     @property
     def pending(self) -> int:
@@ -168,11 +173,11 @@ class _Handle:
 
     @property
     def unseen(self) -> int:
-        """Bytes that were accepted and have not come to the unit."""
+        """Bytes that were accepted and have not reached the unit."""
         return self._bytes + self._handed - self._taken
 
     def hand_over(self) -> None:
-        """Before a turn: what was sent since the last one becomes one input."""
+        """Before a turn: the messages since the last one become one input."""
         if self._messages:
             messages, self._messages = self._messages, []
             size, self._bytes = self._bytes, 0
@@ -186,20 +191,21 @@ class _Handle:
 
 
 class Place(msgspec.Struct, frozen=True, gc=False):
-    """Where some traffic goes now: `own adapter/the peer's adapter/transport`, and why there."""
+    """The current path of some traffic: `local adapter/remote adapter/transport`, and the reason."""
 
     path: str
-    """Empty before anything was sent, and while nothing may be used."""
+    """Empty before anything was sent, and while no path may be used."""
     reason: str
 
 
 class _PeerHandle(_Handle):
-    """Traffic to one port of one peer, which has a place among the paths to that peer."""
+    """Traffic to one port of one peer, placed on one of the paths to that peer."""
 
     def __init__(
         self, driver: Driver, peer: NodeId, port: int, traffic: int, needs: Needs | None, bound: int
     ) -> None:
         super().__init__(driver, link_unit(peer), bound)
+        self._links = driver.core.service(LinkService)
         self.peer = peer
         self.port = port
         self._traffic = traffic
@@ -209,16 +215,16 @@ class _PeerHandle(_Handle):
 
     @property
     def needs(self) -> Needs | None:
-        """What this traffic needs of its path; may be set at any time, and None takes it back."""
+        """What this traffic needs from its path; can be set at any time, and None removes it."""
         return self._needs
 
     @needs.setter
     def needs(self, needs: Needs | None) -> None:
         if self._ended is not None:
-            raise _again(self._ended)
+            raise again(self._ended)
         if needs is not None and not isinstance(needs, Needs):
             raise MisuseError(
-                f"what traffic needs is said with holdfast.Needs(...), not {needs!r}; nothing has changed"
+                f"needs must be given as holdfast.Needs(...), not {needs!r}; nothing was changed"
             )
         self._needs = needs
         item = SetNeeds("application", self._traffic, needs, self.peer)
@@ -228,12 +234,12 @@ class _PeerHandle(_Handle):
     @property
     def placement(self) -> Place:
         """The path that this traffic uses now, and why."""
-        link = self._driver.core.link(self.peer)
+        link = self._links.link(self.peer)
         return Place(*link.placement(self._traffic)) if link is not None else Place("", "")
 
 
 class Channel(_PeerHandle):
-    """Reliable and in order, over whichever path works, until the peer restarts or every path is dead."""
+    """Reliable and ordered over any working path, until the peer restarts or all paths are dead."""
 
     def __init__(self, driver: Driver, peer: NodeId, port: int, needs: Needs | None = None) -> None:
         super().__init__(driver, peer, port, port, needs, QUEUE_BYTES)
@@ -243,24 +249,24 @@ class Channel(_PeerHandle):
 
 
 class Datagrams(_PeerHandle):
-    """Messages that may be lost, doubled or overtaken: packed into as few packets as fit."""
+    """Messages that may be lost, duplicated or reordered, packed into as few packets as possible."""
 
     def __init__(self, driver: Driver, peer: NodeId, port: int, needs: Needs | None = None) -> None:
         super().__init__(driver, peer, port, DATAGRAMS + port, needs, BOUNDS[DATA])
         self.refused = 0
-        """Messages that were accepted here but could not be sent: no path carries them, or too much waited."""
+        """Messages that were accepted here but could not be sent: no path can carry them, or too much was queued."""
         self.refusal = ""
         """Why the last of them was refused."""
 
     def refuse(self, count: int, reason: str) -> None:
-        """The node says that messages were not sent."""
+        """The node reports that messages were not sent."""
         self.refused += count
         self.refusal = reason
 
     def hand_over(self) -> None:
-        """They count as gone then, and nobody says when they are: so they stay here, and count, while much waits."""
+        """They count as sent then, without a further report, so they stay here, and count, while much is queued."""
         if not self._driver.crowded:
-            if self._messages and self._driver.core.link(self.peer) is None:
+            if self._messages and self._links.link(self.peer) is None:
                 self.refuse(len(self._messages), "there is no link to the peer")
                 self._messages, self._bytes = [], 0
             super().hand_over()
@@ -273,11 +279,14 @@ class Datagrams(_PeerHandle):
 
 
 class Group(_Handle):
-    """Messages to all replicas of a group, in one order for all. The bound is half of the group's window: what waits to
-    be numbered may fill the other half before the source refuses anything."""
+    """Messages to all replicas of a group, in one order for all. The bound is half of the window of the group: messages
+    that wait to be numbered may fill the other half before the source refuses anything."""
 
-    def __init__(self, driver: Driver, config: GroupConfig, stream: int = -1) -> None:
-        """`stream` is the one that the source has begun; a handle does not outlive it."""
+    def __init__(
+        self, driver: Driver, config: GroupConfig, stream: int = -1, book: ServiceBook | None = None
+    ) -> None:
+        """`stream` is the current stream of the source; a handle does not outlive it. `book` has the requests of this
+        node for locks and barriers."""
         bound = config.window_bytes // 2
         super().__init__(driver, source_unit(config.name), bound, config.message_bytes)
         self.name = config.name
@@ -286,9 +295,30 @@ class Group(_Handle):
         """Messages that were handed over; their numbers in the stream are 1 to this one."""
         self._settled = 0
         self._flushes: list[tuple[asyncio.Future[None], int]] = []
-        """Who waits until everything up to a number is decided."""
+        """Tasks that wait until everything up to a number is committed."""
         self._priorities = config.priorities
         self._notes: list[tuple[int, Note]] = []
+        self._zones = dict(config.zones)
+        self._book = book if book is not None else ServiceBook(driver, config)
+
+    def lock(self, name: str, *, lease: float = LEASE_S) -> Lock:
+        """A lock of the group: `async with group.lock("till") as token`. One node holds it at a time.
+
+        If this node is cut off or stops, the lock is released when `lease` seconds have passed without a renewal.
+        """
+        return Lock(self._book, name, lease)
+
+    def barrier(
+        self, name: str, *, parties: int, phases: int = 1, lease: float = LEASE_S
+    ) -> Barrier:
+        """A barrier for `parties` nodes: `await group.barrier("loaded", parties=3)`. With several `phases`, await the
+        same object once for each; all of them are for the same nodes."""
+        return Barrier(self._book, name, parties, phases, lease)
+
+    def subgroup(self, zone: str) -> SubGroup:
+        """The replicas of a zone of the configuration. Messages to it are ordered with all others, and delivered there
+        only."""
+        return SubGroup(self, zone, self._zones)
 
     def try_send(
         self,
@@ -298,15 +328,17 @@ class Group(_Handle):
         topic: str = "",
         request: bytes = b"",
         resync: bool = False,
+        zone: str = "",
     ) -> bool:
-        """Queue a message; False when the queue is full or others wait for it, and then nothing was sent.
+        """Queue a message. Returns False if the queue is full or other tasks wait for it; nothing was sent then.
 
-        `priority` is 0 for the most urgent. A message with a `request` id that the group has seen is not delivered
-        again, whoever sends it. `resync` ends what the group ignores of this source until it is in step again.
+        `priority` 0 is the most urgent. A message with a `request` id that the group has seen is not delivered again,
+        whichever node sends it. `resync` ends the ignore criteria of this source that last until a resync. A message
+        with a `zone` is delivered by the replicas of that zone only.
         """
-        if priority is None and not topic and not request and not resync:
+        if priority is None and not topic and not request and not resync and not zone:
             return super().try_send(message)
-        note = self._note(priority, topic, request, resync)
+        note = self._note(priority, topic, request, resync, zone)
         if not super().try_send(message):
             return False
         self._notes.append((len(self._messages) - 1, note))
@@ -320,22 +352,23 @@ class Group(_Handle):
         topic: str = "",
         request: bytes = b"",
         resync: bool = False,
+        zone: str = "",
     ) -> None:
-        """Queue a message, as `try_send`; waits while the queue is full, behind those who wait already."""
+        """Queue a message like `try_send`; waits while the queue is full, after tasks that already wait."""
         if type(message) is not bytes:
-            message = _as_bytes(message)  # once, and its length in bytes from here on
+            message = _as_bytes(message)  # once; its length is in bytes from here on
         while not self.try_send(
-            message, priority=priority, topic=topic, request=request, resync=resync
+            message, priority=priority, topic=topic, request=request, resync=resync, zone=zone
         ):
             await self.writable(len(message))
 
     async def flush(self) -> None:
-        """Wait until it is decided what becomes of everything that was accepted here before: it has its place in the
-        order, which a majority has (in `durable` groups on disk), or a decision has dropped it. Applications may
-        not have come to it yet.
+        """Wait until everything that was accepted here before is committed (in `durable` groups, on the disks of a
+        majority) or dropped by a decision. Applications may not have applied it yet.
 
-        There is no time limit: while nobody leads it waits. Raises as `send` does when the node stops or the source
-        fails, and says how many messages may be lost."""
+        There is no timeout: it waits while there is no leader. Raises like `send` if the node stops or the source
+        fails, and states how many messages may be lost.
+        """
         last = self._count + len(self._messages)
         if last <= self._settled:
             return
@@ -351,7 +384,7 @@ class Group(_Handle):
                 self._flushes.remove(place)
 
     def settled(self, upto: int) -> None:
-        """The source says that it is decided what becomes of every message up to this number."""
+        """The source reports that every message up to this number is committed or dropped."""
         if upto == self._settled:
             return
         self._settled = upto
@@ -367,36 +400,49 @@ class Group(_Handle):
 
     def _unflushed(self, error: HoldfastError, last: int) -> HoldfastError:
         lost = last - self._settled
-        why = str(error).removesuffix("; nothing was sent")  # said of what is refused, not of these
+        why = str(error).removesuffix(
+            "; nothing was sent"
+        )  # about refused messages, not about these
         return type(error)(f"up to {lost} messages that were accepted before may be lost: {why}")
 
     @property
     def ignoring(self) -> list[dict[str, Any]]:
-        """What the group ignores now, as far as the replica on this node knows: `id`, `what`, and how many are `left`
-        (0: not counted)."""
+        """The active ignore criteria, as known to the replica on this node: `id`, `what`, and how many are `left` (0:
+        not counted)."""
         return ignoring(self._driver, self.name)
 
     def end_ignoring(self, criterion: int) -> None:
-        """Ignore no more by the criterion of this id (see `ignoring`), on all replicas from one place in the order on.
-        The replica on this node asks the leader; the status shows what came of it."""
+        """End the ignore criterion with this id (see `ignoring`) on all replicas at the same position. The replica on
+        this node asks the leader; the status shows the result."""
         request = {"group": self.name, "verb": "end-ignoring", "name": str(criterion)}
         ask_group(self._driver, request)
 
-    def _note(self, priority: int | None, topic: str, request: bytes, resync: bool) -> Note:
+    def _note(
+        self, priority: int | None, topic: str, request: bytes, resync: bool, zone: str
+    ) -> Note:
         lowest = self._priorities - 1
         if priority is not None and not (type(priority) is int and 0 <= priority <= lowest):
             raise MisuseError(
-                f"priority {priority!r}: this group has the integers 0 (most urgent) to {lowest}; nothing was sent"
+                f"priority {priority!r} is invalid: this group has the integers 0 (most urgent) to "
+                f"{lowest}; nothing was sent"
             )
         if not (is_text(topic) and type(request) is bytes):
             raise MisuseError(
-                f"a topic is a text and a request id bytes, not {topic!r} and {request!r}; nothing was sent"
+                f"a topic must be text and a request id bytes, not {topic!r} and {request!r}; nothing "
+                "was sent"
             )
         if type(resync) is not bool:
-            raise MisuseError(f"resync is True or False, not {resync!r}; nothing was sent")
+            raise MisuseError(f"resync must be True or False, not {resync!r}; nothing was sent")
+        if topic.startswith(ZONE_MARK) or (zone and zone not in self._zones):
+            raise MisuseError(
+                f"a topic must not start with {ZONE_MARK!r}, and a zone must be one of the group ("
+                f"{', '.join(self._zones) or 'it has none'}), not {topic!r} and {zone!r}; nothing was sent"
+            )
+        topic = zone_topic(zone, topic)
         if len(topic) > NAME_MAX or len(request) > REQUEST_MAX:
             raise MisuseError(
-                f"a topic has at most {NAME_MAX} letters, a request id {REQUEST_MAX} bytes; nothing was sent"
+                f"a topic can have at most {NAME_MAX} letters, a request id {REQUEST_MAX} bytes; "
+                "nothing was sent"
             )
         return Note(-1 if priority is None else priority, topic, request, resync)
 

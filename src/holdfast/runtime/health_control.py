@@ -1,7 +1,7 @@
-"""What the control socket answers about health: `{"do": "health", "what": "find", "size": 4000}` and the like.
+"""Health requests of the control socket, such as `{"do": "health", "what": "find", "size": 4000}`.
 
-`watch` is a conversation: the first request opens a subscription and names it, each later one waits a while for
-what is new. A subscription that nobody asks after for a minute is closed.
+`watch` takes several requests: the first one opens a subscription and returns its number, each later one waits for
+changes. A subscription without requests for a minute is closed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class HealthControl:
     async def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         what = request.get("what", "table")
         if what not in self._whats:
-            raise MisuseError(f"health does not know {what!r}; it knows: {', '.join(self._whats)}")
+            raise MisuseError(f"unknown health request {what!r}; known: {', '.join(self._whats)}")
         fields = {key: value for key, value in request.items() if key not in ("do", "what")}
         try:
             answer = self._whats[what](**fields)
@@ -81,12 +81,16 @@ class HealthControl:
         self._forget(now)
         if not watcher:
             if len(self._watchers) >= WATCHERS_MAX:
-                raise MisuseError(f"{WATCHERS_MAX} programs watch already; nothing was opened")
+                raise MisuseError(
+                    f"there are already {WATCHERS_MAX} watching programs; nothing was opened"
+                )
             watcher = next(self._numbers)
             self._watchers[watcher] = _Watcher(self._health.subscribe(**wanted), now)
         known = self._watchers.get(watcher)
         if known is None:
-            raise MisuseError(f"watch {watcher} was closed: nobody asked for a minute; begin again")
+            raise MisuseError(
+                f"watch {watcher} was closed: there was no request for a minute; start again"
+            )
         news = await _take(known.subscription, min(max(wait_s, 0), WAIT_S_MAX))
         known.asked_at = monotonic_ns()
         return {"watcher": watcher, "news": news}
@@ -99,7 +103,7 @@ class HealthControl:
 
 
 async def _take(subscription: Subscription, wait_s: float) -> list[dict[str, Any]]:
-    """What has come; waits for the first of it."""
+    """The changes so far; waits for the first one."""
     news: list[dict[str, Any]] = []
     try:
         async with asyncio.timeout(wait_s):
@@ -108,5 +112,5 @@ async def _take(subscription: Subscription, wait_s: float) -> list[dict[str, Any
                 kind = "snapshot" if isinstance(item, PathSnapshot) else "change"
                 news.append({"kind": kind, **msgspec.to_builtins(item)})
     except TimeoutError:
-        pass  # nothing has changed, or no more of it
+        pass  # nothing has changed, or there is no more
     return news

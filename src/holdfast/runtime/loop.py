@@ -1,6 +1,7 @@
-"""The event loop of `holdfast node`: uvloop where it is installed (`pip install holdfast[speed]`), else asyncio's own.
+"""The event loop of `holdfast node`: uvloop if it is installed (`pip install holdfast[speed]`), otherwise that of
+asyncio.
 
-An application that runs a `Node` itself runs it on whichever loop it has.
+An application that runs a `Node` itself uses its own loop.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ T = TypeVar("T")
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """What makes the loop of this process."""
+    """The loop factory of this process."""
     try:
         import uvloop
     except ImportError:

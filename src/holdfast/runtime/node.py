@@ -1,4 +1,4 @@
-"""`holdfast.Node`: a running node, as applications meet it."""
+"""`holdfast.Node`: a running node, for applications."""
 
 from __future__ import annotations
 
@@ -7,150 +7,139 @@ import logging
 import os
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from time import monotonic_ns, time_ns
 from typing import Any, Final, TypeVar
 
-import msgspec
-
 from holdfast import __version__
-from holdfast.errors import (
-    ChannelEnded,
-    ConfigError,
-    MisuseError,
-    NodeStopped,
-    NotAccepted,
-    PeerUnknown,
-    SourceEnded,
-)
-from holdfast.group.config import source_unit
-from holdfast.group.ports import Output, Replica, SourceRoom, StopOutputs
-from holdfast.group.source import SourceMachine
-from holdfast.health.needs import Needs
-from holdfast.links.directory import DIRECTORY
-from holdfast.links.inlet import CHANNELS_MAX
-from holdfast.links.ports import (
-    DATAGRAMS,
-    PORT_MIN,
-    NeedLink,
-    PortReady,
-    PortRefused,
-    PortRoom,
-    SessionEnded,
-)
+from holdfast.errors import MisuseError, NodeStopped, RoleNotFound
+from holdfast.group.ports import Output, Replica
+from holdfast.health.placement.needs import Needs
+from holdfast.links.ports import PORT_MIN
 from holdfast.machine import Failure
-from holdfast.node.config import NodeConfig
 from holdfast.node.core import NodeCore
-from holdfast.runtime.control import ControlServer, Handler
+from holdfast.node.subsystems import SUBSYSTEMS
+from holdfast.overlay.ports import Location
+from holdfast.recording.segment_writer import SegmentWriter
+from holdfast.runtime.applications import check_applications
+from holdfast.runtime.control import ControlServer
+from holdfast.runtime.dialogs.edge import DialogEdge
 from holdfast.runtime.driver import Driver
-from holdfast.runtime.events import event_of
+from holdfast.runtime.events import event_of, level_of
 from holdfast.runtime.failures import write_down
+from holdfast.runtime.groups import GroupEdge
 from holdfast.runtime.handles import Channel, Datagrams, Group
 from holdfast.runtime.health import Health
-from holdfast.runtime.health_control import HealthControl
-from holdfast.runtime.operating import ask_group
-from holdfast.runtime.outputs import Answer, OutputDesk, is_async, refuse_awaitable
+from holdfast.runtime.lab import LabEdge
+from holdfast.runtime.links import Callback, LinkEdge
+from holdfast.runtime.objects.edge import ObjectEdge
 from holdfast.runtime.parts import (
-    check_applications,
-    load_application,
     load_config,
     make_transports,
     open_segments,
     open_store,
     open_tls,
 )
-from holdfast.runtime.stress import stress_handlers
-from holdfast.runtime.worker import AppWorker
+from holdfast.runtime.roles import DEFAULT_TREE, NEIGHBOURHOOD, Roles
+from holdfast.runtime.roles_handles import DirectTree
+from holdfast.runtime.threads import aside, to_its_end
 from holdfast.stores.identity import open_identity
 from holdfast.stores.port import Store
-from holdfast.stores.segments import SegmentWriter
 from holdfast.stores.writer import StoreWriter
+from holdfast.subsystem import Control, Edge, NodeConfig, Subsystem
+from holdfast.subsystem.resolve import make_edges
 from holdfast.telemetry.facts import NodeFact
-from holdfast.transports import (
-    Faults,
-    Rule,
-)
-from holdfast.types import CLASSES, MILLISECOND, NodeId
+from holdfast.transports import TcpTransport
+from holdfast.types import MILLISECOND, NodeId
 
 EVENTS_KEPT: Final = 200
-PORTS_MAX: Final = CHANNELS_MAX - len(CLASSES)
-"""Channels of applications to one peer; Holdfast's own come on top."""
+E = TypeVar("E", bound=Edge)
 
 log = logging.getLogger("holdfast")
-
-Callback = Callable[[NodeId, list[memoryview]], object]
-T = TypeVar("T")
 
 
 class Node:
     """A node of a domain. Use it as an async context manager, or call `start` and `stop`."""
 
+    health: Health
+    """The health of all paths of the domain."""
+    roles: Roles
+    """Location-independent addresses: publish, send, find, connect."""
+    objects: ObjectEdge
+    """Storage objects with replicas: create, read, write, move, watch."""
+    dialogs: DialogEdge
+    """Two-party sessions with any assurance, on any store."""
+
     def __init__(
         self,
         config: NodeConfig | str | Path,
         applications: Mapping[str, Replica] | None = None,
+        subsystems: Sequence[Subsystem] = SUBSYSTEMS,
     ) -> None:
         """`config` is a checked configuration or the path of a TOML file; `applications` maps groups to replicas."""
-        self.config = config if isinstance(config, NodeConfig) else load_config(config)
+        self.config = config if isinstance(config, NodeConfig) else load_config(config, subsystems)
         self._applications = dict(applications or {})
+        self._subsystems = tuple(subsystems)
+        self._lab = LabEdge(self.config.lab.faults)
+        self._edges: tuple[Edge, ...] = (*make_edges(subsystems), self._lab)
+        for edge in self._edges:
+            edge.meet(self._edges)
+            if edge.name:
+                setattr(self, edge.name, edge)
+        self._links = self._edge(LinkEdge)
+        for edge in self._edges:
+            if isinstance(edge, DialogEdge) and isinstance(getattr(self, "roles", None), Roles):
+                edge.use_roles(self.roles)
+        self._groups = self._edge(GroupEdge)
+        self._groups.applications = self._applications
         self._driver: Driver | None = None
         self._core: NodeCore | None = None
         self._store: Store | None = None
         self._writer: StoreWriter | None = None
         self._segments: SegmentWriter | None = None
         self._control: ControlServer | None = None
-        self._faults = Faults() if self.config.lab.faults else None
-        self._handles: deque[Channel | Datagrams | Group] = deque()
-        self._channels: dict[tuple[NodeId, int], Channel] = {}
-        self._datagrams: dict[tuple[NodeId, int], Datagrams] = {}
-        self._groups: dict[str, Group] = {}
-        self._outputs = OutputDesk(self._answer_outputs)
-        self._callbacks: dict[tuple[int, bool], Callback] = {}
         self._events: deque[dict[str, str]] = deque(maxlen=EVENTS_KEPT)
         self._alive = False
-        """From the beginning of a start to the end of the stop after it."""
+        """From the beginning of a start to the end of the following stop."""
         self._begun = asyncio.Event()
-        """The start has succeeded or failed: nobody stops what is not there yet."""
+        """The start has succeeded or failed: a stop must wait for it."""
         self._stopping: asyncio.Task[None] | None = None
         self._stopped: asyncio.Future[BaseException | None] | None = None
         self._dumps: set[asyncio.Future[None]] = set()
-        """Of units that failed; they are being written."""
+        """Records of failed units that are being written."""
         self._failure: BaseException | None = None
-        """What has stopped the node."""
+        """The error that stopped the node."""
         self._applied = False
-        """Whether the applications that it was given may have been called."""
-        self._link_changed = asyncio.Event()
-        """A link came or went, or the node has ended."""
+        """Whether the given applications may have been called."""
         self._started_ns = 0
         self._wall_offset_ns = 0
-        self.health = Health()
-        """What is known of every path of the domain."""
+
+    def _edge(self, kind: type[E]) -> E:
+        return next(edge for edge in self._edges if isinstance(edge, kind))
 
     # -- life ----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open the store, listen on every adapter, join the domain. Raises `SetupError`, or `StoreError` when the store
-        cannot be used (`StoreLocked`, `StoreFull`, `StoreDamaged`); then nothing is running."""
+        """Open the store, listen on every adapter, join the domain. Raises `SetupError`, or `StoreError` if the store
+        cannot be used (`StoreLocked`, `StoreFull`, `StoreDamaged`); nothing is running then."""
         name = self.config.name
         if self._alive:
             raise MisuseError(
-                f"node {name} is running, or was not stopped after it failed: await stop() first; nothing was changed"
+                f"node {name} is running, or was not stopped after it failed: await stop() first; "
+                "nothing was changed"
             )
         if self._applied:
             raise MisuseError(
-                f"node {name} has run applications, which keep the state of that life: make a new Node "
-                "with new applications; nothing was started"
+                f"node {name} has already run its applications, which keep their state: create a new "
+                "Node with new applications; nothing was started"
             )
         self._alive = True
         self._begun = asyncio.Event()
         self._stopped = asyncio.get_running_loop().create_future()
-        self._link_changed = asyncio.Event()
-        self._outputs.open()
         self._failure = None
         try:
             await self._start()
@@ -169,28 +158,15 @@ class Node:
                 "PLAIN MODE: node %s neither authenticates nor encrypts; for loopback only",
                 config.name,
             )
-        store, core = await _to_its_end(self._load)
+        store, core = await to_its_end(self._load)
         driver = self._driver = Driver(
-            core,
-            self._record,
-            self._deliver,
-            self._room,
-            self._session_ended,
-            self._outputs.take,
-            self._fail,
-            self._unit_failed,
+            core, self._record, self._fail, self._unit_failed, self._edges
         )
         self._writer = StoreWriter(store, driver.written, driver.write_failed)
         driver.use_writer(self._writer)
-        driver.before_turn = self._hand_over
-        self.health.attach(core, driver, self._wall_offset_ns)
-        for group in core.groups.values():
-            if config.name in (*group.voters, *group.learners):
-                unit = f"replica/{group.name}"
-                driver.workers[unit] = AppWorker(
-                    group.name, self._application(group.name), _answers(driver, unit)
-                )
-        driver.transports.update(make_transports(config, driver, tls, self._faults))
+        for edge in self._edges:
+            edge.attach(driver)
+        driver.transports.update(make_transports(config, driver, tls, self._lab.faults))
         for transport in driver.transports.values():
             await transport.start()
         if config.data:
@@ -200,8 +176,7 @@ class Node:
         driver.start()
 
     def _load(self) -> tuple[Store, NodeCore]:
-        """In a thread: a store may be large, and others live on this event loop. A core is plain Python that belongs
-        to nobody yet."""
+        """In a thread: a store may be large, and the event loop has other work. The core is not shared yet."""
         config = self.config
         store = self._store = self._open_store()
         identity = open_identity(store, lambda: secrets.token_bytes(16))
@@ -213,9 +188,10 @@ class Node:
             identity.incarnation,
             secrets.randbits(64),
             os.urandom,
-            {table: store.load(table) for table in NodeCore.tables(config)},
+            {table: store.load(table) for table in NodeCore.tables(config, self._subsystems)},
             self._started_ns,
             wall_offset_ns=self._wall_offset_ns,
+            subsystems=self._subsystems,
         )
         self._segments = open_segments(
             config, identity.node.hex(), identity.incarnation, self._wall_offset_ns
@@ -223,25 +199,23 @@ class Node:
         return store, core
 
     async def stop(self) -> None:
-        """Stop listening, close everything. Nothing that was reported durable is lost; what was sent a moment ago may
-        not have left yet, and then it does not: `flush` a group's handle first, if it matters. Whoever is cancelled
-        here only stops waiting for it."""
+        """Stop listening and close everything. Data that was reported as durable is safe. Messages that have not been
+        sent are discarded: call `flush` of a group handle first if they matter. Cancelling this call only stops waiting
+        for it."""
         if self._alive and self._stopping is None:
             self._stopping = asyncio.get_running_loop().create_task(self._tear_down())
         if self._stopping is not None:
             await asyncio.shield(self._stopping)
 
     async def _tear_down(self) -> None:
-        """Everybody is told first. Then what others may want to have: sockets, and the store. An application that
-        takes its time comes last. Whatever fails, the rest is closed all the same."""
+        """Inform peers first. Then release what others may need: sockets and the store. Applications that take long
+        come last. A failing step does not prevent the others."""
         await self._begun.wait()
         driver, self._driver = self._driver, None
-        with self._going_on("its outputs"):
-            self._outputs.close()
         if driver is not None:
             with self._going_on("its links"):
                 driver.leave()
-            # What happens while this node goes is not worth recording.
+            # Events during the stop are not recorded.
             driver.halt()
             if driver.started:
                 with self._going_on("its telemetry"):
@@ -250,9 +224,7 @@ class Node:
                     )
         if self._stopped is not None and not self._stopped.done():
             self._stopped.set_result(None)
-        with self._going_on("its handles"):
-            self._end_handles(f"node {self.config.name} has stopped; nothing was sent")
-            self.health.detach()
+        self._halt_edges(f"node {self.config.name} has stopped; nothing was sent")
         if self._control is not None:
             with self._going_on("its control socket"):
                 await self._control.close()
@@ -261,25 +233,35 @@ class Node:
             with self._going_on("its sockets"):
                 await driver.stop()
         with self._going_on("its store"):
-            await _aside(self._close_files)
-        if driver is not None:
-            with self._going_on("its applications"):
-                await _aside(driver.close_workers)
+            await aside(self._close_files)
+        with self._going_on("its applications"):
+            await aside(self._close_edges)
         if self._dumps:
             await asyncio.wait(self._dumps)
         self._alive, self._stopping = False, None
 
     def _close_files(self) -> None:
-        """In a thread, and in one: nothing may be closed while something else still writes to it."""
+        """In one thread: nothing may be closed while something else still writes to it."""
         for part in (self._writer, self._segments, self._store):
             if part is not None:
                 with self._going_on(f"its {type(part).__name__}"):
                     part.close()
         self._writer = self._segments = self._store = None
 
+    def _close_edges(self) -> None:
+        for edge in self._edges:
+            with self._going_on(type(edge).__name__):
+                edge.close()
+
+    def _halt_edges(self, why: str) -> None:
+        """Everything that applications hold ends."""
+        for edge in self._edges:
+            with self._going_on(type(edge).__name__):
+                edge.halt(NodeStopped(why))
+
     @contextmanager
     def _going_on(self, what: str) -> Iterator[None]:
-        """No step of a stop may keep the next from running."""
+        """A failing step of a stop must not prevent the next."""
         try:
             yield
         except (Exception, asyncio.CancelledError):
@@ -295,48 +277,26 @@ class Node:
         await self.stop()
 
     async def wait_stopped(self) -> None:
-        """Wait until the node stops, or begins to; raises what stopped it (a store that cannot write, for one)."""
+        """Wait until the node stops or begins to; raises the error that stopped it, such as a failed write."""
         assert self._stopped is not None, "not started"
         error = await asyncio.shield(self._stopped)
         if error is not None:
             raise error
 
     def _fail(self, error: BaseException) -> None:
-        """Something that a node cannot go on after: above all a write that failed."""
+        """An error after which a node cannot continue: above all a failed write."""
         log.error("node %s stops: %s", self.config.name, error)
         self._failure = error
         if self._driver is not None:
             self._driver.halt()
-        self._outputs.close()
-        self.health.detach()
-        self._end_handles(f"node {self.config.name} has stopped: {error}; nothing was sent")
+        self._halt_edges(f"node {self.config.name} has stopped: {error}; nothing was sent")
         if self._stopped is not None and not self._stopped.done():
             self._stopped.set_result(error)
-
-    def _end_handles(self, why: str) -> None:
-        """Whoever sends, or waits to, is told; the next start makes others."""
-        self._link_changed.set()
-        for handle in self._handles:
-            handle.end(NodeStopped(why))
-        self._handles.clear()
-        self._channels.clear()
-        self._datagrams.clear()
-        self._groups.clear()
 
     # -- parts ---------------------------------------------------------------------------------------------------
 
     def _open_store(self) -> Store:
         return open_store(self.config)
-
-    def _application(self, group: str) -> Replica:
-        if group in self._applications:
-            return self._applications[group]
-        for section in self.config.group:
-            if section.name == group and section.application:
-                return load_application(section.application)
-        raise ConfigError(
-            f'group {group!r} has no application: set application = "package.module:Class" or give one to Node()'
-        )
 
     # -- the driver's callbacks ----------------------------------------------------------------------------------
 
@@ -344,15 +304,13 @@ class Node:
         if self._segments is not None:
             self._segments.record(facts)
         for fact in facts:
-            if fact.kind == "link":
-                self._link_changed.set()
             text = event_of(fact)
             if text:
                 at = datetime.fromtimestamp((fact.now_ns + self._wall_offset_ns) / 1e9, UTC)
                 self._events.appendleft(
                     {"at": at.isoformat(timespec="milliseconds"), "kind": fact.kind, "text": text}
                 )
-                log.info("%s: %s", self.config.name, text)
+                log.log(level_of(fact), "%s: %s", self.config.name, text)
 
     def _unit_failed(self, failure: Failure) -> None:
         log.error(
@@ -361,81 +319,13 @@ class Node:
             " and is stopped" if failure.stopped else "",
             failure.error,
         )
-        self._source_failed(failure)
-        if failure.stopped:
-            self._outputs.take(StopOutputs(failure.unit))  # a replica cannot say it any more
+        for edge in self._edges:
+            edge.unit_failed(failure)
         if self.config.data:
             directory = Path(self.config.data) / "failures"
-            dump = asyncio.ensure_future(_aside(partial(write_down, directory, failure)))
+            dump = asyncio.ensure_future(aside(partial(write_down, directory, failure)))
             self._dumps.add(dump)
             dump.add_done_callback(self._dumps.discard)
-
-    def _deliver(self, ready: PortReady) -> None:
-        callback = self._callbacks.get((ready.port, ready.channel))
-        if callback is None:
-            return
-        try:
-            refuse_awaitable(callback(ready.peer, ready.messages))
-        except (Exception, asyncio.CancelledError):
-            log.exception(
-                "the callback of port %d failed with %d messages", ready.port, len(ready.messages)
-            )
-
-    def _room(self, room: PortRoom | PortRefused | SourceRoom) -> None:
-        if isinstance(room, PortRefused):
-            datagrams = self._datagrams.get((room.peer, room.port))
-            if datagrams is not None:
-                datagrams.refuse(room.count, room.reason)
-        elif isinstance(room, PortRoom):
-            channel = self._channels.get((room.peer, room.port))
-            if channel is not None:
-                channel.queued(room.queued, room.taken)
-        else:
-            group = self._groups.get(room.unit)
-            if group is not None:
-                group.queued(room.held, room.taken)
-                group.settled(room.settled)
-
-    def _session_ended(self, ended: SessionEnded) -> None:
-        """Every channel to that peer is over; whoever holds one learns it at the next send."""
-        for key, channel in list(self._channels.items()):
-            if key[0] == ended.peer:
-                del self._channels[key]
-                self._handles.remove(channel)
-                name = self._running().directory.name_of(ended.peer)
-                channel.end(
-                    ChannelEnded(
-                        f"the channel to {name}, port {channel.port}, ended: {ended.reason}; up to "
-                        f"{ended.unacked + channel.unseen} bytes may not have arrived; ask the node for a new channel "
-                        "when the peer is back"
-                    )
-                )
-
-    def _source_failed(self, failure: Failure) -> None:
-        """What a source held is gone with it: whoever sends with it learns that."""
-        group = self._groups.pop(failure.unit, None)
-        if group is not None:
-            self._handles.remove(group)
-            what = (
-                "restart the node"
-                if failure.stopped
-                else "ask the node for the group again, and send what must not be lost once more"
-            )
-            group.end(
-                SourceEnded(
-                    f"the source of group {group.name} failed: {failure.error!r}; up to {group.pending} bytes of "
-                    f"messages that it had accepted may be lost; {what}"
-                )
-            )
-
-    def _answer_outputs(self, unit: str, answer: Answer) -> None:
-        if self._driver is not None:
-            self._driver.answer(unit, answer)
-
-    def _hand_over(self) -> None:
-        for handle in self._handles:
-            handle.hand_over()
-        self._handles.rotate()  # where there is not room for all, each is the first in turn
 
     # -- what applications use -----------------------------------------------------------------------------------
 
@@ -448,130 +338,79 @@ class Node:
         return self._running().me.incarnation
 
     async def until_up(self, *names: str, timeout_s: float = 10.0) -> None:
-        """Wait until there is a session with each of these members; raises `NotAccepted` when it takes too long, and
-        `NodeStopped` when this node stops meanwhile."""
-        missing: list[str] = []
-        asked: dict[str, bool] = {}
-        try:
-            async with asyncio.timeout(timeout_s):
-                while missing := [name for name in names if not self._is_up(name)]:
-                    self._drive()
-                    self._ask_for_links(missing, asked)
-                    self._link_changed.clear()
-                    await self._link_changed.wait()
-        except TimeoutError:
-            raise NotAccepted(
-                f"no session with {', '.join(missing)} within {timeout_s:g} s"
-            ) from None
-
-    def _ask_for_links(self, names: list[str], asked: dict[str, bool]) -> None:
-        """In a large domain there are links to neighbours only, until somebody wants one."""
-        for node, member in self._running().directory.members.items():
-            if member.name in names and member.name not in asked:
-                asked[member.name] = True
-                self._need(node)
-
-    def _need(self, node: NodeId) -> None:
-        if self._running().neighbourhood.sparse:
-            self._drive().offer(DIRECTORY, NeedLink(node))
-
-    def _is_up(self, name: str) -> bool:
-        core = self._running()
-        for node, member in core.directory.members.items():
-            link = core.link(node)
-            if member.name == name and link is not None and link.up_since is not None:
-                return True
-        return False
+        """Wait until there is a session with each of these members; raises `NotAccepted` on timeout, and `NodeStopped`
+        if this node stops."""
+        self._drive()
+        await self._links.until_up(*names, timeout_s=timeout_s)
 
     def peer(self, name: str) -> NodeId:
-        """The id of the member called `name`."""
-        for node, member in self._running().directory.members.items():
-            if member.name == name:
-                return node
-        raise PeerUnknown(
-            f"no member of domain {self.config.domain!r} is called {name!r}; nothing was sent"
-        )
+        """The id of the member `name`."""
+        return self._links.peer(name)
+
+    async def renew_credentials(self) -> None:
+        """Read the certificate files again, and use them for new connections; those that exist go on. Raises
+        `CertificateError` if the files are not right; nothing is changed then."""
+        driver = self._drive()
+        tls = await asyncio.to_thread(open_tls, self.config)
+        if tls is None:
+            raise MisuseError("a node in plain mode has no certificate; nothing was changed")
+        for transport in driver.transports.values():
+            if isinstance(transport, TcpTransport):
+                transport.use_tls(tls)
 
     def channel(
         self, peer: NodeId | str, port: int = PORT_MIN, needs: Needs | None = None
     ) -> Channel:
-        """A reliable, ordered stream of messages to a port of `peer`, on a path that gives what it `needs`."""
-        _check_port(port)
-        node = self.peer(peer) if isinstance(peer, str) else peer
-        self._need(node)
-        link = self._running().link(node)
-        if link is None or link.up_since is None:
-            raise NotAccepted(
-                f"there is no session with {peer!r} now; nothing was sent; wait with until_up()"
-            )
-        key = (node, port)
-        if key not in self._channels:
-            if sum(1 for other, _ in self._channels if other == node) >= PORTS_MAX:
-                raise MisuseError(
-                    f"there are {PORTS_MAX} channels to {peer!r} already, and a peer takes no more; nothing was opened"
-                )
-            channel = self._channels[key] = Channel(self._drive(), node, port, needs)
-            self._handles.append(channel)
-        elif needs is not None:
-            self._channels[key].needs = needs
-        return self._channels[key]
+        """A reliable, ordered stream of messages to a port of `peer`, on a path that meets its `needs`."""
+        return self._links.channel(peer, port, needs)
 
     def datagrams(
         self, peer: NodeId | str, port: int = PORT_MIN, needs: Needs | None = None
     ) -> Datagrams:
-        """Messages to a port of `peer` that may be lost, on a path that gives what they need."""
-        _check_port(port)
-        node = self.peer(peer) if isinstance(peer, str) else peer
-        self._need(node)
-        key = (node, port)
-        if key not in self._datagrams:
-            datagrams = self._datagrams[key] = Datagrams(self._drive(), node, port, needs)
-            self._handles.append(datagrams)
-        elif needs is not None:
-            self._datagrams[key].needs = needs
-        return self._datagrams[key]
+        """Messages to a port of `peer` that may be lost, on a path that meets their needs."""
+        return self._links.datagrams(peer, port, needs)
 
     def listen(self, port: int, callback: Callback, channel: bool = True) -> None:
-        """Call `callback(peer, messages)`, a plain `def`, with what arrives at `port`, on the event loop."""
-        _check_port(port)
-        if is_async(callback):
-            raise MisuseError(
-                f"who listens to port {port} has to be a plain `def`: nobody awaits it; nothing has changed. Let it "
-                "put messages into an `asyncio.Queue`, or begin a task."
-            )
-        self._callbacks[(port, channel)] = callback
+        """Call `callback(peer, messages)`, a plain function, with messages for `port`, on the event loop."""
+        self._links.listen(port, callback, channel)
 
-    def on_outputs(self, group: str, callback: Callable[[Output], None]) -> None:
-        """Call `callback(output)` with what the application of `group` says to `node:` and this node's name: each
-        output once and in order, on the event loop."""
-        self._outputs.listen(group, callback)
+    async def search(self, role: str, tree: str | bytes = DEFAULT_TREE) -> str | None:
+        """The name of the node where the first instance of a role is registered; None when the role has none."""
+        return await self.roles.search(role, tree)
 
-    def send_outputs(self, group: str, send: Callable[[Output], Awaitable[None]]) -> None:
-        """While this node leads `group`, await `send(output)` for what its application says to destinations that are
-        no nodes: in order for each, at least once, again after it raised or another node leads."""
-        self._outputs.send_with(group, send)
+    async def connect(
+        self,
+        what: str | Sequence[Location],
+        tree: str | bytes = DEFAULT_TREE,
+        *,
+        realm_only: bool = False,
+        neighbourhood: int = NEIGHBOURHOOD,
+    ) -> DirectTree:
+        """One-hop connections to all instances of a role, or to the locations that `roles.find` returned on this node
+        or another. The union of several finds makes one tree. Raises `RoleNotFound` when a role has no instance."""
+        if not isinstance(what, str):
+            return await self.roles.connect(tuple(what), neighbourhood)
+        places = await self.roles.find(what, tree, realm_only)
+        if not places:
+            raise RoleNotFound(f"no instance of role {what!r} was found; nothing was connected")
+        return await self.roles.connect(places, neighbourhood)
 
     def group(self, name: str) -> Group:
-        """A source of messages to the group `name`."""
-        if name not in self._running().groups:
-            raise MisuseError(f"this node's configuration has no group {name!r}")
-        unit = source_unit(name)
-        if unit not in self._groups:
-            core = self._running()
-            if (failure := core.turns.stopped.get(unit)) is not None:
-                raise SourceEnded(
-                    f"the source of group {name} failed twice and is stopped: {failure.error!r}; nothing was sent; "
-                    "restart the node"
-                )
-            source = core.turns.machine(unit)
-            assert isinstance(source, SourceMachine)
-            group = Group(self._drive(), core.groups[name], source.stream.stream)
-            self._groups[unit] = group
-            self._handles.append(group)
-        return self._groups[unit]
+        """A handle for sending messages to the group `name`."""
+        return self._groups.group(name)
+
+    def on_outputs(self, group: str, callback: Callable[[Output], None]) -> None:
+        """Call `callback(output)` with outputs of the application of `group` for `node:` and the name of this node:
+        each once and in order, on the event loop."""
+        self._groups.on_outputs(group, callback)
+
+    def send_outputs(self, group: str, send: Callable[[Output], Awaitable[None]]) -> None:
+        """While this node leads `group`, await `send(output)` for outputs to destinations that are not nodes: in order
+        per destination, at least once, and again after it raised or the leader changed."""
+        self._groups.send_outputs(group, send)
 
     def status(self) -> dict[str, Any]:
-        """Everything there is to see, as plain values."""
+        """The complete status, as plain values."""
         core, now = self._running(), monotonic_ns()
         started = datetime.fromtimestamp((self._started_ns + self._wall_offset_ns) / 1e9, UTC)
         body = core.status(now)
@@ -604,52 +443,33 @@ class Node:
 
     # -- control -------------------------------------------------------------------------------------------------
 
-    def answer(self, handlers: Mapping[str, Handler]) -> None:
-        """Let the node's control socket do more: `handlers` of an application, by what they are asked to do."""
+    def answer(self, handlers: Mapping[str, Control]) -> None:
+        """Add handlers of an application to the control socket, by request name."""
         if self._control is None:
             raise MisuseError("a node without a data directory has no control socket")
         self._control.add(handlers)
 
-    def _handlers(self) -> dict[str, Handler]:
-        return {
+    def _handlers(self) -> dict[str, Control]:
+        handlers: dict[str, Control] = {
             "status": lambda _: self.status(),
-            "fault": self._add_fault,
-            "heal": self._remove_faults,
-            "group": lambda request: ask_group(self._drive(), request),
-            "health": HealthControl(self.health).answer,
-            **stress_handlers(self._running, self._drive),
+            "seal": self._seal,
+            "renew-credentials": self._renew,
         }
+        for edge in self._edges:
+            handlers.update(edge.control())
+        return handlers
 
-    def _add_fault(self, request: dict[str, Any]) -> dict[str, Any]:
-        faults = self._lab()
-        fields = {key: value for key, value in request.items() if key != "do"}
-        try:
-            Rule(**fields)  # has no other fields
-            rule = msgspec.convert(fields, Rule)
-        except (TypeError, msgspec.ValidationError) as error:
-            raise MisuseError(f"not a fault: {error}; nothing was changed") from None
-        return {"id": faults.add(rule), "faults": faults.describe()}
+    async def _renew(self, _request: dict[str, Any]) -> dict[str, Any]:
+        await self.renew_credentials()
+        return {"done": "renewed"}
 
-    def _remove_faults(self, request: dict[str, Any]) -> dict[str, Any]:
-        faults = self._lab()
-        if "id" in request:
-            try:
-                number = int(request["id"])
-            except (TypeError, ValueError, OverflowError):
-                raise MisuseError(
-                    f"a fault's id is a number, not {request['id']!r}; nothing was changed"
-                ) from None
-            faults.remove(number)
-        else:
-            faults.clear()
-        return {"faults": faults.describe()}
-
-    def _lab(self) -> Faults:
-        if self._faults is None:
-            raise MisuseError(
-                "this node does not take faults; set [lab] faults = true; nothing was changed"
-            )
-        return self._faults
+    async def _seal(self, _: dict[str, Any]) -> dict[str, Any]:
+        """Seal the telemetry, for a reader that must not wait for the next time."""
+        segments = self._segments
+        if segments is None:
+            raise MisuseError("this node records no telemetry; nothing was sealed")
+        until_ns = await asyncio.to_thread(segments.seal)
+        return {"name": self.config.name, "until_ns": until_ns, "problem": segments.problem}
 
     def _running(self) -> NodeCore:
         if self._core is None:
@@ -662,37 +482,3 @@ class Node:
             why = f": {self._failure}" if self._failure is not None else ""
             raise NodeStopped(f"node {self.config.name} has stopped{why}; nothing was sent")
         return self._driver
-
-
-def _check_port(port: object) -> None:
-    """Others mean something else on the wire, or cannot be written there."""
-    if type(port) is not int or not PORT_MIN <= port < DATAGRAMS:
-        raise MisuseError(
-            f"port {port!r}: applications have the integers {PORT_MIN} to {DATAGRAMS - 1}, those below are Holdfast's "
-            "own; nothing was opened"
-        )
-
-
-def _answers(driver: Driver, unit: str) -> Callable[[Any], None]:
-    return lambda item: driver.answer_from_thread(unit, item)
-
-
-async def _aside(call: Callable[[], T]) -> T:
-    """Run it in a thread of its own: those of the event loop may all be busy with what an application does there."""
-    executor = ThreadPoolExecutor(1, "holdfast-node")
-    try:
-        return await asyncio.get_running_loop().run_in_executor(executor, call)
-    finally:
-        executor.shutdown(wait=False)
-
-
-async def _to_its_end(call: Callable[[], T]) -> T:
-    """Run it in a thread, and do not go away before it is done: what it opens must be closed by somebody."""
-    task = asyncio.ensure_future(_aside(call))
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        while not task.done():
-            with suppress(asyncio.CancelledError):  # who says it twice waits as well
-                await asyncio.wait([task])
-        raise

@@ -1,4 +1,4 @@
-"""What applications of groups say to the outside, between the driver and those who listen or carry it further."""
+"""Outputs of groups, between the driver and the callbacks that receive or send them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from inspect import isawaitable, iscoroutine, iscoroutinefunction, unwrap
+from inspect import unwrap
 from time import monotonic_ns
 from typing import Final
 
 from holdfast.errors import MisuseError
-from holdfast.group.config import SINK
+from holdfast.group.config import OUTPUT_RECEIVER
 from holdfast.group.ports import (
     Output,
     OutputsReady,
@@ -21,6 +21,7 @@ from holdfast.group.ports import (
     SendOutputs,
     StopOutputs,
 )
+from holdfast.runtime.awaiting import is_async, refuse_awaitable
 from holdfast.types import MILLISECOND
 
 log = logging.getLogger("holdfast")
@@ -29,49 +30,48 @@ Answer = OutputsSent | OutputsTaken | OutputsRefused
 Listener = Callable[[Output], object]
 Send = Callable[[Output], Awaitable[None]]
 _Key = tuple[str, str]
-"""A replica's unit, and a destination of its outputs."""
+"""The unit of a replica, and a destination of its outputs."""
 RETRY_S: Final = 0.1
 RETRY_S_MAX: Final = 5.0
-"""After a failure an output is tried again, later each time."""
+"""After a failure an output is retried, with increasing delays."""
 UNHEARD_MAX: Final = 16 << 20
-"""Bytes that are kept of groups nobody listens to, of all of them together. More is refused, and sent again later."""
+"""Bytes kept for groups without a listener, of all of them together. More is refused, and sent again later."""
 OVERHEAD: Final = 256
-"""Counted for each of them besides its bytes."""
+"""Counted for each output in addition to its bytes."""
 CALL_NS: Final = 5 * MILLISECOND
-"""Listeners hold the event loop for about this long in one piece."""
+"""Listeners run on the event loop for about this long at a time."""
 
 
 class OutputDesk:
-    """Hands outputs that arrived at this node to the application here, and those for the outside to whoever carries
-    them. Whoever waits is told when it is done, and nothing is left out: that one output has arrived says the same of
-    all before it."""
+    """Passes outputs for this node to the listener here, and those for other destinations to the senders. Each result
+    is reported in order and without gaps, because the delivery of one output implies that of all before it."""
 
     def __init__(self, answer: Callable[[str, Answer], None]) -> None:
         self._answer = answer
         self._listeners: dict[str, Listener] = {}
         self._arrived: dict[str, deque[Output]] = {}
-        """What the application here has not been called with, per group: nobody listens yet, or it failed."""
+        """Outputs not delivered yet, per group: there is no listener, or it failed."""
         self._unheard: dict[str, int] = {}
-        """How many bytes those of groups are that nobody listens to, and of all of them together."""
+        """Bytes of outputs of groups without a listener, and of all of them together."""
         self._unheard_bytes = 0
         self._is_full = False
-        """It was said that there is no more room."""
+        """A lack of room has been reported."""
         self._last: dict[str, tuple[int, int, int]] = {}
-        """The founding of each group, and the last of its outputs that arrived."""
+        """The epoch of each group, and its last output that arrived."""
         self._retries: dict[str, asyncio.Handle | None] = {}
-        """Groups whose listener is called again: it has failed, or has more to do; or is being called."""
+        """Groups whose listener will be called again, because it failed or has more to do, or is being called."""
         self._senders: dict[str, Send] = {}
         self._waiting: dict[_Key, deque[Output]] = {}
-        """What is to be sent, in order, by one task for each destination: not only while none is under way, not only
-        once, and not only when there is somebody to send it."""
+        """Outputs to be sent, in order, with one task per destination. They may be ordered while one is in flight,
+        repeatedly, and before there is a sender."""
         self._tasks: dict[_Key, asyncio.Task[None]] = {}
         self._closing = False
 
     def listen(self, group: str, callback: Listener) -> None:
         if is_async(callback):
             raise MisuseError(
-                f"who listens to outputs of {group} has to be a plain `def`: nobody awaits it; nothing has changed. "
-                "Let it put them into an `asyncio.Queue`, or begin a task."
+                f"the listener to outputs of {group} must not be a coroutine function; it was not "
+                "registered. Let it put outputs into an `asyncio.Queue`, or start a task."
             )
         self._listeners[group] = callback
         self._unheard_bytes -= self._unheard.pop(group, 0)
@@ -80,8 +80,8 @@ class OutputDesk:
     def send_with(self, group: str, send: Send) -> None:
         if not is_async(unwrap(send)):
             raise MisuseError(
-                f"who sends outputs of {group} has to be an `async def`: it is awaited, and an output counts as sent "
-                "when it has returned; nothing has changed"
+                f"the sender of outputs of {group} must be an `async def`: an output counts as sent "
+                "when it has returned; it was not registered"
             )
         self._senders[group] = send
         for key in list(self._waiting):
@@ -89,14 +89,14 @@ class OutputDesk:
 
     def take(self, effect: OutputsReady | SendOutputs | StopOutputs) -> None:
         if self._closing:
-            return  # nobody could be told what becomes of it
+            return  # the result could not be reported any more
         if isinstance(effect, OutputsReady):
             self._arrive(effect)
             return
         if isinstance(effect, StopOutputs):
             for key, waiting in self._waiting.items():
                 if key[0] == effect.unit:
-                    waiting.clear()  # who is under way comes to an end, and finds nothing more
+                    waiting.clear()  # the running call ends and finds nothing more
             return
         key = (effect.unit, effect.destination)
         waiting = self._waiting.setdefault(key, deque())
@@ -108,30 +108,32 @@ class OutputDesk:
     # -- for the application here --------------------------------------------------------------------------------
 
     def _arrive(self, effect: OutputsReady) -> None:
-        group, history = effect.group, effect.history
-        before = self._last.get(group, (history, 0, -1))
-        if history != before[0]:
-            before = (history, 0, -1)
+        group, group_epoch = effect.group, effect.group_epoch
+        before = self._last.get(group, (group_epoch, 0, -1))
+        if group_epoch != before[0]:
+            before = (group_epoch, 0, -1)
         if effect.after > before[1:]:
             return  # those in between were refused, and come again before these
-        # A unit that failed and was made again asks for some once more.
+        # A unit that was rebuilt after a failure requests some again.
         new = [o for o in effect.outputs if _id(o) > before[1:]]
         if new and not self._has_room(group, new):
-            self._answer(SINK, OutputsRefused(group, history))
+            self._answer(OUTPUT_RECEIVER, OutputsRefused(group, group_epoch))
             return
         if new:
-            self._last[group] = (history, *_id(new[-1]))
+            self._last[group] = (group_epoch, *_id(new[-1]))
         self._arrived.setdefault(group, deque()).extend(new)
         self._hand_over(group)
 
     def _has_room(self, group: str, outputs: list[Output]) -> bool:
-        """For those that somebody listens to there always is: their senders wait for an answer."""
+        """For groups with a listener there always is: their senders wait for an answer."""
         if group in self._listeners:
             return True
         size = sum(len(output.payload) + OVERHEAD for output in outputs)
         if self._unheard_bytes + size > UNHEARD_MAX:
             if not self._is_full:
-                log.warning("nobody listens to outputs of %s, and no more of them are kept", group)
+                log.warning(
+                    "there is no listener to outputs of %s, and no more of them are kept", group
+                )
             self._is_full = True
             return False
         self._unheard[group] = self._unheard.get(group, 0) + size
@@ -143,9 +145,9 @@ class OutputDesk:
             self._call(group)
 
     def _call(self, group: str, delay_s: float = RETRY_S) -> None:
-        """Call the listener with what has arrived. When it takes its time, others have their turn in between."""
+        """Call the listener with arrived outputs. If it takes long, other work runs in between."""
         arrived = self._arrived[group]
-        self._retries[group] = None  # not again from within the listener
+        self._retries[group] = None  # not recursively from within the listener
         loop = asyncio.get_running_loop()
         until_ns = monotonic_ns() + CALL_NS
         taken: Output | None = None
@@ -166,11 +168,11 @@ class OutputDesk:
                 break
         else:
             del self._arrived[group], self._retries[group]
-            self._answer(SINK, OutputsTaken(group, *self._last[group]))
+            self._answer(OUTPUT_RECEIVER, OutputsTaken(group, *self._last[group]))
             return
         if taken is not None:
-            # Said at once: those must not come again, whatever becomes of the others.
-            self._answer(SINK, OutputsTaken(group, taken.history, *_id(taken)))
+            # Reported at once: these must not come again, whatever happens to the others.
+            self._answer(OUTPUT_RECEIVER, OutputsTaken(group, taken.group_epoch, *_id(taken)))
 
     # -- for the outside -----------------------------------------------------------------------------------------
 
@@ -184,7 +186,7 @@ class OutputDesk:
         try:
             await self._send_all(key, task)
         finally:
-            # Whoever ends it, what is left is sent when it is ordered again.
+            # However it ends, the rest is sent when it is ordered again.
             if self._tasks.get(key) is task:
                 del self._tasks[key]
 
@@ -198,7 +200,7 @@ class OutputDesk:
                 await self._senders[_group_of(key)](output)
             except (Exception, asyncio.CancelledError) as error:
                 if self._closing or task.cancelling():
-                    raise  # The node stops, or the program ends. What a sender cancels of its own is a failure.
+                    raise  # the node stops, or the program ends; a cancellation by the sender itself is a failure
                 log.warning(
                     "an output to %s failed; again in %g s: %r", destination, delay_s, error
                 )
@@ -213,7 +215,7 @@ class OutputDesk:
             del self._waiting[key]
 
     def close(self) -> None:
-        """Nobody is called any more; who listens, and who sends, is remembered for the next start."""
+        """No more calls; listeners and senders are kept for the next start."""
         self._closing = True
         for task in self._tasks.values():
             task.cancel()
@@ -221,7 +223,7 @@ class OutputDesk:
             if timer is not None:
                 timer.cancel()
         for waiting in self._waiting.values():
-            waiting.clear()  # who does not care to be cancelled finds nothing more
+            waiting.clear()  # a task that ignores its cancellation finds nothing more
         self._unheard_bytes, self._is_full = 0, False
         for table in (
             self._arrived,
@@ -234,21 +236,8 @@ class OutputDesk:
             table.clear()
 
     def open(self) -> None:
-        """As in the beginning, but for who listens and who sends."""
+        """Reset everything except listeners and senders."""
         self._closing = False
-
-
-def is_async(call: Callable[..., object]) -> bool:
-    """Whether it does nothing when it is called, before somebody awaits what it gives."""
-    return iscoroutinefunction(call) or iscoroutinefunction(getattr(call, "__call__", None))  # noqa: B004 not whether
-
-
-def refuse_awaitable(result: object) -> None:
-    """What a listener gives back is nobody's business, unless it is work that nobody has begun."""
-    if isawaitable(result) and not asyncio.isfuture(result):
-        if iscoroutine(result):
-            result.close()
-        raise TypeError(f"it gave a {type(result).__name__}, which nobody awaits: it did nothing")
 
 
 def _group_of(key: _Key) -> str:

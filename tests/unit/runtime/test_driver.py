@@ -12,21 +12,20 @@ from typing import Any
 
 import pytest
 
+from holdfast.group.frames import StreamId
 from holdfast.group.ports import (
     Applied,
     Apply,
     Batch,
-    LogRead,
     Output,
-    ReadLog,
     SnapshotTaken,
 )
-from holdfast.machine import Result
+from holdfast.machine import ReadTable, Result, TableRead
 from holdfast.runtime import driver as module
-from holdfast.runtime.driver import ANSWER_BYTES, ANSWER_NS, Driver
+from holdfast.runtime.driver import ANSWER_NS, Driver
+from holdfast.runtime.groups import ANSWER_BYTES, GroupEdge, _answer
 from holdfast.runtime.loop import loop_factory, run
 from holdfast.types import MILLISECOND, NEVER, SYNC
-from holdfast.wire.frames import StreamId
 
 UNIT = "replica/book"
 SMALL = Applied(1, 100)
@@ -37,7 +36,12 @@ class Core:
 
     def __init__(self) -> None:
         self.turns: list[list[Any]] = []
+        self.lags: list[int] = []
+        self.effects: list[Any] = []
         self.deadline = NEVER
+
+    def lagged(self, lag_ns: int) -> None:
+        self.lags.append(lag_ns)
 
     def start(self, _now: int) -> Result:
         return Result(0, [], [], [], [], more=False)
@@ -45,7 +49,7 @@ class Core:
     def turn(self, _now: int, inputs: Any) -> Result:
         self.turns.append([item for _, item in inputs])
         self.deadline = NEVER
-        return Result(len(self.turns), [], [], [], [], more=False)
+        return Result(len(self.turns), [], self.effects, [], [], more=False)
 
     def next_deadline(self) -> int:
         return self.deadline
@@ -70,8 +74,10 @@ def with_driver(test: Callable[[Driver, Core, Clock], Any], monkeypatch: Any) ->
     async def main() -> None:
         core = Core()
         nothing: Any = lambda *_: None
-        driver = Driver(core, *[nothing] * 7)  # type: ignore[arg-type]  # all that a turn needs
-        driver.workers[UNIT] = Worker()  # type: ignore[assignment]
+        edge = GroupEdge()
+        driver = Driver(core, nothing, nothing, nothing, [edge])  # type: ignore[arg-type]  # all that a turn needs
+        edge._driver = driver
+        edge.workers[UNIT] = Worker()  # type: ignore[assignment]
         driver.start()
         await test(driver, core, clock)
         driver.halt()
@@ -82,7 +88,7 @@ def with_driver(test: Callable[[Driver, Core, Clock], Any], monkeypatch: Any) ->
 def from_thread(driver: Driver, *items: Any) -> None:
     def answer() -> None:
         for item in items:
-            driver.answer_from_thread(UNIT, item)
+            _answer(driver, UNIT, item)
 
     thread = threading.Thread(target=answer)
     thread.start()
@@ -96,8 +102,10 @@ async def rounds() -> None:
 
 def hand_out(driver: Driver) -> None:
     stream = StreamId(b"s" * 16, 1, 0)
-    driver._apply(Apply(UNIT, 1, 0, Batch(1, stream, 1, [memoryview(b"x")]), 1))
-    driver._hand_out()
+    (edge,) = driver.edges
+    assert isinstance(edge, GroupEdge)
+    edge.effects()[Apply](Apply(UNIT, 1, 0, Batch(1, stream, 1, [memoryview(b"x")]), 1))
+    edge.after_turn()
 
 
 @pytest.mark.parametrize("what", [RuntimeError("a bug"), KeyboardInterrupt()])
@@ -117,8 +125,10 @@ def test_an_application_that_cannot_be_given_its_work_takes_none_from_the_others
     given: list[Any] = []
 
     async def test(driver: Driver, _core: Core, _clock: Clock) -> None:
-        driver.workers[UNIT] = Broken()  # type: ignore[assignment]
-        driver.workers["replica/other"] = Works()  # type: ignore[assignment]
+        (edge,) = driver.edges
+        assert isinstance(edge, GroupEdge)
+        edge.workers[UNIT] = Broken()  # type: ignore[assignment]
+        edge.workers["replica/other"] = Works()  # type: ignore[assignment]
         batch = Batch(1, StreamId(b"s" * 16, 1, 0), 1, [memoryview(b"x")])
         effects = [Apply(unit, 1, 0, batch, 1) for unit in (UNIT, "replica/other")]
         with nullcontext() if isinstance(what, Exception) else pytest.raises(KeyboardInterrupt):
@@ -244,7 +254,7 @@ def test_what_comes_before_the_first_turn_waits_for_it() -> None:
     async def test() -> None:
         core = Core()
         nothing: Any = lambda *_: None
-        driver = Driver(core, *[nothing] * 7)  # type: ignore[arg-type]  # all that a turn needs
+        driver = Driver(core, nothing, nothing, nothing)  # type: ignore[arg-type]  # all that a turn needs
         driver.answer(UNIT, SMALL)
         await rounds()
         driver.leave()
@@ -269,7 +279,8 @@ def test_whatever_fails_around_a_turn_there_is_a_next_one(monkeypatch: Any) -> N
             core.deadline = clock.now + 10 * MILLISECOND
             return Result(len(core.turns), [], [], ["a fact"], ["a failure"], more=False)  # type: ignore[list-item]
 
-        driver._record = driver._on_failure = driver.before_turn = broken
+        driver._record = driver._on_failure = broken
+        driver._before_turn = [broken]
         core.turn = turn  # type: ignore[method-assign]
         driver.wake()
         await rounds()
@@ -292,20 +303,82 @@ def test_a_message_log_that_was_read_is_handed_over_however_much_waits(monkeypat
         class Writer:
             full = False
 
-            def load(self, tables: list[str]) -> Future[Any]:
+            def load(self, *_: Any) -> Future[Any]:
                 read: Future[Any] = Future()
-                read.set_result({table: [(b"key", b"value")] for table in tables})
+                read.set_result([(b"key", b"value")])
                 return read
 
         driver.use_writer(Writer())  # type: ignore[arg-type]
         while driver.intake.room(SYNC):
             driver.intake.force(SYNC, "link/x", SMALL, 8 << 20)
-        driver._read_log(ReadLog("messages/book", "log/1"))
+        driver._read_table(ReadTable("messages/book", "log/1"))
         await rounds()
         for _ in range(30):
             driver.wake()
             await rounds()
-        read = [item for turn in core.turns for item in turn if isinstance(item, LogRead)]
-        assert read == [LogRead("log/1", [(b"key", b"value")])]
+        read = [item for turn in core.turns for item in turn if isinstance(item, TableRead)]
+        assert read == [TableRead("log/1", [(b"key", b"value")])]
 
     with_driver(test, monkeypatch)
+
+
+def test_what_adapters_carry_is_recorded_once_per_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P6: busy windows need a load fact, with bytes, packets, the longest queue and drops."""
+    from types import SimpleNamespace
+
+    from holdfast.links.ports import FlowOpened, Transmit
+    from holdfast.telemetry.facts import LoadFact
+    from holdfast.transports.port import Counters
+    from holdfast.types import SECOND, FlowId
+
+    recorded: list[Any] = []
+
+    async def test(driver: Driver, core: Core, clock: Clock) -> None:
+        driver._record = recorded.extend
+        sent: list[Any] = []
+        counters = Counters(dropped=3, queued_bytes_max=500)
+        transport: Any = SimpleNamespace(
+            counters=counters, transmit=lambda _flow, packets: sent.extend(packets)
+        )
+        driver.transports["red", "udp"] = transport
+        driver.load.adapter("red", "lan1")
+        driver.opened(FlowOpened(FlowId(1), "red", "udp", "127.0.0.1", 1, inbound=False))
+        driver.arrived(FlowId(1), [memoryview(b"12345"), memoryview(b"678")], clock.now)
+        driver._transmit(Transmit(FlowId(1), [b"1234567"]))
+        clock.now += 61 * SECOND
+        driver._run()
+        (fact,) = recorded
+        assert isinstance(fact, LoadFact)
+        assert (fact.adapter, fact.subnet, fact.interval_ms) == ("red", "lan1", 61_000)
+        assert (fact.sent_bytes, fact.sent_packets) == (7, 1)
+        assert (fact.received_bytes, fact.received_packets) == (8, 2)
+        assert (fact.queued_bytes, fact.drops) == (500, 3)
+        clock.now += 61 * SECOND
+        driver._run()
+        assert recorded[1].sent_bytes == recorded[1].drops == recorded[1].queued_bytes == 0
+
+    with_driver(test, monkeypatch)
+
+
+def test_a_turn_that_is_late_or_takes_long_is_told_to_the_core(monkeypatch: Any) -> None:
+    """What it sends carries the time at which it began; listeners would see a delay of the path."""
+
+    async def test(driver: Driver, core: Core, clock: Clock) -> None:
+        def work(_: Any) -> None:
+            clock.now += 30_000_000
+
+        driver.handle(Slow, work)
+        core.effects = [Slow()]
+        driver.wake()
+        await rounds()
+        assert core.lags[-1] == 30_000_000
+        core.effects = []
+        driver.wake()
+        await rounds()
+        assert core.lags[-1] == 0
+
+    with_driver(test, monkeypatch)
+
+
+class Slow:
+    """An effect that takes long."""

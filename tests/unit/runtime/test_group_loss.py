@@ -24,13 +24,14 @@ from holdfast import (
     parse_config,
 )
 from holdfast.errors import MisuseError, NotAccepted
-from holdfast.group.loss import AgeInfo, ClusterStatus, RecoveryInfo, TransportInfo
-from holdfast.group.metadata import Indication
+from holdfast.faults.amounts import share_text
+from holdfast.group.frames import StreamId
+from holdfast.group.loss.loss_info import AgeInfo, ClusterStatus, RecoveryInfo, TransportInfo
 from holdfast.group.ports import AskLoss, LossAnswered, Output, SnapshotTaken, TakeSnapshot, Tell
+from holdfast.group.streams.values import Indication
 from holdfast.runtime.operating import ask_group
 from holdfast.runtime.worker import AppWorker
 from holdfast.transports import Rule
-from holdfast.wire.frames import StreamId
 
 FILE = """
 domain = "loss"
@@ -130,9 +131,9 @@ class Domain:
         return next((name for name in "abc" if self.status(name)["state"] == "leading"), "")
 
     def lose(self, ppm: int) -> None:
-        faults = self.nodes["s"]._faults
+        faults = self.nodes["s"]._lab.faults
         assert faults is not None
-        faults.add(Rule("loss", transport="udp", loss_ppm=ppm))
+        faults.add(Rule(f"loss {share_text(ppm)} only udp"))
 
 
 async def until(reached: Callable[[], bool], timeout_s: float = 30.0) -> None:
@@ -178,7 +179,9 @@ def test_a_message_that_no_group_takes_is_refused_and_those_around_it_arrive() -
             with pytest.raises(MisuseError, match="at most 4194304 bytes"):
                 await group.send(bytes((4 << 20) + 1))
             for wrong in ({"topic": "\ud800"}, {"topic": b"t"}, {"request": "text"}):
-                with pytest.raises(MisuseError, match="a topic is a text and a request id bytes"):
+                with pytest.raises(
+                    MisuseError, match="a topic must be text and a request id bytes"
+                ):
                     group.try_send(b"x", **wrong)  # type: ignore[arg-type]
             await group.send(bytes(500_000))
             with pytest.raises(MisuseError, match="at most"):
@@ -218,7 +221,7 @@ def test_a_node_whose_applications_have_worked_is_not_started_again() -> None:
         async with Domain() as domain:
             await send(domain, 1)
             await domain.nodes["a"].stop()
-            with pytest.raises(MisuseError, match="make a new Node"):
+            with pytest.raises(MisuseError, match="create a new Node"):
                 await domain.nodes["a"].start()
 
     asyncio.run(run())
@@ -269,7 +272,7 @@ def test_what_is_ignored_is_listed_and_ended_by_the_handle_of_any_replica() -> N
             await until(lambda: bool(handle.ignoring))
             with pytest.raises(MisuseError, match="no criterion"):
                 handle.end_ignoring(1 << 40)
-            faults = domain.nodes["s"]._faults
+            faults = domain.nodes["s"]._lab.faults
             assert faults is not None
             faults.clear()
             await until(lambda: not domain.status(domain.leader)["gaps"])
@@ -347,7 +350,7 @@ def test_what_only_a_leader_can_do_is_refused_while_nobody_leads() -> None:
         await node.start()
         try:
             request = {"group": "book", "verb": "add", "name": "b"}
-            with pytest.raises(NotAccepted, match=r"nobody leads group 'book'.*try again"):
+            with pytest.raises(NotAccepted, match=r"group 'book' has no leader.*try again"):
                 ask_group(node._drive(), request)
         finally:
             await node.stop()

@@ -9,15 +9,17 @@ import asyncio
 from array import array
 from collections.abc import Awaitable, Callable
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from holdfast.errors import MisuseError, NodeStopped
 from holdfast.group import GroupConfig, SourceMachine
+from holdfast.group.frames import Freed
 from holdfast.group.ports import SourceRoom
 from holdfast.links.channel_out import ChannelOut
-from holdfast.links.ports import SendChannel
+from holdfast.links.ports import Received, SendChannel
 from holdfast.machine import Intake, Outbox
 from holdfast.runtime.driver import BATCH_BYTES
 from holdfast.runtime.handles import QUEUE_BYTES, Channel, Group
@@ -34,6 +36,7 @@ class Loop:
 
     def __init__(self, backlog: int = 0) -> None:
         self.intake = Intake()
+        self.core = SimpleNamespace(service=lambda _kind: SimpleNamespace(link=lambda _peer: None))
         self._backlog = backlog
         for _ in range(backlog):
             self._arrival()
@@ -84,12 +87,12 @@ class Bench:
         """Every replica has what was sent so far."""
         last = self.source.status()["last"]
         assert isinstance(last, int)
-        self.source._free(last)
-        self.source.up(1, [], out)
+        freed = Freed(self.config.name, ((self.source.stream, last),))
+        self.source.up(1, [Received(ME, [freed], 1)], out)
 
 
 def test_what_a_group_accepted_is_not_refused_later_however_long_it_waits_for_its_turn() -> None:
-    """SPEC invariant 9: when a queue is full the sender is told, nothing vanishes."""
+    """docs/design/architecture.md, invariant 9: when a queue is full the sender is told, nothing vanishes."""
     bench = Bench(BACKLOG, frees=False)
     accepted = 0
     for turn in range(5 * BACKLOG):

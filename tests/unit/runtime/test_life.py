@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.conformance.worlds import free_port
+from tests.support.machines import fail
 
 from holdfast import Batch, Context, Node, NodeConfig, Replica, parse_config
 from holdfast.errors import (
@@ -27,13 +28,13 @@ from holdfast.errors import (
 )
 from holdfast.machine import Failure
 from holdfast.node.core import NodeCore
-from holdfast.runtime import driver as driver_module
+from holdfast.runtime import groups as groups_module
 from holdfast.runtime import node as module
-from holdfast.runtime.driver import Driver
+from holdfast.runtime.applications import load_application
 from holdfast.runtime.failures import write_down
+from holdfast.runtime.groups import GroupEdge
 from holdfast.runtime.handles import Group
 from holdfast.runtime.operating import ask_group
-from holdfast.runtime.parts import load_application
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.port import Store
 from holdfast.stores.sqlite import SqliteStore
@@ -127,7 +128,7 @@ def test_a_failure_that_cannot_be_written_down_stops_nobody_else(tmp_path: Path)
     """Another group goes on in time, and the node can be stopped."""
 
     async def run() -> None:
-        (tmp_path / "failures").write_text("in the way")
+        (tmp_path / "failures").write_text("exists and is not a socket")
         other = '[[group]]\nname = "other"\nvoters = ["a"]\n'
         applications = {"book": Book(), "other": (healthy := Book())}
         node = Node(config(tmp_path, extra=other, mode=""), applications)
@@ -136,7 +137,7 @@ def test_a_failure_that_cannot_be_written_down_stops_nobody_else(tmp_path: Path)
         core, driver = node._core, node._driver
         assert core is not None
         assert driver is not None
-        fail(core.turns.machine("replica/book"))
+        fail(core.turns, "replica/book")
         await eventually(lambda: "replica/book" in core.turns.stopped)
         turns = driver.turns
         await eventually(lambda: driver.turns > turns + 3)
@@ -219,7 +220,7 @@ def test_a_stop_that_is_cancelled_goes_on_and_has_told_everybody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An application that does not come back keeps nothing else: not the store, not the port, nobody who waits."""
-    monkeypatch.setattr(driver_module, "RETURN_NS", PATIENCE_S * SECOND)
+    monkeypatch.setattr(groups_module, "RETURN_NS", PATIENCE_S * SECOND)
 
     async def run() -> None:
         slow = Slow()
@@ -266,14 +267,13 @@ def test_applications_that_do_not_return_are_named_and_waited_for_together(
             return False
 
     async def run() -> None:
-        nothing = [lambda *_: None] * 8
-        driver = Driver(*nothing)  # type: ignore[arg-type]  # it is only stopped
+        edge = GroupEdge()
         for name in "ab":
-            driver.workers[f"replica/{name}"] = Stuck(name)  # type: ignore[assignment]
-        driver.close_workers()
+            edge.workers[f"replica/{name}"] = Stuck(name)  # type: ignore[assignment]
+        edge.close()
 
     clock = [10**12]
-    monkeypatch.setattr(driver_module, "monotonic_ns", lambda: clock[0])
+    monkeypatch.setattr(groups_module, "monotonic_ns", lambda: clock[0])
     asyncio.run(run())
     assert asked == [("a", 0), ("b", 0), ("a", 5), ("b", 0)]
     for name in "ab":
@@ -300,7 +300,7 @@ def test_a_data_directory_that_cannot_be_is_refused_with_what_to_do(
 ) -> None:
     (tmp_path / "file").write_text("")
     node = Node(config(tmp_path / data), {"book": Book()})
-    with pytest.raises(StoreError, match=r"File exists.*give the node a data directory"):
+    with pytest.raises(StoreError, match=r"File exists.*give the node a writable data directory"):
         asyncio.run(node.start())
 
 
@@ -308,7 +308,7 @@ def test_a_data_directory_that_cannot_be_is_refused_with_what_to_do(
     ("applications", "why"),
     [
         ({"book": Book}, r"group 'book' is the class Book: give an instance"),
-        ({"book": object()}, r"group 'book' is of type object, which is no holdfast\.Replica"),
+        ({"book": object()}, r"group 'book' is of type object, which is not a holdfast\.Replica"),
         (
             {"boook": Book()},
             r"group 'boook', which the configuration does not have; there are book",
@@ -352,7 +352,7 @@ def test_a_replica_that_has_stopped_is_not_said_to_be_missing(tmp_path: Path) ->
             await eventually(lambda: leads(node))
             assert node._core is not None
             assert node._driver is not None
-            fail(node._core.turns.machine("replica/book"))
+            fail(node._core.turns, "replica/book")
             await eventually(lambda: node.status()["node"]["stopped_units"])
             for group, why in {"book": "is stopped.*a bug.*restart", "other": "no replica"}.items():
                 with pytest.raises(HoldfastError, match=rf"{why}.*nothing was done"):
@@ -384,10 +384,12 @@ def test_a_start_reads_its_store_off_the_event_loop(
     """The core as well, which takes the whole journal in."""
     made: list[threading.Thread] = []
 
-    class Core(NodeCore):
-        def __init__(self, *args: Any, **more: Any) -> None:
+    class Core:
+        tables = staticmethod(NodeCore.tables)
+
+        def __new__(cls, *args: Any, **more: Any) -> NodeCore:  # type: ignore[misc]
             made.append(threading.current_thread())
-            super().__init__(*args, **more)
+            return NodeCore(*args, **more)
 
     monkeypatch.setattr(module, "NodeCore", Core)
     store = OffLoop()
@@ -477,7 +479,7 @@ def test_whoever_waits_for_a_peer_is_told_that_the_node_has_stopped(
 
 
 def test_a_node_can_be_started_again_on_another_event_loop() -> None:
-    node = Node(msgspec.structs.replace(config("", mode=""), group=()))
+    node = Node(msgspec.structs.replace(config("", mode=""), sections={}))
 
     async def life() -> None:
         async with node:
@@ -490,11 +492,6 @@ def test_a_node_can_be_started_again_on_another_event_loop() -> None:
 
 def broken(*_: object) -> None:
     raise ValueError("a bug")
-
-
-def fail(machine: object) -> None:
-    """Let a machine raise, whatever it is given."""
-    machine.wake = machine.up = machine.down = broken  # type: ignore[attr-defined]
 
 
 def is_free(port: int) -> bool:

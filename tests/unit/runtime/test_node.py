@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 from tests.conformance.worlds import free_port
+from tests.support.machines import Bug, fail
+from tests.unit.runtime.pairs import PATIENCE_S, config, eventually, pair
 
 from holdfast.errors import (
     ChannelEnded,
@@ -21,55 +21,22 @@ from holdfast.errors import (
     PeerUnknown,
     StoreFull,
 )
-from holdfast.health.ports import KEEPER
+from holdfast.health.ports import PATH_GOSSIP
 from holdfast.links.channel_in import MESSAGE_MAX
 from holdfast.links.datagrams import BOUNDS
 from holdfast.links.directory import DIRECTORY
-from holdfast.links.ports import SessionEnded, link_unit
-from holdfast.machine import Outbox
-from holdfast.node.config import AdapterConfig, LabConfig, NodeConfig, SecurityConfig
+from holdfast.links.ports import SendChannel, SessionEnded, link_unit
+from holdfast.links.subsystem import LinkService
+from holdfast.node.config import LabConfig
 from holdfast.runtime.driver import CROWD_BYTES
 from holdfast.runtime.handles import Channel, Datagrams
-from holdfast.runtime.node import PORTS_MAX, Node
+from holdfast.runtime.links import PORTS_MAX
+from holdfast.runtime.node import Node
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.port import Store
 from holdfast.types import DATA, NodeId
 
 PORT = 20
-PATIENCE_S = 20
-
-
-def config(
-    name: str, port: int, join: int = 0, data: str = "", host: str = "127.0.0.1"
-) -> NodeConfig:
-    return NodeConfig(
-        domain="unit",
-        name=name,
-        data=data,
-        join=(f"{host}:{join}",) if join else (),
-        adapter=(AdapterConfig("lo", f"{host}:{port}"),),
-        security=SecurityConfig(mode="plain"),
-    )
-
-
-@asynccontextmanager
-async def pair(tmp_path: Path | None = None) -> AsyncIterator[tuple[Node, Node]]:
-    """Two nodes that have found each other."""
-    first, second = free_port(["127.0.0.1"]), free_port(["127.0.0.1"])
-    data = str(tmp_path / "ann") if tmp_path else ""
-    async with (
-        Node(config("ann", first, data=data)) as ann,
-        Node(config("ben", second, first)) as ben,
-    ):
-        await ann.until_up("ben", timeout_s=PATIENCE_S)
-        await ben.until_up("ann", timeout_s=PATIENCE_S)
-        yield ann, ben
-
-
-async def eventually(check: Any) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not check():  # noqa: ASYNC110 any check will do, so there is no event
-            await asyncio.sleep(0.005)
 
 
 def test_messages_of_any_size_arrive_once_and_in_order() -> None:
@@ -138,7 +105,7 @@ def test_on_the_loopback_of_ipv6_everything_passes_as_well() -> None:
 
 
 def test_a_full_queue_refuses_and_then_takes_again() -> None:
-    """SPEC invariant 9: when a queue is full the sender is told, nothing vanishes."""
+    """docs/design/architecture.md, invariant 9: when a queue is full the sender is told, nothing vanishes."""
 
     async def run() -> None:
         got = 0
@@ -205,7 +172,7 @@ def test_a_channel_that_ends_counts_what_it_has_accepted_and_nobody_has_seen() -
             for message in (b"first", b"second"):
                 await eventually(lambda: not channel.pending)
                 await channel.send(message)
-            ann._session_ended(SessionEnded(ben.id, "the peer left", 0))
+            ann._links._session_ended(SessionEnded(ben.id, "the peer left", 0))
             with pytest.raises(ChannelEnded, match="up to 10 bytes may not have arrived"):
                 await channel.send(b"third")
 
@@ -228,13 +195,13 @@ def test_what_cannot_be_is_refused_with_a_reason() -> None:
         async with pair() as (ann, _):
             with pytest.raises(PeerUnknown, match="carl"):
                 ann.channel("carl", PORT)
-            with pytest.raises(MisuseError, match="Holdfast's own"):
+            with pytest.raises(MisuseError, match="reserved for Holdfast"):
                 ann.channel("ben", 3)
             with pytest.raises(MisuseError, match="at most"):
                 ann.channel("ben", PORT).try_send(bytes(MESSAGE_MAX + 1))
             for port in range(PORT, PORT + PORTS_MAX):
                 ann.channel("ben", port)
-            with pytest.raises(MisuseError, match="takes no more"):
+            with pytest.raises(MisuseError, match="which is the maximum"):
                 ann.channel("ben", PORT + PORTS_MAX)
             with pytest.raises(MisuseError, match="no group"):
                 ann.group("nothing")
@@ -261,7 +228,7 @@ def test_what_has_the_wrong_type_is_refused_and_harms_nobody() -> None:
             ben.listen(PORT, lambda _, messages: got.extend(map(bytes, messages)))
             channel = ann.channel("ben", PORT)
             for wrong in ("text", None, 7, [b"x"]):
-                with pytest.raises(MisuseError, match="a message is bytes, not"):
+                with pytest.raises(MisuseError, match="a message must be bytes, not"):
                     channel.try_send(wrong)  # type: ignore[arg-type]
             for right in (b"bytes", bytearray(b"more"), memoryview(b"as well")):
                 assert channel.try_send(right)  # type: ignore[arg-type]
@@ -301,11 +268,13 @@ def test_who_would_have_to_be_awaited_cannot_listen(caplog: pytest.LogCaptureFix
 
     async def run() -> None:
         async with pair() as (ann, ben):
-            with pytest.raises(MisuseError, match=r"plain `def`.*nothing has changed"):
+            with pytest.raises(
+                MisuseError, match=r"must not be a coroutine function; it was not registered"
+            ):
                 ben.listen(PORT, late)
             ben.listen(PORT, lambda peer, _: late(peer, []))
             await ann.channel("ben", PORT).send(b"one")
-            await eventually(lambda: "which nobody awaits" in caplog.text)
+            await eventually(lambda: "that is not awaited" in caplog.text)
             ben.listen(PORT, lambda _, messages: got.extend(map(bytes, messages)))
             await ann.channel("ben", PORT).send(b"two")
             await eventually(lambda: got == [b"two"])
@@ -397,7 +366,7 @@ class SmallDisk(Node):
 
 
 def test_a_write_that_fails_stops_the_node_and_says_why() -> None:
-    """DESIGN, the core idea: a failed write stops the node."""
+    """docs/design/architecture.md: a failed write stops the node."""
 
     async def run() -> None:
         first, second = free_port(["127.0.0.1"]), free_port(["127.0.0.1"])
@@ -413,21 +382,16 @@ def test_a_write_that_fails_stops_the_node_and_says_why() -> None:
 
 
 def test_a_unit_that_raises_is_rebuilt_and_its_inputs_are_dumped(tmp_path: Path) -> None:
-    """DESIGN, the core idea: a machine that raises takes down its own unit, not the node."""
+    """docs/design/architecture.md: a machine that raises takes down its own unit, not the node."""
 
     async def run() -> None:
         async with pair(tmp_path) as (ann, ben):
             core = ann._core
             assert core is not None
-            link = core.link(ben.id)
-            assert link is not None
-
-            def broken(_now: int, _inputs: list[Any], _out: Outbox) -> None:
-                raise ValueError("a bug in the link")
-
             held = ann.channel("ben", PORT)
-            link.up = broken  # type: ignore[method-assign]
-            await eventually(lambda: core.link(ben.id) is not link)
+            link = core.service(LinkService).link(ben.id)
+            core.turns.post(link_unit(ben.id), SendChannel(PORT, Bug("a bug in the link")))
+            await eventually(lambda: core.service(LinkService).link(ben.id) is not link)
             with pytest.raises(ChannelEnded, match="its link failed"):
                 await held.send(b"whoever holds a channel is told")
             await ann.until_up("ben", timeout_s=PATIENCE_S)
@@ -454,9 +418,7 @@ def test_a_link_that_fails_again_and_is_stopped_ends_what_used_it() -> None:
             for _ in range(2):
                 await ann.until_up("ben", timeout_s=PATIENCE_S)
                 channel = ann.channel("ben", PORT)
-                link = core.link(ben.id)
-                assert link is not None
-                link.up = broken  # type: ignore[method-assign]
+                core.turns.post(link_unit(ben.id), SendChannel(PORT, Bug()))
                 with pytest.raises(ChannelEnded, match="its link failed"):
                     async with asyncio.timeout(PATIENCE_S):
                         await flood(channel)
@@ -472,7 +434,7 @@ def test_a_link_that_fails_again_and_is_stopped_ends_what_used_it() -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("unit", [DIRECTORY, KEEPER])
+@pytest.mark.parametrize("unit", [DIRECTORY, PATH_GOSSIP])
 def test_a_part_that_has_stopped_hides_nothing_and_keeps_nobody_waiting(unit: str) -> None:
     """Whoever looks must see what has stopped, and whoever sends to a peer that goes must be told."""
 
@@ -481,8 +443,8 @@ def test_a_part_that_has_stopped_hides_nothing_and_keeps_nobody_waiting(unit: st
             core, channel = ann._core, ann.channel("ben", PORT)
             assert core is not None
             while unit not in core.turns.stopped:
-                core.turns.machine(unit).up = broken  # type: ignore[union-attr, method-assign]
-                ann._answer_outputs(unit, object())  # type: ignore[arg-type]
+                fail(core.turns, unit)
+                ann._groups._answer_outputs(unit, object())  # type: ignore[arg-type]
                 await asyncio.sleep(0.005)
             assert ann.status()["node"]["stopped_units"] == [unit]
             assert [member["name"] for member in ann.status()["members"]] == ["ann", "ben"]
@@ -500,15 +462,11 @@ async def flood(handle: Channel | Datagrams) -> None:
         await handle.send(bytes(1000))
 
 
-def broken(_now: int, _inputs: list[Any], _out: Outbox) -> None:
-    raise ValueError("a bug")
-
-
 @pytest.mark.parametrize(
     ("do", "request_", "says"),
     [
-        ("fault", {"kind": "over_size", "size": "1000"}, "not a fault: Expected `int`"),
-        ("fault", {"kind": "loss", "speed": 3}, "not a fault: .*speed"),
+        ("fault", {"fault": "over 1000", "port": "70"}, "not a fault: Expected `int"),
+        ("fault", {"fault": "loss 1%", "speed": 3}, "not a fault: .*speed"),
         ("heal", {"id": "first"}, "a number, not 'first'"),
         ("heal", {"id": None}, "a number, not None"),
     ],

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.conformance.worlds import free_port
+from tests.support.machines import fail
 
 from holdfast import Batch, Context, Node, Replica, parse_config
 from holdfast.errors import StoreFull
@@ -86,7 +87,7 @@ def test_what_a_listener_has_had_does_not_come_again_although_it_failed_at_the_n
         node = make(tmp_path)
         async with leading(node):
             await say(node, b"1", b"2", b"3")
-            await eventually(lambda: len(node._outputs._arrived.get("book", ())) == 3)
+            await eventually(lambda: len(node._groups.outputs._arrived.get("book", ())) == 3)
             node.on_outputs("book", listen)
             assert heard == [b"1", b"2", b"3"]
         node = make(tmp_path)
@@ -145,8 +146,8 @@ def test_a_node_or_a_replica_that_has_failed_sends_no_more_outputs(
         node.send_outputs("book", send)
         async with leading(node):
             await say(node, b"1", b"2")
-            await eventually(lambda: len(node._outputs._waiting.get(PRINTER, ())) == 2)
-            assert sent == [b"1"]
+            await eventually(lambda: len(node._groups.outputs._waiting.get(PRINTER, ())) == 2)
+            await eventually(lambda: sent == [b"1"])
             if what == "node":
                 node._fail(StoreFull("no room"))
             else:
@@ -162,10 +163,4 @@ def test_a_node_or_a_replica_that_has_failed_sends_no_more_outputs(
 
 def fail_replica(node: Node) -> None:
     assert node._core is not None
-    machine = node._core.turns.machine("replica/book")
-    assert machine is not None
-
-    def broken(*_: object) -> None:
-        raise ValueError("a bug")
-
-    machine.up = machine.wake = machine.down = broken  # type: ignore[method-assign]
+    fail(node._core.turns, "replica/book")

@@ -73,9 +73,9 @@ def test_nothing_is_left_out_whatever_is_under_way_or_fails() -> None:
     assert printed == reported == [1, 2, 3, 4, 5, 6]
 
 
-def ready(first: int, last: int, history: int = 7) -> OutputsReady:
-    outputs = tuple(Output(k, 0, "", b"%d" % k, history) for k in range(first, last + 1))
-    return OutputsReady("book", outputs, history)
+def ready(first: int, last: int, group_epoch: int = 7) -> OutputsReady:
+    outputs = tuple(Output(k, 0, "", b"%d" % k, group_epoch) for k in range(first, last + 1))
+    return OutputsReady("book", outputs, group_epoch)
 
 
 def test_outputs_wait_for_a_listener_and_for_one_that_failed() -> None:
@@ -87,7 +87,7 @@ def test_outputs_wait_for_a_listener_and_for_one_that_failed() -> None:
     def answer(unit: str, item: OutputsSent | OutputsTaken) -> None:
         assert isinstance(item, OutputsTaken)
         assert unit == "outputs"
-        taken.append((item.history, item.position))
+        taken.append((item.group_epoch, item.position))
 
     def listen(output: Output) -> None:
         if output.position == 3 and failures:
@@ -107,7 +107,7 @@ def test_outputs_wait_for_a_listener_and_for_one_that_failed() -> None:
         assert (heard, taken[1]) == ([1, 2, 3, 4, 5], (7, 5))
         desk.take(ready(4, 5))
         assert taken[2] == (7, 5), "whoever asks again is told again"
-        desk.take(ready(1, 1, history=8))
+        desk.take(ready(1, 1, group_epoch=8))
         assert (heard[-1], taken[3]) == (1, (8, 1))
         desk.close()
 
@@ -197,7 +197,7 @@ def wrapped(output: Output) -> Awaitable[None]:
 def test_who_has_to_be_awaited_cannot_listen_and_can_send(call: Any) -> None:
     """It would do nothing, and its outputs count as taken."""
     desk = OutputDesk(lambda *_: None)
-    with pytest.raises(MisuseError, match="book has to be a plain `def`"):
+    with pytest.raises(MisuseError, match="book must not be a coroutine function"):
         desk.listen("book", call)
     desk.send_with("book", call)
     desk.send_with("book", wrapped)
@@ -207,7 +207,7 @@ def test_who_has_to_be_awaited_cannot_listen_and_can_send(call: Any) -> None:
 def test_who_cannot_be_awaited_cannot_send_and_can_listen(call: Any) -> None:
     """It would be called with the first output for ever."""
     desk = OutputDesk(lambda *_: None)
-    with pytest.raises(MisuseError, match="book has to be an `async def`"):
+    with pytest.raises(MisuseError, match="book must be an `async def`"):
         desk.send_with("book", call)
     desk.listen("book", call)
 
@@ -313,7 +313,7 @@ def test_what_nobody_listens_to_is_kept_within_a_bound_and_the_rest_comes_again(
             desk.take(foreign(f"x{k}"))
         assert answers == [OutputsRefused(f"x{k}", 7) for k in range(10, 100)]
         assert len(desk._arrived) == len(desk._last) == 10
-        assert caplog.text.count("nobody listens to outputs of x10, and no more") == 1
+        assert caplog.text.count("there is no listener to outputs of x10, and no more") == 1
         answers.clear()
         desk.take(ready(1, 2))
         assert answers == [OutputsRefused("book", 7)]

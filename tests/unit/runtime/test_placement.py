@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.conformance.worlds import free_port
-from tests.unit.runtime.test_node import PATIENCE_S, eventually
+from tests.unit.runtime.pairs import PATIENCE_S, eventually
 
 from holdfast import Needs, Node, parse_config
 from holdfast.errors import MisuseError
@@ -66,7 +66,7 @@ def test_large_datagrams_move_small_ones_stay_and_the_handle_says_why() -> None:
             await eventually(lambda: large.placement.path and small.placement.path)
             home = large.placement.path.split("/")[0]
             assert small.placement.path == f"{home}/{home}/udp"
-            ann._add_fault({"kind": "over_size", "adapter": home, "size": 1000})
+            ann._lab._add({"fault": "over 1000", "adapter": home})
             await eventually(lambda: not large.placement.path.startswith(home))
             assert large.placement.reason == (
                 f"{home}/{home}/udp: packets over 1000 bytes do not pass, 1200 are needed"
@@ -75,7 +75,7 @@ def test_large_datagrams_move_small_ones_stay_and_the_handle_says_why() -> None:
             got.clear()
             await large.send(bytes(1100))
             await eventually(lambda: got)
-            ann._remove_faults({})
+            ann._lab._remove({})
             await eventually(lambda: large.placement.path.startswith(home))
 
     asyncio.run(run())
@@ -130,12 +130,12 @@ def test_a_node_follows_the_needs_in_its_configuration() -> None:
 def test_needs_that_cannot_be_leave_everything_as_it_was() -> None:
     async def run() -> None:
         async with pair() as (ann, _):
-            with pytest.raises(MisuseError, match="protocol is one of"):
+            with pytest.raises(MisuseError, match="protocol must be one of"):
                 ann.channel("ben", LARGE, Needs(protocol="ipx"))
             channel: Any = ann.channel("ben", LARGE)
-            with pytest.raises(MisuseError, match=r"holdfast\.Needs.*nothing has changed"):
+            with pytest.raises(MisuseError, match=r"holdfast\.Needs.*nothing was changed"):
                 channel.needs = {"size": 1200}
-            with pytest.raises(MisuseError, match=r"not 'fast'; nothing has changed"):
+            with pytest.raises(MisuseError, match=r"not 'fast'; nothing was changed"):
                 ann.datagrams("ben", LARGE, "fast")  # type: ignore[arg-type]  # on purpose
             assert channel.needs is None
 

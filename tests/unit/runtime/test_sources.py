@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 from tests.conformance.worlds import free_port
+from tests.support.machines import fail
 
 from holdfast import Batch, Context, Node, Replica, parse_config
 from holdfast.errors import MisuseError, NodeStopped, SourceEnded, StoreFull
-from holdfast.machine import Outbox
 
 PATIENCE_S = 20
 FILE = """
@@ -83,13 +83,8 @@ async def eventually(check: Any) -> None:
 def break_source(node: Node) -> None:
     """The next turn of the source raises."""
 
-    def broken(_now: int, _inputs: list[Any], _out: Outbox) -> None:
-        raise ValueError("a bug in the source")
-
     assert node._core is not None
-    source = node._core.turns.machine("source/book")
-    assert source is not None
-    source.up = broken  # type: ignore[method-assign]
+    fail(node._core.turns, "source/book", "a bug in the source")
 
 
 async def fail_while_somebody_waits(node: Node) -> pytest.ExceptionInfo[SourceEnded]:
@@ -112,7 +107,7 @@ def test_a_source_that_fails_ends_its_handle_and_the_next_one_works() -> None:
                 await node.group("book").send(b"%d" % number)
             await eventually(lambda: len(book.lines) == 10)
             told = await fail_while_somebody_waits(node)
-            told.match(r"up to \d+ bytes .* may be lost; ask the node for the group again")
+            told.match(r"up to \d+ bytes .* may be lost; get the group from the node again")
             for number in range(10):
                 await node.group("book").send(b"again %d" % number)
             await eventually(lambda: len(book.lines) == 20)

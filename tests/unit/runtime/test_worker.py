@@ -13,6 +13,8 @@ import pytest
 
 from holdfast import Batch, Context, Replica
 from holdfast.errors import MisuseError
+from holdfast.group.application import FAILED, TEXT_MAX
+from holdfast.group.frames import StreamId
 from holdfast.group.ports import (
     AppFailed,
     Applied,
@@ -24,8 +26,7 @@ from holdfast.group.ports import (
     TakeSnapshot,
 )
 from holdfast.runtime import worker as worker_module
-from holdfast.runtime.worker import FAILED, QUICK_MESSAGES, QUICK_NS, REPORT_NS, AppWorker
-from holdfast.wire.frames import StreamId
+from holdfast.runtime.worker import QUICK_MESSAGES, QUICK_NS, REPORT_NS, AppWorker
 
 
 class Gated(Replica):
@@ -136,7 +137,7 @@ def test_one_that_says_it_is_quick_and_is_not_gets_a_thread(
     application = Quick()
     worker = AppWorker("book", application, got.put)
     worker.submit([job(1)])
-    assert "says that it is quick" in caplog.text
+    assert "is marked quick" in caplog.text
     worker.submit([job(2)])
     while (answer := got.get(timeout=10)).index < 2:
         pass
@@ -192,7 +193,7 @@ def test_what_a_quick_application_has_no_time_for_is_done_by_its_thread_in_order
 
 
 @pytest.mark.parametrize(
-    ("given", "complaint"), [("text", "gave str"), (ValueError("no"), "raised ValueError: no")]
+    ("given", "complaint"), [("text", "returned str"), (ValueError("no"), "raised ValueError: no")]
 )
 def test_a_state_that_cannot_be_had_is_reported_and_the_application_goes_on(
     given: Any, complaint: str
@@ -246,7 +247,7 @@ def raising(what: BaseException, quick: bool = False) -> Replica:
     ("what", "text"),
     [
         (ValueError("no word: \ud800"), "ValueError: no word: \\ud800"),
-        (Mute(), "Mute, whose text cannot be had: its __str__ raised RuntimeError"),
+        (Mute(), "Mute, whose text is not available: its __str__ raised RuntimeError"),
         (ValueError("\ud800" * 1000), "ValueError: " + "\\ud800" * 81 + "\\u"),
     ],
     ids=["no text to send", "no text at all", "long"],
@@ -264,7 +265,7 @@ def test_what_an_application_raises_becomes_text_that_others_can_be_told(
     assert got.get(timeout=10) == SnapshotTaken(1, 7, b"", f"snapshot() raised {text}")
     assert got.get(timeout=10) == AppFailed(8, text)
     assert msgspec.msgpack.encode(text)
-    assert len(text) <= worker_module.TEXT_MAX
+    assert len(text) <= TEXT_MAX
     assert worker.close()
 
 
@@ -349,7 +350,7 @@ def test_a_method_that_does_nothing_when_it_is_called_is_refused_at_the_start(
         yield
 
     application = type("Late", (Quick,), {name: waits if kind == "coroutine" else yields})()
-    with pytest.raises(MisuseError, match=f"group book: {name} has to be a plain `def`"):
+    with pytest.raises(MisuseError, match=f"group book: {name} must be a plain function"):
         AppWorker("book", application, lambda _: None)
 
 

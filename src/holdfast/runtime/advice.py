@@ -1,0 +1,70 @@
+"""Reads the newest advice of the pipeline now and then, in a thread, and hands it to the unit `health`.
+
+A node without advice, or with stale or damaged advice, works as before; status, page and log say why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from time import monotonic_ns, time_ns
+from typing import TYPE_CHECKING
+
+from holdfast.health.advice_config import AdviceConfig
+from holdfast.health.ports import HEALTH, AdviceNews
+from holdfast.runtime.threads import aside
+
+if TYPE_CHECKING:
+    from holdfast.recording.advice import Found
+    from holdfast.subsystem import Port
+
+log = logging.getLogger("holdfast")
+
+
+class AdviceReader:
+    """Looks for a new edition every `every_s` seconds while a node runs."""
+
+    def __init__(self, port: Port, config: AdviceConfig, node: str) -> None:
+        self._port = port
+        self._config = config
+        self._node = node
+        self._seen: tuple[str, ...] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        if self._config.directory:
+            self._task = asyncio.get_running_loop().create_task(self._go_on())
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _go_on(self) -> None:
+        while True:
+            try:
+                found = await aside(self._look)
+                if found is not None:
+                    self._hand_over(found)
+            except Exception:
+                log.exception("advice in %s could not be read", self._config.directory)
+            await asyncio.sleep(self._config.every_s)
+
+    def _look(self) -> Found | None:
+        """In a thread: the newest edition, if anything in the directory is new."""
+        from holdfast.recording.advice import editions, newest_advice
+
+        directory = Path(self._config.directory)
+        seen = editions(directory)
+        if seen == self._seen:
+            return None
+        found = newest_advice(directory, self._node)
+        self._seen = seen
+        return found
+
+    def _hand_over(self, found: Found) -> None:
+        for problem in found.problems:
+            log.warning("damaged advice is skipped: %s", problem)
+        offset_ns = time_ns() - monotonic_ns()
+        news = AdviceNews(found.advice, self._config.directory, found.problems, offset_ns)
+        self._port.answer(HEALTH, news)

@@ -1,0 +1,311 @@
+"""What applications hold: a dialog, a listener, a message."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from holdfast.dialog import ports
+from holdfast.dialog.ids import dialog_name
+from holdfast.errors import DialogEnded, DialogFaulted, HoldfastError
+from holdfast.types import NEVER, SECOND
+
+if TYPE_CHECKING:
+    from holdfast.runtime.dialogs.api import DialogApi, OpenTransaction
+
+EVENTS_MAX: Final = 1024
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A message that was received."""
+
+    body: bytes
+    number: int
+    attempt: int = 1
+    """Which delivery of the message this is; above 1 after aborted transactions."""
+
+
+class Dialog:
+    """One end of a dialog. Every method may be called from any task of the node's event loop."""
+
+    def __init__(self, edge: DialogApi, store: str, dialog: bytes, uri: str) -> None:
+        self.id = dialog
+        self.uri = uri
+        self.store = store
+        self._edge = edge
+        self._returned: deque[Message] = deque()
+        """Messages that came for a receive that was cancelled."""
+        self._events: deque[ports.Event] = deque(maxlen=EVENTS_MAX)
+        self._changed = asyncio.Event()
+        self._outcome: ports.Event | None = None
+        self._handler: asyncio.Task[None] | None = None
+        self._error: HoldfastError | None = None
+
+    def __repr__(self) -> str:
+        return f"<Dialog {dialog_name(self.id)} {self.uri}>"
+
+    # -- sending -------------------------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        body: bytes,
+        *,
+        tx: OpenTransaction | None = None,
+        timeout_s: float | None = None,
+        ttl_s: float | None = None,
+        after: float = 0.0,
+    ) -> int:
+        """Send one message; returns its number when the store has it (-1 in a transaction).
+
+        Waits for room in the buffer: for `timeout_s`, or as the dialog's settings say. `ttl_s` is the message's time
+        to live. `after` is a time of day (seconds) before which it is not transmitted. Raises `SendTimeout`,
+        `QuotaExceeded`, `MessageTooLarge` or `DialogEnded`; nothing was sent then.
+        """
+        return await self.send_many([body], tx=tx, timeout_s=timeout_s, ttl_s=ttl_s, after=after)
+
+    async def send_many(
+        self,
+        bodies: Sequence[bytes],
+        *,
+        tx: OpenTransaction | None = None,
+        timeout_s: float | None = None,
+        ttl_s: float | None = None,
+        after: float = 0.0,
+    ) -> int:
+        """Send messages, all or none; returns the number of the first."""
+        if timeout_s is None:
+            timeout_s = self._edge.send_timeout_s(self)
+        if tx is not None:
+            await tx.join(self.store)
+        request = ports.Send(
+            token=0,
+            dialog=self.id,
+            bodies=list(bodies),
+            tx=tx.id if tx is not None else b"",
+            deadline=_deadline(timeout_s),
+            ttl_ns=-1 if ttl_s is None else int(ttl_s * SECOND),
+            after_wall=int(after * SECOND),
+        )
+        answer = await self._edge.ask(self.store, request, self.id, sum(map(len, bodies)))
+        return int(answer.first)
+
+    async def try_send(self, body: bytes) -> bool:
+        """Send one message if there is room now; False when there is none, and then nothing was sent."""
+        from holdfast.errors import SendTimeout
+
+        try:
+            await self.send(body, timeout_s=0)
+        except SendTimeout:
+            return False
+        return True
+
+    # -- receiving -----------------------------------------------------------------------------------------------
+
+    async def receive(
+        self, *, tx: OpenTransaction | None = None, timeout_s: float | None = None
+    ) -> Message:
+        """The next message. Raises `DialogEnded` when none will come, `TimeoutError` when none came in time."""
+        messages = await self.receive_many(1, tx=tx, timeout_s=timeout_s)
+        if not messages:
+            raise TimeoutError(f"no message on {self!r} within {timeout_s:g} s")
+        return messages[0]
+
+    async def receive_many(
+        self, count: int, *, tx: OpenTransaction | None = None, timeout_s: float | None = None
+    ) -> list[Message]:
+        """Up to `count` messages; waits for the first. Empty when none came in time."""
+        deadline = _deadline(timeout_s)
+        while True:
+            if tx is None and self._returned:
+                return self._from_returned(count)
+            messages = await self._edge.take(self, count, tx, deadline, discard=False)
+            if tx is None and self._returned:
+                # Those that came for a receive that was cancelled are older.
+                self._returned.extend(messages)
+                return self._from_returned(count)
+            if messages or deadline <= monotonic_ns():
+                return messages
+
+    def _from_returned(self, count: int) -> list[Message]:
+        return [self._returned.popleft() for _ in range(min(count, len(self._returned)))]
+
+    async def delete(self, count: int = 1, *, tx: OpenTransaction | None = None) -> None:
+        """Remove up to `count` messages that are available, without receiving them."""
+        await self._edge.take(self, count, tx, 0, discard=True)
+
+    async def request(self, body: bytes, timeout_s: float | None = None) -> Message:
+        """Send one message and receive the next one: request and response."""
+        await self.send(body)
+        return await self.receive(timeout_s=timeout_s)
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self._messages()
+
+    async def _messages(self) -> AsyncIterator[Message]:
+        while True:
+            try:
+                messages = await self.receive_many(64)
+            except DialogEnded:
+                return
+            for message in messages:
+                yield message
+
+    def on_message(self, handler: Callable[[Message], Any]) -> None:
+        """Call `await handler(message)` for each message, one after the other."""
+
+        async def serve() -> None:
+            async for message in self:
+                await handler(message)
+
+        self._handler = asyncio.ensure_future(serve())
+
+    # -- its life ------------------------------------------------------------------------------------------------
+
+    async def paired(self, timeout_s: float | None = None) -> None:
+        """Wait until both ends have confirmed each other. Raises `DialogFaulted` or `DialogEnded`."""
+        async with asyncio.timeout(timeout_s):
+            while True:
+                self._changed.clear()
+                self._check_alive()
+                state, fault, detail = await self._edge.look(self)
+                if state == "open":
+                    return
+                if self._outcome is not None and self._outcome.kind in ("completed", "terminated"):
+                    raise DialogEnded(f"{self!r} ended: {self._outcome.detail}")
+                if state == "faulted":
+                    raise DialogFaulted(f"{self!r}: {fault}: {detail}")
+                await self._changed.wait()
+
+    async def complete(self) -> None:
+        """This end has sent all it will. `completed` says when both ends have everything."""
+        await self._edge.ask(self.store, ports.Complete(token=0, dialog=self.id), self.id)
+
+    async def completed(self, timeout_s: float | None = None) -> None:
+        """Wait until both ends have completed and everything was taken. Raises `DialogEnded` if it ended otherwise."""
+        async with asyncio.timeout(timeout_s):
+            while self._outcome is None or self._outcome.kind not in ("completed", "terminated"):
+                self._check_alive()
+                self._changed.clear()
+                await self._changed.wait()
+        if self._outcome.kind != "completed":
+            raise DialogEnded(
+                f"{self!r} was terminated: {self._outcome.detail}; {self._outcome.count} messages were not acknowledged"
+            )
+
+    async def terminate(self, reason: str = "") -> None:
+        request = ports.Terminate(token=0, dialog=self.id, reason=reason)
+        await self._edge.ask(self.store, request, self.id)
+
+    async def deactivate(self) -> None:
+        """Free the memory of the dialog; it comes back when it is used, or when a message arrives."""
+        await self._edge.ask(self.store, ports.Deactivate(token=0, dialog=self.id), self.id)
+
+    async def extend_messages(self, ttl_s: float) -> None:
+        """Give everything unacknowledged a new time to live."""
+        request = ports.ExtendMessages(token=0, dialog=self.id, ttl_ns=int(ttl_s * SECOND))
+        await self._edge.ask(self.store, request, self.id)
+
+    async def extend_session(self, ttl_s: float, timeout_s: float = 30.0) -> None:
+        """Agree with the partner on a new time to live of the session."""
+        request = ports.ExtendSession(
+            token=0, dialog=self.id, ttl_ns=int(ttl_s * SECOND), deadline=_deadline(timeout_s)
+        )
+        await self._edge.ask(self.store, request, self.id)
+
+    async def repair(self, action: str = "resume", reason: str = "") -> None:
+        request = ports.Repair(token=0, dialog=self.id, action=action, reason=reason)
+        await self._edge.ask(self.store, request, self.id)
+
+    async def settle_poison(self, number: int, action: str) -> None:
+        """`retry` or `discard` a poison message."""
+        request = ports.Settle(token=0, dialog=self.id, number=number, action=action)
+        await self._edge.ask(self.store, request, self.id)
+
+    async def next_event(self) -> ports.Event:
+        """The next event of this dialog: `faulted`, `repaired`, `expired`, `poison`, `terminated`, ..."""
+        while not self._events:
+            self._check_alive()
+            self._changed.clear()
+            await self._changed.wait()
+        return self._events.popleft()
+
+    # -- the edge's side -----------------------------------------------------------------------------------------
+
+    def take_event(self, event: ports.Event) -> None:
+        if event.kind != "available":
+            self._events.append(event)
+            if event.kind in ("completed", "terminated", "faulted"):
+                self._outcome = event
+        self._changed.set()
+
+    def give_back(self, messages: list[Message]) -> None:
+        self._returned.extend(messages)
+
+    def end(self, error: HoldfastError) -> None:
+        """Nothing answers any more."""
+        self._error = error
+        self._changed.set()
+
+    def _check_alive(self) -> None:
+        if self._error is not None:
+            raise type(self._error)(*self._error.args)
+
+
+class Listener:
+    """Dialogs that others open with a service of this node: `async for dialog in listener`."""
+
+    def __init__(self, edge: DialogApi, store: str, service: str, automatic: bool) -> None:
+        self.service = service
+        self.store = store
+        self.automatic = automatic
+        self._edge = edge
+        self._queue: asyncio.Queue[Dialog | None] = asyncio.Queue()
+        self._error: HoldfastError | None = None
+
+    async def next(self) -> Dialog:
+        """The next dialog. With `automatic=False` it is a request: `accept` or `reject` it."""
+        dialog = None if self._error is not None else await self._queue.get()
+        if dialog is None:
+            assert self._error is not None
+            raise type(self._error)(*self._error.args)
+        return dialog
+
+    def __aiter__(self) -> AsyncIterator[Dialog]:
+        return self._dialogs()
+
+    async def _dialogs(self) -> AsyncIterator[Dialog]:
+        while True:
+            yield await self.next()
+
+    async def accept(self, dialog: Dialog) -> None:
+        request = ports.Accept(
+            token=0, dialog=dialog.id, settings=self._edge.listening[self.service].settings
+        )
+        await self._edge.ask(self.store, request, dialog.id)
+
+    async def reject(self, dialog: Dialog, reason: str = "") -> None:
+        request = ports.Reject(token=0, dialog=dialog.id, reason=reason)
+        await self._edge.ask(self.store, request, dialog.id)
+
+    async def close(self) -> None:
+        """Take no more dialogs; those that exist go on."""
+        await self._edge.unlisten(self.service)
+
+    def put(self, dialog: Dialog) -> None:
+        self._queue.put_nowait(dialog)
+
+    def end(self, error: HoldfastError) -> None:
+        """Nothing answers any more."""
+        self._error = error
+        self._queue.put_nowait(None)
+
+
+def _deadline(timeout_s: float | None) -> int:
+    if timeout_s is None:
+        return NEVER
+    return monotonic_ns() + int(timeout_s * SECOND) if timeout_s > 0 else 0
