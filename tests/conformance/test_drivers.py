@@ -15,6 +15,8 @@ from tests.conformance.worlds import (
     SocketWorld,
 )
 
+from holdfast.group.subsystem import GroupService
+
 
 @pytest.fixture(params=["simulator", "sockets"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ConformanceWorld]:
@@ -132,4 +134,4 @@ def test_nothing_fails_on_the_way(world: ConformanceWorld) -> None:
     assert world.until(lambda: all_equal(world, 10))
     for name in NAMES:
         assert world.core(name).turns.stopped == {}
-        assert world.core(name).groups.keys() == {GROUP}
+        assert world.core(name).service(GroupService).groups.keys() == {GROUP}

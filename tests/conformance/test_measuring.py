@@ -9,32 +9,48 @@ from typing import Any
 import pytest
 from tests.conformance.worlds import NAMES, SUBNETS, ConformanceWorld, SimulatedWorld, SocketWorld
 
+from holdfast.health.frames import Probe
 from holdfast.links.flow import FlowState
 from holdfast.links.multicast import MulticastMachine
 from holdfast.links.ports import Received, SendFrame, link_unit, multicast_unit
-from holdfast.types import SYNC
-from holdfast.wire.frames import Probe
+from holdfast.links.subsystem import LinkService
+from holdfast.machine import Machine, Outbox
+from holdfast.types import SYNC, Nanos
 
 USES = {"", "alt", "frag", "mss:536", "mss:960", "mss:1240", "mss:1460"}
 
 
-class Watch:
-    """Probes that the unit `health` of a node is given."""
+class Watch(Machine):
+    """Stands before the unit `health` of a node, and keeps the probes that this is given."""
+
+    layer = "probing"
 
     def __init__(self, world: ConformanceWorld, name: str) -> None:
         self.probes: list[tuple[int, int]] = []
         """(flow, size) of each probe that came in."""
-        health: Any = world.core(name).health
-        inner = health.up
+        turns = world.core(name).turns
+        inner = turns.machine("health")
+        assert inner is not None
+        self._inner = inner
+        self.deadline = inner.deadline
+        turns.drop("health")
+        turns.add("health", self)
 
-        def up(now: int, inputs: list[Any], out: Any) -> None:
-            for item in inputs:
-                if isinstance(item, Received) and item.flow is not None:
-                    probes = [frame for frame in item.frames if isinstance(frame, Probe)]
-                    self.probes += [(item.flow, frame.size) for frame in probes if not frame.pair]
-            inner(now, inputs, out)
+    def up(self, now: Nanos, inputs: list[Any], out: Outbox) -> None:
+        for item in inputs:
+            if isinstance(item, Received) and item.flow is not None:
+                probes = [frame for frame in item.frames if isinstance(frame, Probe)]
+                self.probes += [(item.flow, frame.size) for frame in probes if not frame.pair]
+        self._inner.up(now, inputs, out)
+        self.deadline = self._inner.deadline
 
-        health.up = up
+    def wake(self, now: Nanos, out: Outbox) -> None:
+        self._inner.wake(now, out)
+        self.deadline = self._inner.deadline
+
+    def down(self, now: Nanos, inputs: list[Any], out: Outbox) -> None:
+        self._inner.down(now, inputs, out)
+        self.deadline = self._inner.deadline
 
 
 @pytest.fixture(params=["simulator", "sockets"])
@@ -51,7 +67,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Conformanc
 
 def flows(world: ConformanceWorld, name: str, peer: str, subnet: str) -> dict[str, FlowState]:
     """The agreed flows of a path, by transport and use."""
-    link = world.core(name).link(world.core(peer).me.node)
+    link = world.core(name).service(LinkService).link(world.core(peer).me.node)
     if link is None:
         return {}
     return {
@@ -130,7 +146,7 @@ def test_both_ends_number_what_they_send_on_a_connection_that_measures(
         for mss in (536, 1460):
             there = flows(world, name, peer, "red")[f"tcp mss:{mss}"].flow
             assert watches[name].probes.count((there, mss + 40)) == 20
-        link = world.core(name).link(world.core(peer).me.node)
+        link = world.core(name).service(LinkService).link(world.core(peer).me.node)
         assert link is not None
         assert link.rejected == {}
 
@@ -197,7 +213,7 @@ def test_data_never_uses_a_flow_that_only_measures(world: ConformanceWorld) -> N
     messages = [bytes([number % 256]) * 900 for number in range(500)]
     world.send("ann", "ben", messages)
     assert world.until(lambda: len(world.received["ben"]) >= len(messages))
-    link = world.core("ann").link(world.core("ben").me.node)
+    link = world.core("ann").service(LinkService).link(world.core("ben").me.node)
     assert link is not None
     for channel in link.status()["channels"]:
         assert channel["path"] in ("", "red/red/tcp", "blue/blue/tcp", "blue/blue/udp")

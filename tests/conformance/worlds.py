@@ -12,19 +12,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from holdfast.faults.model import Blackout, Fault, Filter, Over, Where
 from holdfast.group.ports import Multicast
+from holdfast.group.section import GroupSection
 from holdfast.links.ports import PortReady, SendChannel, link_unit
-from holdfast.node.config import AdapterConfig, GroupSection, LabConfig, NodeConfig, SecurityConfig
+from holdfast.node.config import AdapterConfig, LabConfig, NodeConfig, SecurityConfig
 from holdfast.node.core import NodeCore
 from holdfast.runtime.loop import loop_factory
 from holdfast.runtime.node import Node
 from holdfast.sim.cluster import make_core
-from holdfast.sim.faults import Blackout, Fault, Filter, Over, Where
 from holdfast.sim.host import Host
 from holdfast.sim.ledger import Ledger
 from holdfast.sim.world import World
 from holdfast.transports import Rule
-from holdfast.types import SECOND
+from holdfast.types import MILLISECOND, SECOND
 
 NAMES = ("ann", "ben", "cem")
 SUBNETS = ("red", "blue")
@@ -70,7 +71,7 @@ def config_of(name: str, hosts: dict[str, str], port: int, join: str, data: str 
             for subnet, host in hosts.items()
         ),
         security=SecurityConfig(mode="plain"),
-        group=(GroupSection(GROUP, NAMES, NAMES[0]),),
+        sections={"group": (GroupSection(GROUP, NAMES, NAMES[0]),)},
         lab=LabConfig(faults=True),
     )
 
@@ -101,7 +102,7 @@ class SimulatedWorld:
             host.start()
 
     def until(self, predicate: Callable[[], bool], limit_s: float = 20.0) -> bool:
-        return self._world.run_until(predicate, int(limit_s * SECOND))
+        return self._world.run_until(predicate, int(limit_s * SECOND), every=5 * MILLISECOND)
 
     def core(self, name: str) -> NodeCore:
         core = self._world.host(name).core
@@ -222,17 +223,17 @@ class SocketWorld:
 
     def over(self, sender: str, listener: str, subnet: str, size: int) -> None:
         host = self._hosts[listener][subnet]
-        self._fault(sender, Rule("over_size", adapter=subnet, host=host, size=size))
+        self._fault(sender, Rule(f"over {size}", adapter=subnet, host=host))
 
     def silence(self, sender: str, listener: str, subnet: str) -> None:
         host = self._hosts[listener][subnet]
-        self._fault(sender, Rule("drop_all", adapter=subnet, host=host))
+        self._fault(sender, Rule("blackout", adapter=subnet, host=host))
 
     def lose(self, sender: str, listener: str, subnet: str, kind: str) -> None:
         host = (
             GROUPS[subnet].split(":")[0] if kind == "multicast" else self._hosts[listener][subnet]
         )
-        self._fault(sender, Rule("drop_all", adapter=subnet, host=host, transport=kind))
+        self._fault(sender, Rule(f"blackout only {kind}", adapter=subnet, host=host))
 
     def wake(self, name: str) -> None:
         driver = self._nodes[name]._driver
@@ -240,14 +241,14 @@ class SocketWorld:
         driver.wake()
 
     def _fault(self, name: str, rule: Rule) -> None:
-        faults = self._nodes[name]._faults
+        faults = self._nodes[name]._lab.faults
         assert faults is not None
         faults.add(rule)
 
     def heal(self) -> None:
         for node in self._nodes.values():
-            if node._faults is not None:
-                node._faults.clear()
+            if node._lab.faults is not None:
+                node._lab.faults.clear()
 
     def close(self) -> None:
         for node in self._nodes.values():

@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.group.config import GroupConfig
 from holdfast.group.ports import SourceRoom
+from holdfast.group.section import GROUPS
 from holdfast.node.config import NodeConfig
 from holdfast.runtime.handles import Group
 from holdfast.sim.checkers.sight import look_at_replica, look_at_source, replicas_of, sources_of
@@ -42,8 +43,8 @@ class Narrow(Cluster):
 
     def config(self, number: int) -> NodeConfig:
         config = super().config(number)
-        group = msgspec.structs.replace(config.group[0], window_mb=WINDOW >> 20)
-        return msgspec.structs.replace(config, group=(group,))
+        group = msgspec.structs.replace(GROUPS.of(config)[0], window_mb=WINDOW >> 20)
+        return msgspec.structs.replace(config, sections={"group": (group,)})
 
 
 class Loop:

@@ -8,17 +8,17 @@ import msgspec
 import pytest
 
 from holdfast.group.config import GroupConfig
-from holdfast.group.entries import Member, View
-from holdfast.group.log import Cursor, Kind, Log
+from holdfast.group.frames import Entry, Payload, StreamId
+from holdfast.group.log.entries import Member, View
+from holdfast.group.log.replicated_log import Cursor, Kind, Log
 from holdfast.group.ports import APPLY_MAX, Apply, Batch
-from holdfast.group.streams import Streams
+from holdfast.group.streams.stream_buffer import Streams
 from holdfast.sim.checkers.agreement import Agreement
 from holdfast.sim.checkers.buffers import Buffers
 from holdfast.sim.checkers.calm import unrest
 from holdfast.sim.checkers.memory import Memory
 from holdfast.sim.checkers.sight import Sight, SourceSight, Violation
 from holdfast.sim.checkers.undone import Undone
-from holdfast.wire.frames import Entry, Payload, StreamId
 
 CONFIG = GroupConfig("book", ("n1", "n2", "n3"))
 RED, BLUE = StreamId(b"r" * 16, 1, 0), StreamId(b"b" * 16, 1, 0)
@@ -64,7 +64,7 @@ def sight(host: str, log: Log, term: int = 1, **changes: Any) -> Sight:
         "host": host,
         "boots": 1,
         "incarnation": changes.get("boots", 1),
-        "history": 7,
+        "group_epoch": 7,
         "term": term,
         "leading": False,
         "memory": "whole",
@@ -336,7 +336,7 @@ def test_one_that_was_let_in_again_can_remember() -> None:
 def test_one_that_was_not_let_in_yet_can_not() -> None:
     book = memory()
     book.ended("n1", 1)
-    book.see(sight("n1", Log(), boots=2, history=0, view=None))
+    book.see(sight("n1", Log(), boots=2, group_epoch=0, view=None))
     book.ended("n2", 1)
     assert book.lost
 
@@ -379,17 +379,17 @@ def test_a_group_that_remembers_and_is_founded_again_is_caught() -> None:
     book = memory()
     book.ended("n1", 1)
     with caught("a group that remembers is not founded again.*n1 belongs to history 8"):
-        book.see(sight("n1", Log(), boots=2, history=8))
+        book.see(sight("n1", Log(), boots=2, group_epoch=8))
 
 
 def test_a_group_that_has_lost_its_memory_may_be_founded_again() -> None:
     book = memory()
     book.ended("n1", 1)
     book.ended("n2", 1)
-    book.see(sight("n1", Log(), boots=2, history=8))
-    assert (book.history, book.lost, book.losses) == (8, False, 1)
+    book.see(sight("n1", Log(), boots=2, group_epoch=8))
+    assert (book.group_epoch, book.lost, book.losses) == (8, False, 1)
     book.see(sight("n3", Log()))
-    assert book.history == 8, "one that is left over from the old history changes nothing"
+    assert book.group_epoch == 8, "one that is left over from the old history changes nothing"
 
 
 # -- buffers (4, 9) ----------------------------------------------------------------------------------------------
@@ -482,7 +482,7 @@ def test_letting_go_of_what_came_after_a_member_was_let_in_again_is_caught() -> 
 def test_where_a_member_was_let_in_means_nothing_once_the_group_is_founded_again() -> None:
     book = let_in_again()
     for name in NAMES:
-        book.see(sight(name, log_of(1, 1, commit=2), history=8))
+        book.see(sight(name, log_of(1, 1, commit=2), group_epoch=8))
     book.see_source(source(freed=2))
     with caught("the source of n4 has let go of messages up to 3, n1 has come to 2"):
         book.see_source(source(freed=3))
@@ -572,7 +572,7 @@ def with_payload() -> Streams:
         ({"state": "starting"}, "n2 is starting"),
         ({"memory": "learning"}, "n2 has not become a member again"),
         ({"term": 2}, "n2 follows n1 in term 2; n1 leads 1"),
-        ({"history": 8}, "n2 is in another history than n1"),
+        ({"group_epoch": 8}, "n2 is in another epoch than n1"),
         ({"leader": "n3"}, "n2 follows n3 in term 1; n1 leads 1"),
         ({"applied": 0}, "n2 has applied 0; n1 has 1 entries"),
         ({"waiting": 1}, "n2 has applied 1"),
@@ -599,7 +599,7 @@ def test_a_member_without_a_replica_is_named() -> None:
 
 def test_nobody_leading_is_named_with_what_they_do_instead() -> None:
     sights = [msgspec.structs.replace(one, leading=False, state="starting") for one in quiet()]
-    assert unrest(sights, [], NAMES).startswith("nobody leads; n1 is starting")
+    assert unrest(sights, [], NAMES).startswith("no replica leads; n1 is starting")
 
 
 def test_a_source_that_holds_something_is_named() -> None:

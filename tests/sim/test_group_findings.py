@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.group.log import Cursor, Kind, Log
+from holdfast.group.frames import Entry
+from holdfast.group.log.replicated_log import Cursor, Kind, Log
 from holdfast.sim.cluster import Cluster, GroupPlan
 from holdfast.sim.ledger import Load
 from holdfast.sim.scenario import parse_scenario
 from holdfast.types import MILLISECOND, SECOND
-from holdfast.wire.frames import Entry
 
 LIGHT = Load(every_ns=40 * MILLISECOND, batch_max=4, size_max=50)
 
@@ -33,7 +33,7 @@ def test_a_replica_that_is_let_in_again_says_that_it_follows() -> None:
 
 
 def test_nothing_is_let_go_of_before_it_is_decided_that_a_member_is_out() -> None:
-    """DESIGN, Groups, rule 6: stability goes by the view that is decided. The leader is paused and another takes
+    """docs/design/groups.md, rule 6: stability goes by the view that is decided. The leader is paused and another takes
     over; that one takes the old one out, and must keep what it lacks until that is decided."""
     run(
         "at 1s pause @leader\nat 1.6s group book remove n1\nat 2s resume *\n"
@@ -48,9 +48,9 @@ def test_a_follower_keeps_an_entry_without_messages_as_long_as_any_other(
     """Invariant 4: who lacks it may ask the next leader for it, and would have to be given a whole state."""
     from holdfast.group.config import GroupConfig
     from holdfast.group.delivery import Delivery
-    from holdfast.group.freeing import Release
-    from holdfast.group.streams import Streams
-    from holdfast.wire.frames import Freed, StreamId
+    from holdfast.group.frames import Freed, StreamId
+    from holdfast.group.log.garbage_collection import GarbageCollector
+    from holdfast.group.streams.stream_buffer import Streams
 
     stream = StreamId(b"s" * 16, 1, 0)
     log, streams = Log(), Streams(1 << 20, 16)
@@ -59,5 +59,5 @@ def test_a_follower_keeps_an_entry_without_messages_as_long_as_any_other(
     log.commit_to(2)
     delivery = Delivery(GroupConfig("book", ("n1", "n2", "n3")), log, streams)
     delivery.at = Cursor(2, 2, 2, 0, {stream: 2})
-    Release(log, streams, delivery).take(Freed("book", ((stream, 1),), index=index))
+    GarbageCollector(log, streams, delivery).take(Freed("book", ((stream, 1),), index=index))
     assert log.ground.index == ground

@@ -6,10 +6,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.sim.test_checkers import UNIT, apply, checked
+from tests.sim.checking import UNIT, apply, checked
 
-from holdfast.group.log import Kind
-from holdfast.group.loss import (
+from holdfast.group.frames import Entry, StreamId
+from holdfast.group.log.replicated_log import Kind
+from holdfast.group.loss.loss_info import (
     AgeInfo,
     ClusterStatus,
     LossInfo,
@@ -17,15 +18,14 @@ from holdfast.group.loss import (
     RecoveryInfo,
     TransportInfo,
 )
-from holdfast.group.metadata import Indication
 from holdfast.group.ports import Batch, Output, OutputsReady, SendOutputs
+from holdfast.group.streams.values import Indication
 from holdfast.sim.checkers import CheckFailed
 from holdfast.sim.checkers.groups import GroupPromise
 from holdfast.sim.checkers.notes import REQUEST, RequestsOnce, told_wrongly
 from holdfast.sim.checkers.outputs import OutputsOnce
 from holdfast.sim.host import Host
 from holdfast.types import MILLISECOND
-from holdfast.wire.frames import Entry, StreamId
 
 RED = StreamId(b"red", 1, 0)
 
@@ -49,10 +49,10 @@ class Decided:
     def lost_memory(self, _group: str) -> bool:
         return False
 
-    def current_history(self, _group: str) -> int:
+    def current_group_epoch(self, _group: str) -> int:
         return 0
 
-    def history(self, _host: Host, _unit: str) -> int:
+    def group_epoch(self, _host: Host, _unit: str) -> int:
         return 0
 
 

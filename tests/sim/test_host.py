@@ -207,7 +207,7 @@ def test_what_a_host_is_given_without_a_process_is_refused() -> None:
 
 def test_a_running_host_cannot_be_started() -> None:
     _, host = lone()
-    with pytest.raises(MisuseError, match="n1 runs already; nothing was started"):
+    with pytest.raises(MisuseError, match="n1 is already running; nothing was started"):
         host.start()
 
 

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.faults.text import Words, parse_fault
+from holdfast.health.frames import PathRow
+from holdfast.health.subsystem import HealthService
+from holdfast.health.verdict import LOSSY_PPM
+from holdfast.links.subsystem import LinkService
 from holdfast.node.core import NodeCore
 from holdfast.sim.cluster import Cluster
 from holdfast.sim.facts import FactBook
-from holdfast.sim.fault_text import Words, parse_fault
 from holdfast.telemetry.facts import PathFact
 from holdfast.types import SECOND
-from holdfast.wire.frames import PathRow
 
 
 class Domain:
     """A small domain without load, and its table."""
 
-    def __init__(self, nodes: int = 2, seed: int = 1, secure: bool = False) -> None:
-        self.cluster = Cluster(seed, nodes, groups=(), secure=secure)
+    def __init__(
+        self, nodes: int = 2, seed: int = 1, secure: bool = False, mtu: int = 1500
+    ) -> None:
+        self.cluster = Cluster(seed, nodes, groups=(), secure=secure, mtu=mtu)
         self.world = self.cluster.world
         self.cluster.start()
         self.run(5)
@@ -36,7 +41,11 @@ class Domain:
     def row(self, sender: str, listener: str, kind: str = "udp", subnet: str = "red") -> PathRow:
         """What the sender's table says."""
         ids = [self.core(name).me.node for name in (sender, listener)]
-        return self.core(sender).health.table.rows[ids[0], subnet, ids[1], subnet, kind]
+        return (
+            self.core(sender)
+            .service(HealthService)
+            .health.table.rows[ids[0], subnet, ids[1], subnet, kind]
+        )
 
     def sound(self, sender: str, listener: str, kind: str = "udp", subnet: str = "red") -> bool:
         row = self.row(sender, listener, kind, subnet)
@@ -107,7 +116,7 @@ def test_each_soft_error_is_found_in_its_direction_and_nowhere_else(
     if fault in ("blackout", "filter tcp"):
         hurt.append((listener, sender, "tcp", "red"))
     assert domain.all_sound(*hurt)
-    assert all(domain.core(name).directory.members for name in ("n1", "n2"))
+    assert all(domain.core(name).service(LinkService).directory.members for name in ("n1", "n2"))
     domain.world.network.remove(number)
     assert domain.world.run_until(domain.all_sound, 15 * SECOND)
 
@@ -117,7 +126,7 @@ def test_a_limit_of_streams_is_found_also_when_a_large_message_has_stopped_the_d
     domain = Domain()
     domain.break_("red n1->n2 over 1000 only tcp")
     core, host = domain.core("n1"), domain.world.hosts["n1"]
-    link = core.link(domain.core("n2").me.node)
+    link = core.service(LinkService).link(domain.core("n2").me.node)
     assert link is not None
     (stream,) = [f for f in link.flows.values() if f.path == "red/red/tcp"]
     host.flows[stream.flow].send([bytes(1400)])
@@ -125,6 +134,23 @@ def test_a_limit_of_streams_is_found_also_when_a_large_message_has_stopped_the_d
         lambda: row_of(domain, "n1", "n2", "tcp") == (True, 1000, ()), 4 * SECOND
     )
     assert ok, domain.row("n1", "n2", "tcp")
+
+
+def test_limits_on_a_jumbo_path_are_found_soon_in_streams_one_after_the_other() -> None:
+    """Large packets need large bursts: with the bucket of a small MTU, the second fault waits for the budget."""
+    domain = Domain(mtu=9000)
+    domain.run(2)
+    for fault, passes in (("over 8000", 4000), ("over 3000", 1500)):
+        number = domain.break_(f"red n1->n2 {fault}")
+        found = (True, passes, ())
+        ok = domain.world.run_until(
+            lambda found=found: row_of(domain, "n1", "n2", "tcp") == found,  # type: ignore[misc]
+            5 * SECOND // 2,
+        )
+        assert ok, (fault, domain.row("n1", "n2", "tcp"))
+        assert domain.sound("n2", "n1", "tcp")
+        domain.world.network.remove(number)
+        domain.run(4)
 
 
 def test_loss_is_said_as_a_rate_and_as_nothing_else() -> None:
@@ -138,11 +164,21 @@ def test_loss_is_said_as_a_rate_and_as_nothing_else() -> None:
     assert domain.row("n1", "n2").size == 1500
 
 
+@pytest.mark.parametrize("seed", [1, 3, 6, 11, 13, 15])
+def test_loss_is_settled_soon_by_more_heartbeats(seed: int) -> None:
+    """One that is missing makes the listener ask for more of them: ten a second take too long."""
+    domain = Domain(seed=seed)
+    domain.run(seed % 7 * 0.13)
+    domain.break_("red n1->n2 loss 20%")
+    ok = domain.world.run_until(lambda: domain.row("n1", "n2").loss_ppm >= LOSSY_PPM, 4 * SECOND)
+    assert ok, domain.row("n1", "n2")
+
+
 def changes(domain: Domain) -> list[PathRow]:
     """Rows that are not sound."""
     return [
         row
-        for row in domain.core("n1").health.table.rows.values()
+        for row in domain.core("n1").service(HealthService).health.table.rows.values()
         if not row.alive or 0 < row.size < row.size_max or row.bad_patterns
     ]
 
@@ -172,7 +208,7 @@ def test_a_fault_of_some_flows_is_said_to_be_that() -> None:
     for row in rows:
         if row.flows_bad:
             sender = next(n for n in names if domain.core(n).me.node == row.sender)
-            link = domain.core(sender).link(row.listener)
+            link = domain.core(sender).service(LinkService).link(row.listener)
             assert link is not None
             flows = [
                 f for f in link.flows.values() if f.path.startswith("red/red/udp") and f.carries
@@ -200,7 +236,7 @@ def test_a_leader_whose_small_packets_pass_while_large_ones_do_not_is_alive_ever
         for subnet in ("red", "blue"):
             row = domain.row("n1", listener, subnet=subnet)
             assert (row.alive, row.size) == (True, 128)
-        link = domain.core("n1").link(domain.core(listener).me.node)
+        link = domain.core("n1").service(LinkService).link(domain.core(listener).me.node)
         assert link is not None
         assert link.up_since is not None
 

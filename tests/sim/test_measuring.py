@@ -6,21 +6,23 @@ from functools import partial
 from typing import Any
 
 import pytest
+from tests.support.machines import watch
 
+from holdfast.faults.text import Words, parse_fault
+from holdfast.health.frames import Probe
 from holdfast.links.flow import FlowState
 from holdfast.links.link import LinkMachine
 from holdfast.links.measuring import MEASURE
 from holdfast.links.ports import DATAGRAMS, SendFrame, link_unit, multicast_unit
+from holdfast.links.subsystem import LinkService
 from holdfast.node.config import AdapterConfig, NodeConfig, SecurityConfig
 from holdfast.node.core import NodeCore
 from holdfast.sim.cluster import make_core
 from holdfast.sim.facts import FactBook
-from holdfast.sim.fault_text import Words, parse_fault
 from holdfast.sim.path import Path
 from holdfast.sim.world import World
 from holdfast.telemetry.facts import LinkFact
 from holdfast.types import MILLISECOND, SECOND, SYNC, FlowId
-from holdfast.wire.frames import Probe
 
 GROUP = "239.255.0.1:7401"
 RUNGS = ("tcp mss:536", "tcp mss:960", "tcp mss:1240", "tcp mss:1460")
@@ -70,20 +72,20 @@ class Lab:
         return core
 
     def _watch(self, name: str) -> None:
-        health: Any = self.core(name).health
-        inner = health.up
-
-        def up(now: int, inputs: list[Any], out: Any) -> None:
+        def see(_call: str, inputs: list[Any]) -> None:
             for item in inputs:
                 for frame in getattr(item, "frames", ()):
                     if isinstance(frame, Probe) and not frame.pair:
                         self.probes[name].append((item.flow, frame.size))
-            inner(now, inputs, out)
 
-        health.up = up
+        watch(self.core(name).turns, "health", see)
 
     def link(self, name: str = "n1") -> LinkMachine:
-        link = self.core(name).link(self.core("n2" if name == "n1" else "n1").me.node)
+        link = (
+            self.core(name)
+            .service(LinkService)
+            .link(self.core("n2" if name == "n1" else "n1").me.node)
+        )
         assert link is not None
         return link
 
@@ -100,7 +102,7 @@ class Lab:
 
     def settle(self) -> None:
         def settled() -> bool:
-            link = self.core("n1").link(self.core("n2").me.node)
+            link = self.core("n1").service(LinkService).link(self.core("n2").me.node)
             return link is not None and all(self.flows(n).keys() == USES for n in ("n1", "n2"))
 
         assert self.world.run_until(settled, 20 * SECOND)
@@ -260,7 +262,7 @@ def test_flows_and_their_tags_stay_bounded_while_ports_change() -> None:
     lab.world.run_for(1200 * SECOND)
     for name in ("n1", "n2"):
         assert len(lab.link(name).flows) <= len(USES) + 1
-        assert lab.link(name)._agreement.tags <= len(USES) + 2
+        assert lab.link(name).inspect().session.tags <= len(USES) + 2
     assert lab.passes("n1", "udp alt", 1500)
 
 
@@ -278,7 +280,7 @@ def test_a_port_that_does_not_pass_is_reported_and_another_one_tried() -> None:
 def test_data_takes_the_other_port_when_nothing_else_is_left(lab: Lab) -> None:
     """Both directions of the main datagram flow are lost, and TCP does not pass."""
     main, alt = lab.flows("n1")["udp"], lab.flows("n1")["udp alt"]
-    lanes = lab.link("n1")._outlet.lanes
+    lanes = lab.link("n1").inspect().sender.selection
     now = lab.world.host("n1").now
     assert lanes.best(now, 16) is lab.flows("n1")["tcp"]
     assert lanes.best(now, DATAGRAMS + 16, datagrams=True) is main

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.health.needs import Needs, SetNeeds
+from holdfast.health.placement.needs import Needs, SetNeeds
 from holdfast.links.link import LinkMachine
 from holdfast.links.ports import DATAGRAMS, PortReady, PortRefused, SendChannel, SendRaw, link_unit
 from holdfast.node.core import NodeCore

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tests.sim.toys import open_flow, pair, puppet, send
 
 from holdfast.errors import MisuseError
-from holdfast.sim.amounts import MILLION, parse_share, parse_time, share_text, time_text
-from holdfast.sim.faults import (
+from holdfast.faults.amounts import MILLION, parse_share, parse_time, share_text, time_text
+from holdfast.faults.model import (
     Blackout,
     Corrupt,
     Duplicate,
@@ -128,22 +128,25 @@ def test_a_scenario_as_people_write_it() -> None:
     [
         ("break red n1->n2 over 9", "'break' where 'at' is expected"),
         ("at 3 crash n1", "'3' is not a time"),
-        ("at 3s explode n1", "'explode' is not understood: break, heal, disk, application, burst"),
+        ("at 3s explode n1", "unknown verb 'explode': break, heal, disk, application, burst"),
         ("at 3s crash", "the line ends where a host is expected"),
         ("at 3s crash n1 n2", "'n2' is not understood here"),
         ("at 3s break red n1-n2 blackout", "'n1-n2' is not FROM->TO"),
-        ("at 3s break red n1->n2 gremlins", "'gremlins' is not a kind of fault: blackout, loss"),
+        (
+            "at 3s break red n1->n2 gremlins",
+            "'gremlins' is not a kind of fault here: blackout, loss",
+        ),
         ("at 3s break red n1->n2 loss 5", "'5' is not a share"),
-        ("at 3s break red n1->n2 loss 101%", "more than everything"),
+        ("at 3s break red n1->n2 loss 101%", "more than 100%"),
         ("at 3s break red n1->n2 pattern xyz", "'xyz' is not bytes in hex"),
         ("at 3s break red n1->n2 reorder 5% 3ms", "'3ms' where 'by' is expected"),
         ("at 3s break red n1->n2 rate 0 queue 5", "write blackout"),
         ("at 3s break red n1->n2 blackout only ip", "'ip' is not a kind of packets"),
-        ("at 3s break red n1->n2 blackout flap 1s/0s", "longer than nothing"),
+        ("at 3s break red n1->n2 blackout flap 1s/0s", "above zero"),
         ("at 3s disk n1 wet", "'wet' is not a state of a disk"),
         ("at 3s application n1 wet", "'wet' is not a state of an application"),
         ("at 3s burst n1 many", "'many' is not a number"),
-        ("at 3s group book eat n1", "'eat' cannot be asked of a group: add, remove"),
+        ("at 3s group book eat n1", "unknown request 'eat' to a group: add, remove"),
     ],
 )
 def test_a_wrong_line_is_named_with_its_number(line: str, complaint: str) -> None:
@@ -284,7 +287,7 @@ def test_applications_become_slow_and_bursts_reach_whoever_sends() -> None:
 
 def test_a_burst_is_refused_where_nobody_sends() -> None:
     world, _, _ = pair()
-    with pytest.raises(MisuseError, match="nobody in this world sends bursts"):
+    with pytest.raises(MisuseError, match="no sender of this world sends bursts"):
         parse_scenario("at 1s burst n1 5").schedule(world)
 
 

@@ -17,9 +17,8 @@ from tests.sim.toys import (
     send,
 )
 
-from holdfast.links.ports import Identity
-from holdfast.sim.amounts import MILLION
-from holdfast.sim.faults import (
+from holdfast.faults.amounts import MILLION
+from holdfast.faults.model import (
     Blackout,
     Corrupt,
     Fault,
@@ -32,6 +31,7 @@ from holdfast.sim.faults import (
     What,
     Where,
 )
+from holdfast.links.ports import Identity
 from holdfast.sim.host import Host
 from holdfast.sim.world import World
 from holdfast.types import MICROSECOND, MILLISECOND, SECOND, FlowId

@@ -17,15 +17,17 @@ from tests.sim.toys import (
     send,
 )
 
-from holdfast.sim.amounts import MILLION
-from holdfast.sim.faults import (
+from holdfast.faults.amounts import MILLION
+from holdfast.faults.model import (
     Blackout,
     Corrupt,
     Duplicate,
+    Every,
     Fault,
     Filter,
     Loss,
     Over,
+    Packets,
     Pattern,
     Rate,
     Reorder,
@@ -222,6 +224,23 @@ def test_a_narrow_place_spreads_a_burst_and_loses_what_its_queue_cannot_hold() -
     arrivals = [item.at - n2.clock_ns - began for item in puppet(n2).of(Arrived)]
     assert len(arrivals) == 6  # One on the wire and five thousand bytes in the queue.
     assert 9 * MILLISECOND < arrivals[1] - arrivals[0] < 11 * MILLISECOND
+
+
+def test_every_third_packet_is_dropped() -> None:
+    world, n1, n2, flow, _ = talking(Fault(ONE_WAY, Every(3)))
+    send(n1, flow, *[b"%d" % n for n in range(1, 8)])
+    world.run_for(SECOND)
+    assert puppet(n2).packets() == [b"1", b"2", b"4", b"5", b"7"]
+
+
+def test_a_policer_drops_what_exceeds_its_rate_and_delays_nothing() -> None:
+    world, n1, n2, flow, _ = talking(Fault(ONE_WAY, Packets(10)))
+    send(n1, flow, *[b"x"] * 15)
+    world.run_for(SECOND // 2)
+    assert len(puppet(n2).packets()) == 10, "what one second allows passes as a burst"
+    send(n1, flow, *[b"y"] * 15)
+    world.run_for(SECOND)
+    assert puppet(n2).packets()[10:] == [b"y"] * 5, "half a second later half as many"
 
 
 def test_a_fault_keeps_its_state_when_another_one_is_added() -> None:

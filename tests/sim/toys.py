@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.group.subsystem import GROUP_SUBSYSTEM
 from holdfast.links.ports import (
     Arrived,
     CloseFlow,
@@ -43,6 +44,9 @@ STEADY = HostProfile(turn_jitter_ns=0, hiccup_ppm=0, wall_skew_ns=0)
 
 class Puppet:
     """Inputs to the unit `do` are its effects, those to `write` its writes; everything else is remembered."""
+
+    subsystems = (GROUP_SUBSYSTEM,)
+    """Whose effects its host carries out."""
 
     def __init__(self, context: HostContext) -> None:
         self.context = context

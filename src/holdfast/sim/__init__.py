@@ -1,9 +1,8 @@
-"""The simulator: the second driver of a node, beside the asyncio one.
+"""The simulator: the second driver of a node, besides the asyncio driver.
 
-`world` has the clock and the one heap of events; `host` runs a core as a machine would, `disk` is its store,
-`application` its worker. `network` joins hosts by adapters on subnets, `udp` and `tcp` carry packets over a `path`,
-`faults` is the vocabulary of everything that can go wrong on one. `scenario` is a list of faults and crashes as text
-that people can review, `nemesis` makes such lists by chance. `checkers` watch the invariants, `trace` and `facts`
-write down what happened. `cluster` builds a whole domain of real nodes. One seed decides everything: the same seed
-gives the same trace, to the byte.
+`world` has the clock and the event heap; `host` runs a core, `disk` is its store, `application` its worker. `network`
+connects hosts by adapters on subnets, `udp` and `tcp` carry packets over a `path`, and `faults` defines the faults of a
+path. `scenario` is a list of faults and crashes as reviewable text, and `nemesis` generates such lists at random.
+`checkers` verify the invariants; `trace` and `facts` record what happened. `cluster` builds a domain of production
+nodes. One seed determines everything: the same seed gives the same trace, byte for byte.
 """

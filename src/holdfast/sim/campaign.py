@@ -1,7 +1,7 @@
-"""Campaigns against groups: each seed draws a group, a load and a nemesis with a mood of its own.
+"""Campaigns against groups: each seed draws a group, a load, and a fault generator with an emphasis.
 
-A campaign also counts what its runs have exercised, and fails when something that should happen often enough does
-not: runs in which nobody is ever elected prove nothing about elections.
+A campaign also counts what its runs have exercised, and fails if an event is too rare: runs without elections prove
+nothing about elections.
 """
 
 from __future__ import annotations
@@ -10,21 +10,29 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from holdfast.group.policy import Rule
+from holdfast.group.loss.rule import Rule
+from holdfast.sim.checkers.groups import REST
 from holdfast.sim.cluster import Cluster, GroupPlan, node_name
-from holdfast.sim.ledger import Load
+from holdfast.sim.facts import FactBook
+from holdfast.sim.ledger import AGREED, DELIVERED, Load
 from holdfast.sim.nemesis import Budget, plan
 from holdfast.sim.scenario import Scenario
 from holdfast.sim.seeds import chance
 from holdfast.sim.trace import Trace
+from holdfast.stability import PROTOCOLS
 from holdfast.types import MILLISECOND, SECOND, Nanos
 
 GROUP: Final = "book"
 SUBNETS: Final = ("red", "blue")
 SECONDS: Final = 12
 """Virtual time of a run."""
+REST_NS: Final = 5 * SECOND
+"""How long groups may take to recover after the last fault: lost outputs, for example, are repeated after a second. A
+run with less time than this cannot show that they do not."""
+RECOVERY: Final = (REST, AGREED, DELIVERED)
+"""The invariants that hold only after that time."""
 COVERED_RUNS_MIN: Final = 100
-"""A campaign of fewer runs is held to nothing."""
+"""Smaller campaigns have no minimum counts."""
 
 MOODS: Final[dict[str, tuple[str, ...]]] = {
     "soft": ("break", "break", "pause", "burst"),
@@ -42,7 +50,7 @@ MOODS: Final[dict[str, tuple[str, ...]]] = {
         "burst", "source", "orphan", "holes", "member", "hand-over",
     ),
 }  # fmt: skip
-"""What a nemesis likes to do; each run has one mood."""
+"""The emphasis of a fault generator; each run has one."""
 
 
 TABLES: Final[tuple[tuple[Rule, ...], ...]] = (
@@ -54,7 +62,7 @@ TABLES: Final[tuple[tuple[Rule, ...], ...]] = (
     (Rule("drop and ignore", source_gone=True, ignore_by=("source",), ignore_s=0.3),),
     (Rule("drop", count_max=3, recoverable=False), Rule("suspend", attempt_min=2)),
 )
-"""What groups may say about lost messages in their configuration."""
+"""Loss rules of groups."""
 
 
 class GroupRun(msgspec.Struct, frozen=True):
@@ -77,17 +85,19 @@ class GroupRun(msgspec.Struct, frozen=True):
     rules: tuple[Rule, ...] = ()
     gone_s: float = 30.0
     never_lead: tuple[str, ...] = ()
+    services: bool = False
 
     @property
     def quiet_ns(self) -> Nanos:
-        """The time after the last fault in which everything must come to rest: five seconds of twelve."""
+        """The time after the last fault in which everything must recover: five seconds of twelve."""
         return self.run_ns * 5 // 12
 
     def text(self) -> str:
-        """In a line, for people."""
+        """One line, for display."""
         more = {
             self.delivery: self.delivery != "safe",
             self.mode: self.mode != "majority",
+            f"stability by {self.stability}": self.stability != "auto",
             "outputs": self.outputs,
             "notes": self.load.priorities > 1,
             "message log": self.message_log,
@@ -99,6 +109,11 @@ class GroupRun(msgspec.Struct, frozen=True):
             f"{self.learners} learners of {self.nodes} nodes"
             + "".join(f", {text}" for text, is_so in more.items() if is_so)
         )
+
+    @property
+    def stability(self) -> str:
+        """Each protocol in turn, without a draw: seeds keep their faults."""
+        return "auto" if self.mode == "availability" else PROTOCOLS[self.seed % len(PROTOCOLS)]
 
     def scenario(self) -> Scenario:
         hosts = [node_name(number) for number in range(1, self.nodes + 1)]
@@ -129,9 +144,17 @@ class GroupRun(msgspec.Struct, frozen=True):
             message_log_mb=1 if self.message_log else 0,
             outputs=self.outputs,
             never_lead=self.never_lead,
+            stability=self.stability,
+            services=self.services and self.mode == "majority",
         )
 
-    def cluster(self, scenario: Scenario, trace: Trace | None = None, replay: str = "") -> Cluster:
+    def cluster(
+        self,
+        scenario: Scenario,
+        trace: Trace | None = None,
+        replay: str = "",
+        facts: FactBook | None = None,
+    ) -> Cluster:
         return Cluster(
             self.seed,
             self.nodes,
@@ -141,12 +164,13 @@ class GroupRun(msgspec.Struct, frozen=True):
             until_ns=self.run_ns,
             quiet_ns=self.quiet_ns,
             trace=trace,
+            facts=facts,
             replay=replay or f"holdfast sim groups --seed {self.seed}",
         )
 
 
-def draw(seed: int, seconds: int = SECONDS) -> GroupRun:
-    """The run of a seed."""
+def draw(seed: int, seconds: int = SECONDS, services: bool = False) -> GroupRun:
+    """The run of a seed. `services`: nodes also use locks and a barrier, which changes no draw."""
     random = chance(seed, "campaign")
     mood = random.choice(list(MOODS))
     voters = random.choice((1, 3, 3, 3, 3, 5))
@@ -175,11 +199,12 @@ def draw(seed: int, seconds: int = SECONDS) -> GroupRun:
         rules=tuple(_known(rule, priorities) for rule in random.choice(TABLES)),
         gone_s=random.choice((30.0, 30.0, 0.5)),
         never_lead=(node_name(voters),) if voters > 1 and random.randrange(6) == 0 else (),
+        services=services,
     )  # fmt: skip
 
 
 def _known(rule: Rule, priorities: int) -> Rule:
-    """The rule in a group that has so many priorities."""
+    """The rule in a group with this number of priorities."""
     is_known = rule.priority is None or rule.priority < priorities
     return rule if is_known else msgspec.structs.replace(rule, priority=None)
 
@@ -229,11 +254,11 @@ AT_LEAST: Final[dict[str, int]] = {
     "ignored for messages": 20,
     "ignored for s or until a resync": 10,
 }
-"""Events in a campaign of a thousand seeds; smaller ones are held to their share. A quarter of what 153 runs had,
-or less where few of them had most of it, so that chance alone makes no campaign fail. For a thousand they had 1700
-elections, 1500 view entries, 820 state transfers, 200 truncations, 65 undone deliveries, 1800 questions, 52
-recoveries that failed, 13 to 370 decisions of each composition (970 plain `drop`), and 700 000, 310 000 and 190 000
-messages that came back from sources, replicas and logs."""
+"""Minimum counts in a campaign of a thousand seeds, scaled for smaller ones: a quarter of what 153 runs had, or less
+where a few runs had most of it, so that chance alone fails no campaign. Per thousand runs there were 1700 elections,
+1500 view entries, 820 state transfers, 200 truncations, 65 rolled-back deliveries, 1800 loss questions, 52 failed
+recoveries, 13 to 370 decisions of each combination (970 plain `drop`), and 700 000, 310 000 and 190 000 messages
+recovered from sources, replicas and logs."""
 
 
 def add_coverage(total: dict[str, int], counts: dict[str, int]) -> None:
@@ -242,7 +267,7 @@ def add_coverage(total: dict[str, int], counts: dict[str, int]) -> None:
 
 
 def not_exercised(total: dict[str, int], runs: int) -> list[str]:
-    """What a campaign of so many runs has done too seldom."""
+    """The events that were too rare in a campaign of this many runs."""
     missing: list[str] = []
     if runs < COVERED_RUNS_MIN:
         return missing
@@ -257,9 +282,9 @@ def not_exercised(total: dict[str, int], runs: int) -> list[str]:
 
 
 def shrink(run: GroupRun, scenario: Scenario, attempts_max: int = 200) -> tuple[Scenario, int]:
-    """Leave out steps of a scenario as long as the run still breaks the same invariant; how many runs it took.
+    """Remove steps of a scenario while the run violates the same invariant; also returns the number of runs.
 
-    Steps are taken out in ever smaller pieces; those of the quiet time, which make everything whole again, stay.
+    Steps are removed in ever smaller pieces; those of the fault-free time, which heal everything, stay.
     """
     broken = failure(run, scenario)
     if broken is None:
@@ -284,7 +309,7 @@ def shrink(run: GroupRun, scenario: Scenario, attempts_max: int = 200) -> tuple[
 
 
 def failure(run: GroupRun, scenario: Scenario) -> str | None:
-    """Which invariant a run breaks, or the type of what it raises; None when all is well."""
+    """The invariant that a run violates, or the type of its exception; None if all is well."""
     try:
         run.cluster(scenario).run()
     except Exception as error:  # noqa: BLE001  # whatever it is, the smaller run must raise it too
@@ -292,15 +317,25 @@ def failure(run: GroupRun, scenario: Scenario) -> str | None:
     return None
 
 
-def simulate(run: GroupRun, scenario: Scenario, trace: Trace | None, replay: str) -> dict[str, Any]:
-    """One run; what it came to, with the failed check's text in `error`."""
-    cluster = run.cluster(scenario, trace, replay)
+def simulate(
+    run: GroupRun,
+    scenario: Scenario,
+    trace: Trace | None,
+    replay: str,
+    facts: FactBook | None = None,
+) -> dict[str, Any]:
+    """One run and its result, with the text of a failed check in `error`. `too_short`: all that failed is that groups
+    had not recovered at the end, and the run was too short to expect that."""
+    cluster = run.cluster(scenario, trace, replay, facts)
     error = None
+    too_short = False
     try:
         cluster.run()
     except Exception as problem:  # noqa: BLE001  # a campaign goes on with the next seed
         notes = getattr(problem, "__notes__", [])
         error = "\n".join([f"{problem}" or repr(problem), *notes])
+        too_short = run.quiet_ns < REST_NS and getattr(problem, "invariant", "") in RECOVERY
         if not hasattr(problem, "invariant"):
             error = f"{type(problem).__name__}: {error}\nreplay: {replay}"
-    return cluster.summary() | {"run": run.text(), "mood": run.mood, "error": error}
+    outcome = {"run": run.text(), "mood": run.mood, "error": error, "too_short": too_short}
+    return cluster.summary() | outcome

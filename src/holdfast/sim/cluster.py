@@ -1,25 +1,28 @@
-"""A whole domain of real nodes in a world: the same cores that production runs, on simulated machines."""
+"""A whole domain of nodes in a world: the production cores on simulated machines."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from holdfast.group.policy import Rule
+from holdfast.group.frames import StreamId
+from holdfast.group.loss.rule import Rule
 from holdfast.group.ports import (
     AddReplica,
     Batch,
     HandOver,
     Output,
     OutputsSent,
-    Refound,
     RemoveReplica,
+    RestartFromSurvivor,
     SendOutputs,
     SourceRoom,
 )
+from holdfast.group.services.ports import ServiceNotice
 from holdfast.sim.checkers import (
     Bounds,
     Checker,
@@ -28,9 +31,11 @@ from holdfast.sim.checkers import (
     GroupChecks,
     NoFailures,
 )
+from holdfast.sim.checkers.declared import declared_checkers
 from holdfast.sim.checkers.groups import GroupPromise
 from holdfast.sim.checkers.notes import LossesAreTold, RequestsOnce
 from holdfast.sim.checkers.outputs import OutputsOnce
+from holdfast.sim.checkers.services import ServiceChecks
 from holdfast.sim.checkers.sight import look_at_replica, replicas_of
 from holdfast.sim.coverage import Coverage
 from holdfast.sim.facts import FactBook
@@ -41,19 +46,19 @@ from holdfast.sim.profile import HostProfile
 from holdfast.sim.scenario import Scenario
 from holdfast.sim.seeds import chance
 from holdfast.sim.trace import Trace
+from holdfast.sim.visitors import Protected, Visitor
 from holdfast.sim.world import World
 from holdfast.types import MILLISECOND, NEVER, SECOND, Nanos
-from holdfast.wire.frames import StreamId
 
 if TYPE_CHECKING:
-    from holdfast.node.config import NodeConfig
+    from holdfast.subsystem import NodeConfig, Subsystem
 
 DOMAIN = "sim"
 PORT = 7400
 MTU = 1500
 ASK_AGAIN_NS = 500 * MILLISECOND
 RECOVER_S = 1.5
-"""A recovery that begins with the last fault must have ended, twice, before the run does."""
+"""A recovery that starts with the last fault must end, twice, before the run does."""
 
 
 class GroupPlan(msgspec.Struct, frozen=True):
@@ -68,27 +73,36 @@ class GroupPlan(msgspec.Struct, frozen=True):
     mode: Literal["majority", "availability"] = "majority"
     transport: Literal["channel", "datagram"] = "channel"
     answers: bool = False
-    """Applications answer questions about lost messages, by chance; else the group's table does."""
+    """Applications answer loss questions at random; otherwise the rules of the group do."""
     rules: tuple[Rule, ...] = ()
-    """The group's table."""
+    """The loss rules of the group."""
     gone_s: float = 30.0
     message_log_mb: int = 0
     outputs: bool = False
-    """Applications say something to nodes, and to somebody who is none."""
+    """Applications create outputs for nodes and for another destination."""
     never_lead: tuple[str, ...] = ()
+    stability: str = "auto"
+    """The protocol that finds out what all replicas have."""
+    services: bool = False
+    """Every node uses locks and a barrier of the group."""
 
     @property
     def voter_names(self) -> tuple[str, ...]:
         return tuple(map(node_name, range(1, self.voters + 1)))
 
 
-def make_core(context: HostContext, config: NodeConfig) -> Core:
-    """A real node on a simulated machine: the one place that knows how a core is made."""
+def make_core(
+    context: HostContext, config: NodeConfig, subsystems: Sequence[Subsystem] | None = None
+) -> Core:
+    """A production node on a simulated machine: the only code that knows how to build a core."""
     from holdfast.node.core import NodeCore
+    from holdfast.node.subsystems import SUBSYSTEMS
     from holdfast.stores.identity import open_identity
 
+    subsystems = SUBSYSTEMS if subsystems is None else subsystems
+
     identity = open_identity(context.store, partial(context.entropy, 16))
-    stored = {table: context.load(table) for table in NodeCore.tables(config)}
+    stored = {table: context.load(table) for table in NodeCore.tables(config, subsystems)}
     return NodeCore(
         config,
         identity.node,
@@ -97,6 +111,7 @@ def make_core(context: HostContext, config: NodeConfig) -> Core:
         context.entropy,
         stored,
         wall_offset_ns=context.wall_offset_ns,
+        subsystems=subsystems,
     )
 
 
@@ -105,12 +120,12 @@ def node_name(number: int) -> str:
 
 
 def address(subnet: int, number: int) -> tuple[str, int]:
-    """Loopback addresses, which plain mode asks for; nothing is ever sent to them."""
+    """Loopback addresses, as plain mode requires; nothing is sent to them."""
     return f"127.{subnet}.{number >> 8}.{number & 255}", PORT
 
 
 class Cluster:
-    """Nodes `n1` to `nK` with an adapter on every subnet, groups, a load, and every check there is."""
+    """Nodes `n1` to `nK` with an adapter on every subnet, groups, a load, and all checkers."""
 
     def __init__(
         self,
@@ -128,8 +143,13 @@ class Cluster:
         facts: FactBook | None = None,
         checkers: tuple[Checker, ...] = (),
         replay: str = "",
+        multicast: bool = False,
+        mtu: int = MTU,
     ) -> None:
+        """`mtu`: of every adapter and subnet."""
         self._nodes = nodes
+        self._multicast = multicast
+        self._mtu = mtu
         self._subnets = subnets
         self._groups = groups
         self._until_ns = until_ns
@@ -138,7 +158,7 @@ class Cluster:
             seed, secure=secure, domain=DOMAIN, trace=trace, facts=facts, replay=replay
         )
         for subnet in subnets:
-            self.world.network.subnet(subnet, mtu=MTU)
+            self.world.network.subnet(subnet, mtu=mtu)
         self.senders: list[Sender] = []
         for number in range(1, nodes + 1):
             self._add_node(number, profile)
@@ -146,8 +166,8 @@ class Cluster:
         promises = {group.name: self._promise(group) for group in groups}
         self.groups = GroupChecks(promises, self.coverage.see)
         loose = tuple(f"replica/{name}" for name, promise in promises.items() if promise.is_loose)
-        self.order = DeliveryOrder(self.groups.history, loose)
-        # In a turn the books of groups look first, at the end the states: either explains what the others find.
+        self.order = DeliveryOrder(self.groups.group_epoch, loose)
+        # In a turn, the group checkers run first, and at the end the states: either explains what the others find.
         always: tuple[Checker, ...] = (
             Converged(self.senders, self.groups),
             self.coverage,
@@ -156,18 +176,33 @@ class Cluster:
             NoFailures(),
             Bounds(),
             DeadlinesMove(),
-            RequestsOnce(self.groups.history, loose),
+            RequestsOnce(self.groups.group_epoch, loose),
             LossesAreTold(self._priorities),
         )
         speaking = tuple(group.name for group in groups if group.outputs)
         if speaking:
             always += (OutputsOnce(speaking, self._said, self.groups),)
-        for checker in (*always, *checkers):
+        self.visitors: dict[str, Visitor] = {}
+        self.protected = Protected()
+        always += tuple(self._serve(group) for group in groups if group.services)
+        from holdfast.node.subsystems import SUBSYSTEMS
+
+        for checker in (*always, *declared_checkers(SUBSYSTEMS), *checkers):
             self.world.check(checker)
         self.world.aliases["@leader"] = self.leader
         self.world.burst = self._burst
         self.world.ask = self._ask
         self.scenario = scenario
+
+    def _serve(self, group: GroupPlan) -> ServiceChecks:
+        """Visitors on all hosts. They leave two seconds before the end, so that all that they asked for is answered."""
+        parties = min(3, self._nodes)
+        until_ns = self._until_ns - self._quiet_ns
+        for host in self.world.hosts.values():
+            visitor = Visitor(host, group.name, parties, self.protected, until_ns)
+            self.visitors[host.name] = visitor
+            host.on(ServiceNotice, lambda host, notice: self.visitors[host.name].take(notice))
+        return ServiceChecks(group.name, self.visitors, self.protected, parties, self.groups)
 
     def _application(self, host: str, unit: str) -> Ledger:
         for group in self._groups:
@@ -178,7 +213,7 @@ class Cluster:
         return Ledger(self._destinations(unit.partition("/")[2]))
 
     def _destinations(self, name: str) -> tuple[str, ...]:
-        """Whom the applications of a group say something: a replica, the last node, and somebody who is no node."""
+        """The destinations of the outputs of a group: a replica, the last node, and one that is not a node."""
         if any(group.name == name and group.outputs for group in self._groups):
             return (f"node:{node_name(1)}", f"node:{node_name(self._nodes)}", "till")
         return ()
@@ -187,7 +222,7 @@ class Cluster:
         return spoken(batch, self._destinations(group))
 
     def _priorities(self, group: str, stream: StreamId) -> bytes | bytearray:
-        """The priorities of all messages of a stream; empty where senders say nothing about that."""
+        """The priorities of all messages of a stream; empty if senders give none."""
         life = (stream.source, stream.incarnation)
         for sender in self.senders:
             if sender.group == group and life in sender.priorities:
@@ -212,7 +247,7 @@ class Cluster:
         )
 
     def leader(self) -> str:
-        """Whoever leads the first group, in the highest term; its first voter when nobody does."""
+        """The leader of the first group with the highest term; its first voter if there is no leader."""
         best, name = -1, node_name(1)
         for host in self.world.hosts.values():
             for machine in replicas_of(host) if host.alive else ():
@@ -222,7 +257,7 @@ class Cluster:
         return name
 
     def _ask(self, group: str, verb: str, host: str) -> None:
-        """What an operator does: asks a replica that answers; refounds only when the memory of a majority is lost."""
+        """Operator actions: ask a replica that responds; refound only if the state of a majority is lost."""
         unit = f"replica/{group}"
         match verb:
             case "add":
@@ -234,11 +269,11 @@ class Cluster:
             case _:
                 survivor = self.groups.best_survivor(group, self.world)
                 if survivor:
-                    self.world.hosts[survivor].give(unit, Refound(force=True))
+                    self.world.hosts[survivor].give(unit, RestartFromSurvivor(force=True))
                 self.world.at(self.world.now + SECOND, self._restart_leftovers, group)
 
     def _add(self, host: str) -> None:
-        """Ask to let a replica in, until it is: nobody may lead, or somebody who does not lead for long."""
+        """Request the admission of a replica until it is a member, because there may be no stable leader."""
         group = self._groups[0]
         leader = self.world.hosts[self.leader()]
         for machine in replicas_of(leader) if leader.alive else ():
@@ -250,7 +285,7 @@ class Cluster:
         self.world.at(self.world.now + ASK_AGAIN_NS, self._add, host)
 
     def _restart_leftovers(self, group: str) -> None:
-        """Replicas that remember a history which is over stand aside until somebody restarts them."""
+        """Replicas of an ended group epoch stay suspended until they are restarted."""
         for name in self.groups.leftovers(group, self.world):
             self.world.hosts[name].crash()
             self.world.hosts[name].start_again()
@@ -275,13 +310,17 @@ class Cluster:
         host.on(SourceRoom, lambda host, effect: _tell_room(senders, host, effect))
 
     def config(self, number: int) -> NodeConfig:
-        """The configuration of one node, as its file would say it."""
-        from holdfast.node.config import AdapterConfig, GroupSection, NodeConfig, SecurityConfig
+        """The configuration of one node, as its file would contain it."""
+        from holdfast.group.section import GroupSection
+        from holdfast.node.config import AdapterConfig, NodeConfig, SecurityConfig
 
         adapters = []
         for index, subnet in enumerate(self._subnets, 1):
             host, port = address(index, number)
-            adapters.append(AdapterConfig(subnet, f"{host}:{port}", subnet, mtu=MTU))
+            cast = f"239.81.0.{index}:7501" if self._multicast else ""
+            adapters.append(
+                AdapterConfig(subnet, f"{host}:{port}", subnet, mtu=self._mtu, multicast=cast)
+            )
         first = [address(index, 1) for index, _ in enumerate(self._subnets, 1)]
         groups = []
         for group in self._groups:
@@ -301,6 +340,7 @@ class Cluster:
                     gone_s=group.gone_s,
                     recover_s=RECOVER_S,
                     message_log_mb=group.message_log_mb,
+                    stability=group.stability,
                 )
             )
         return NodeConfig(
@@ -310,33 +350,35 @@ class Cluster:
             join=tuple(f"{host}:{port}" for host, port in first),
             adapter=tuple(adapters),
             security=SecurityConfig(mode="tls" if self.world.secure else "plain"),
-            group=tuple(groups),
+            sections={"group": tuple(groups)},
         )
 
     # -- running -------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start all nodes and let senders and the scenario begin."""
+        """Start all nodes, the senders and the scenario."""
         for host in self.world.hosts.values():
             host.start()
         for sender in self.senders:
             sender.begin()
+        for visitor in self.visitors.values():
+            visitor.begin()
         if self.scenario is not None:
             self.scenario.schedule(self.world)
         calm_ns = self._until_ns - self._quiet_ns
         if self._groups and calm_ns > self.world.now:
-            # Senders fall silent and the last fault is over: from here on everything comes to rest.
+            # Senders stop and the last fault is over: from here on everything recovers.
             self.world.at(calm_ns, lambda _: self.groups.watch_calm(self.world))
 
     def run(self) -> dict[str, Any]:
-        """The whole run, with every check; what it came to."""
+        """The whole run with all checks, and its result."""
         self.start()
         self.world.run(self._until_ns)
         self.world.finish()
         return self.summary()
 
     def summary(self) -> dict[str, Any]:
-        """What happened, in figures. Nothing in it depends on the machine that simulates."""
+        """The run in figures, independent of the simulating machine."""
         world = self.world
         paths = world.network.paths()
         return {
@@ -356,7 +398,7 @@ class Cluster:
         }
 
     def _calm_ms(self) -> int | None:
-        """How long after the last fault everything had come to rest."""
+        """How long after the last fault everything had recovered."""
         quiet_from_ns = self._until_ns - self._quiet_ns
         calm_ns = self.groups.calm_ns
         return None if calm_ns == NEVER else (calm_ns - quiet_from_ns) // MILLISECOND
@@ -368,7 +410,8 @@ def _tell_room(senders: list[Sender], host: Host, effect: SourceRoom) -> None:
 
 
 class _Till:
-    """Takes outputs of groups that no node takes, and says so after a while, or not: then they come again."""
+    """Accepts outputs for destinations that are not nodes, and confirms them after a while, or not: then they come
+    again."""
 
     def __init__(self, random: Random) -> None:
         self._random = random

@@ -1,4 +1,4 @@
-"""Making a connection: the first packets go there and back, again and again until the time is up."""
+"""Opening a connection: the first packets go back and forth, with retries until the time is up."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class Connecting:
         if there_ns is None or again_ns is None:
             world.at(world.now + AGAIN_NS, self._try, None)
         elif world.secure and target.host.paused:
-            # A stopped process cannot take part in a TLS handshake, its kernel only takes the connection.
+            # A paused process cannot take part in a TLS handshake; its kernel only accepts the connection.
             world.at(world.now + BUSY_NS, self._try, None)
         else:
             world.at(world.now + there_ns + again_ns, self._made, target)
 
     def _cross(self, path: Path) -> Nanos | None:
-        """How long the first packet takes on this path; None when it is lost."""
+        """How long the first packet takes on this path; None if it is lost."""
         fate = self._world.network.fate
         path.judge(self._world.now, "tcp", self._key(), b"", SYN_SIZE, fate)
         return None if fate.lost else path.base_ns() + fate.late_ns
@@ -97,7 +97,7 @@ class Connecting:
         near = TcpEnd(self._host, adapter, target.address, self._host.next_flow())
         far = TcpEnd(server, target, local, server.next_flow())
         out, back = world.network.path(adapter, target), world.network.path(target, adapter)
-        mss = mss_of(effect.use)
+        mss = mss_of(effect.use)  # small segments of other connections make no difference here
         near.out = far.into = Pipe(world, near, far, out, back, self._key(), mss)
         back_key = f"tcp {effect.host}:{effect.port} {local[0]}:{local[1]}".encode()
         far.out = near.into = Pipe(world, far, near, back, out, back_key, mss)
@@ -114,7 +114,7 @@ class Connecting:
         world.at(near.out.last_ns, self._accepted, far)
 
     def _accepted(self, far: TcpEnd) -> None:
-        """The last packet of the handshake is there: the server's process learns of the flow."""
+        """The last packet of the handshake arrived: the server process learns of the flow."""
         if far.open:
             host, port = far.remote
             far.host.tell(
@@ -126,7 +126,7 @@ class Connecting:
             )  # fmt: skip
 
     def _identity(self, host: Host) -> Identity | None:
-        """What the certificate of `host` says. TLS itself is not simulated; what measures goes without it."""
+        """The identity in the certificate of `host`. TLS itself is not simulated; measuring flows do not use it."""
         if self._effect.use or not self._world.secure:
             return None
         return Identity(b"", host.name, self._world.domain)

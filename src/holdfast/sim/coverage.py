@@ -1,11 +1,11 @@
-"""What a run has exercised: a campaign in which nothing interesting happens proves nothing, and must be seen."""
+"""Counts what a run has exercised, because a campaign without interesting events proves nothing."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Final
 
-from holdfast.group.log import Kind
+from holdfast.group.log.replicated_log import Kind
 from holdfast.group.ports import AskLoss, OutputsReady, RestoreState, SendOutputs, TakeSnapshot
 from holdfast.sim.checkers.base import Checker
 from holdfast.sim.checkers.sight import Sight
@@ -33,7 +33,7 @@ FACTS: Final[dict[str, str]] = {
     "suspends itself": "leaders that suspended themselves",
     "stays": "suspensions refused",
 }
-"""Events of `GroupFact` that are counted, and as what."""
+"""Events of `GroupFact` that are counted, and their names."""
 
 Watched = RestoreState | TakeSnapshot | OutputsReady | SendOutputs | AskLoss
 
@@ -48,7 +48,7 @@ IGNORES: Final = re.compile(r"ignore by ([a-z, ]+?) (for .*|until .*)$")
 
 
 def decided(detail: str) -> list[str]:
-    """What a decision counts as: its composition, and what is ignored by what and for how long."""
+    """The categories of a decision: its combination, and what is ignored by what and for how long."""
     action, _, by = detail.partition(" (")
     when = "after recovery failed" if by.startswith("after recovery failed") else "decided"
     found = IGNORES.search(action)
@@ -105,7 +105,7 @@ class Coverage(Checker):
                 self.count(ENTRIES[fact.entry])
 
     def see(self, sight: Sight) -> None:
-        """A replica after a turn: has it begun to lead, ceased to, or cut its log?"""
+        """A replica after a turn: has it become leader, stepped down, or truncated its log?"""
         key = (*sight.life, sight.group)
         led = self._led.get(key, False)
         if sight.leading and not led:

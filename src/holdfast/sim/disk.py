@@ -1,7 +1,7 @@
-"""A host's disk: slow, sometimes full, and after a crash no better than a real one.
+"""The disk of a host: slow, sometimes full, and after a crash no better than a real one.
 
-What was reported as written survives a crash. What was not may be there, wholly and in turn order up to some turn;
-the commit that the crash tore is not there at all, as SQLite gives it.
+What was reported as written survives a crash. Unreported turns may survive, completely and in turn order up to some
+turn. The commit that the crash interrupted is not there at all, as with SQLite.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.sim.world import World
 
 OUTSTANDING_MAX: Final = 16 << 20
-"""Bytes that wait for the disk; above it the host takes no more inputs until some are written."""
+"""Bytes that wait for the disk; above it, the host accepts no inputs until some are written."""
 
 Tables = dict[str, dict[bytes, bytes]]
 
@@ -31,7 +31,7 @@ def write_size(write: Write) -> int:
 
 
 def apply_writes(tables: Tables, writes: Sequence[Write]) -> None:
-    """Carry the writes of one commit out, in order."""
+    """Apply the writes of one commit, in order."""
     for write in writes:
         table = tables.setdefault(write.table, {})
         if isinstance(write, Erase):
@@ -43,7 +43,7 @@ def apply_writes(tables: Tables, writes: Sequence[Write]) -> None:
 
 
 class Disk:
-    """Tables that outlive the process, and the commits that are on their way to them."""
+    """Tables that outlive the process, and the commits in progress."""
 
     def __init__(
         self,
@@ -59,20 +59,20 @@ class Disk:
         self._tables: Tables = {}
         self._pending: deque[tuple[int, list[Write], int]] = deque()
         self._syncing = 0
-        """How many of the pending turns the sync that is under way takes with it."""
+        """How many of the pending turns the current sync includes."""
         self._epoch = 0
-        """A sync that belongs to a process that is gone reports to nobody."""
+        """A sync of a process that is gone is not reported."""
         self.slow_ns = 0
         self.full = False
         self.outstanding_bytes = 0
         self.commits = 0
-        self.on_written: Callable[[int], None] = _nobody
-        self.on_failed: Callable[[StoreError], None] = _nobody
+        self.on_written: Callable[[int], None] = _ignore
+        self.on_failed: Callable[[StoreError], None] = _ignore
 
     # -- what a driver does --------------------------------------------------------------------------------------
 
     def submit(self, turn: int, writes: list[Write]) -> None:
-        """Queue the writes of a turn. One sync takes several turns, as many as wait or fewer."""
+        """Queue the writes of a turn. One sync takes several turns, all that wait or fewer."""
         size = sum(map(write_size, writes))
         self._pending.append((turn, writes, size))
         self.outstanding_bytes += size
@@ -113,7 +113,7 @@ class Disk:
     # -- the end of a process ------------------------------------------------------------------------------------
 
     def crash(self) -> int:
-        """The process is gone in the middle of things; the number of turns that were saved unreported."""
+        """The process died; returns the number of turns that were saved without being reported."""
         self._epoch += 1
         saved = self._random.randint(0, len(self._pending)) if not self.full else 0
         for _ in range(saved):
@@ -135,16 +135,28 @@ class Disk:
 
     # -- what the store port asks --------------------------------------------------------------------------------
 
-    def rows(self, table: str) -> list[tuple[bytes, bytes]]:
-        """What a running process reads: its own queued writes included."""
+    def rows(
+        self, table: str, first: bytes = b"", stop: bytes = b"", limit: int = 0
+    ) -> list[tuple[bytes, bytes]]:
+        """What a running process reads, as `Store.load` does: its own queued writes included."""
         seen: Tables = {table: dict(self._tables.get(table, {}))}
         for _, writes, _ in self._pending:
             apply_writes(seen, [write for write in writes if write.table == table])
-        return sorted(seen[table].items())
+        found = [
+            (key, value)
+            for key, value in sorted(seen[table].items())
+            if key >= first and (not stop or key < stop)
+        ]
+        return found[:limit] if limit else found
 
     def durable(self, table: str) -> list[tuple[bytes, bytes]]:
-        """What would be there after a power failure in which nothing unreported survived."""
+        """The contents after a power failure in which nothing unreported survived."""
         return sorted(self._tables.get(table, {}).items())
+
+    @property
+    def full_queue(self) -> bool:
+        """More waits for the disk than a host lets through."""
+        return self.outstanding_bytes > OUTSTANDING_MAX
 
     def commit_now(self, writes: Sequence[Write]) -> None:
         if self.full:
@@ -153,8 +165,8 @@ class Disk:
         self.commits += 1
 
 
-def _nobody(_: object) -> None:
-    """Nobody waits for this disk."""
+def _ignore(_: object) -> None:
+    """No process waits for this disk."""
 
 
 class DiskStore:
@@ -164,8 +176,10 @@ class DiskStore:
         self._disk = disk
         self._refused: StoreError | None = None
 
-    def load(self, table: str) -> list[tuple[bytes, bytes]]:
-        return self._disk.rows(table)
+    def load(
+        self, table: str, first: bytes = b"", stop: bytes = b"", limit: int = 0
+    ) -> list[tuple[bytes, bytes]]:
+        return self._disk.rows(table, first, stop, limit)
 
     def commit(self, writes: Sequence[Write]) -> None:
         if self._refused is not None:

@@ -1,4 +1,4 @@
-"""How a host carries out what a turn asks for: one handler per type of effect."""
+"""How a host carries out the effects of a turn: one handler per type of effect."""
 
 from __future__ import annotations
 
@@ -8,33 +8,8 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from holdfast.errors import MisuseError
-from holdfast.group.config import SINK
-from holdfast.group.ports import (
-    Apply,
-    AskLoss,
-    LogRead,
-    OutputsReady,
-    ReadLog,
-    RestoreState,
-    SendOutputs,
-    SourceRoom,
-    StopOutputs,
-    TakeSnapshot,
-    Tell,
-)
-from holdfast.links.ports import (
-    CloseFlow,
-    FlowClosed,
-    MayFragment,
-    OpenFlow,
-    PortReady,
-    PortRefused,
-    PortRoom,
-    SessionEnded,
-    Transmit,
-)
-from holdfast.sim.application import Job, Worker
-from holdfast.sim.seeds import chance
+from holdfast.links.ports import CloseFlow, FlowClosed, MayFragment, OpenFlow, Transmit
+from holdfast.machine import ReadTable, TableRead
 from holdfast.sim.udp import UdpEnd
 
 if TYPE_CHECKING:
@@ -45,39 +20,28 @@ Watcher = Callable[["Host", Any], None]
 
 
 class Handlers(dict[type, Handler]):
-    """By type of effect. Names an effect that nobody carries out, instead of a bare `KeyError`."""
+    """Handlers by type of effect. Names an effect without a handler, instead of a bare `KeyError`."""
 
     plain = False
-    """Nobody looks at what is transmitted on its way to the network."""
+    """Transmitted packets are not inspected on their way to the network."""
 
     def __missing__(self, kind: type) -> Handler:
         raise MisuseError(f"no host of this world carries out {kind.__name__}: add it with `on`")
 
 
 def handlers_of(host: Host) -> Handlers:
-    """The handlers of a host that starts now; checkers that watch a type see it before it is carried out."""
+    """The handlers of a host that starts now; checkers that watch a type see it first."""
     handlers = Handlers(
         {
             Transmit: partial(_transmit, host),
             OpenFlow: partial(host.world.network.open, host),
             CloseFlow: partial(_close, host),
             MayFragment: partial(_may_fragment, host),
-            Apply: partial(_work, host),
-            TakeSnapshot: partial(_work, host),
-            RestoreState: partial(_work, host),
-            AskLoss: partial(_work, host),
-            Tell: partial(_work, host),
-            PortReady: _ignore,
-            PortRefused: _ignore,
-            PortRoom: _ignore,
-            SourceRoom: _ignore,
-            ReadLog: partial(_read_log, host),
-            OutputsReady: partial(_take_outputs, host),
-            SendOutputs: _ignore,
-            StopOutputs: _ignore,
-            SessionEnded: _ignore,
+            ReadTable: partial(_read_table, host),
         }
     )
+    for edge in host.edges:
+        handlers.update(edge.effects())
     transmit = handlers[Transmit]
     for kind, callback in host.callbacks.items():
         handlers[kind] = partial(callback, host)
@@ -108,7 +72,9 @@ def _traced(host: Host, handler: Handler, effect: Transmit) -> None:
 
 def _transmit(host: Host, effect: Transmit) -> None:
     end = host.flows.get(effect.flow)
-    if end is not None:  # Else it was closed meanwhile; the core hears of that in its next turn.
+    if (
+        end is not None
+    ):  # otherwise it was closed meanwhile; the core learns of that in its next turn
         end.send(effect.packets)
 
 
@@ -128,25 +94,10 @@ def _may_fragment(host: Host, effect: MayFragment) -> None:
         end.fragments = True
 
 
-def _work(host: Host, job: Job) -> None:
-    worker = host.workers.get(job.unit)
-    if worker is None:
-        if host.application is None:
-            raise MisuseError(f"host {host.name} has no application for {job.unit}")
-        random = chance(host.world.seed, "worker", host.name, job.unit)
-        replica = host.application(job.unit)
-        worker = Worker(host, job.unit, replica, random, host.profile.apply_ns)
-        host.workers[job.unit] = worker
-    worker.give(job)
-
-
-def _read_log(host: Host, effect: ReadLog) -> None:
-    host.give(effect.unit, LogRead(effect.table, host.disk.rows(effect.table)))
-
-
-def _take_outputs(host: Host, effect: OutputsReady) -> None:
-    host.give(SINK, effect.taken())
+def _read_table(host: Host, effect: ReadTable) -> None:
+    rows = host.disk.rows(effect.table, effect.first, effect.stop, effect.limit)
+    host.give(effect.unit, TableRead(effect.table, rows))
 
 
 def _ignore(_: object) -> None:
-    """Nobody on this host wants to know."""
+    """No one on this host needs this effect."""

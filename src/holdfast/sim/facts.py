@@ -1,4 +1,4 @@
-"""The facts of all hosts, kept as they are recorded, and written in the form that nodes write them in."""
+"""The facts of all hosts, kept as recorded, and written in the format of real nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FACTS_MAX: Final = 5_000_000
 
 
 class Life(msgspec.Struct):
-    """One process of one host: facts are numbered within it."""
+    """One process of one host, within which facts are numbered."""
 
     host: str
     node_hex: str
@@ -27,7 +27,7 @@ class Life(msgspec.Struct):
 
 
 class FactBook:
-    """Collects facts in memory, up to a bound; what does not fit is counted."""
+    """Collects facts in memory, up to a bound; the rest is counted."""
 
     def __init__(self, facts_max: int = FACTS_MAX) -> None:
         self._facts_max = facts_max
@@ -48,14 +48,18 @@ class FactBook:
         self.count += len(facts)
 
     def of(self, kind: type, host: str = "") -> Iterator[Any]:
-        """Facts of one kind, of one host or of all, each host's in the order in which they were recorded."""
+        """Facts of one kind, of one host or of all, in recording order per host."""
         for life in self._lives.values():
             if host in ("", life.host):
                 yield from (fact for fact in life.facts if isinstance(fact, kind))
 
+    def lives(self) -> Iterator[Life]:
+        """Every process with its facts, in recording order."""
+        yield from self._lives.values()
+
     def write(self, directory: Path) -> list[Path]:
-        """Write everything as sealed segments, as the nodes themselves would have."""
-        from holdfast.stores.segments import MemorySegments
+        """Write everything as sealed segments, as the nodes would have done."""
+        from holdfast.recording.segment_writer import MemorySegments
 
         paths: list[Path] = []
         for life in self._lives.values():
@@ -68,7 +72,7 @@ class FactBook:
 
 
 def _begin(host: Host) -> Life:
-    """A core that says who it is (`me`) is believed; any other is named after its host."""
+    """A core with an identity (`me`) uses it; any other is named after its host."""
     me = getattr(host.core, "me", None)
     node_hex = me.node.hex() if me else host.name.encode().hex().ljust(32, "0")[:32]
     incarnation = me.incarnation if me else host.boots

@@ -1,4 +1,4 @@
-"""An application to simulate with, and people who use it: a ledger of everything that it was given, in order."""
+"""A test application and its senders: a ledger of everything that was applied, in order."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from zlib import crc32
 
 import msgspec
 
-from holdfast.group.actions import DROP, IGNORE, RECOVER, SUSPEND, Action
-from holdfast.group.loss import LossInfo
-from holdfast.group.metadata import Note
+from holdfast.group.loss.actions import DROP, IGNORE, RECOVER, SUSPEND, Action
+from holdfast.group.loss.loss_info import LossInfo
 from holdfast.group.ports import Batch, Context, Multicast, Output, Replica, SourceRoom
+from holdfast.group.streams.values import Note
 from holdfast.sim.checkers import Checker, GroupChecks
 from holdfast.sim.checkers.notes import REQUEST
 from holdfast.sim.seeds import chance
@@ -25,14 +25,16 @@ if TYPE_CHECKING:
 
 SAID_BYTES: Final = 24
 NOTED: Final = 4
-"""Of so many messages one carries more than its bytes, where senders say more."""
+"""One in this many messages has metadata, if senders use it."""
 REQUESTS_KEPT: Final = 200
-"""Of a sender, that it may send again: fewer than what a group remembers."""
+"""Request ids of a sender that it may send again: fewer than a group stores."""
 TOPICS: Final = ("", "prices", "orders")
+AGREED: Final = "replicas agree at the end"
+DELIVERED: Final = "what was sent is delivered at the end"
 
 
 class LedgerState(msgspec.Struct):
-    """The whole state: how many messages came from each stream, and a digest of all of it in order."""
+    """The whole state: the number of messages from each stream, and a digest of all of it in order."""
 
     count: int = 0
     digest: bytes = b""
@@ -40,7 +42,7 @@ class LedgerState(msgspec.Struct):
 
 
 def spoken(batch: Batch, destinations: tuple[str, ...]) -> list[Output]:
-    """What a ledger says to the outside about a batch: something about one message in sixteen."""
+    """The outputs of a ledger for a batch: one for one message in sixteen."""
     said: list[Output] = []
     for message in batch.messages if destinations else ():
         mark = crc32(message)
@@ -79,7 +81,7 @@ class Ledger(Replica):
 
 
 class Chooser(Ledger):
-    """A ledger that answers questions about lost messages, each time as chance has it."""
+    """A ledger that answers loss questions at random."""
 
     def __init__(self, random: Random, destinations: tuple[str, ...] = ()) -> None:
         super().__init__(destinations)
@@ -106,20 +108,20 @@ ANSWERS: Final[tuple[Action | None, ...]] = (
     RECOVER.within(0.3).otherwise(SUSPEND.and_ignore(("priority",), count=5)),
     SUSPEND.and_ignore(("stream",), seconds=0.2),
 )
-"""Every action and every composition; None: as the group's table says."""
+"""Every action and combination; None: use the rules of the group."""
 
 
 class Load(msgspec.Struct, frozen=True):
-    """How much is sent to a group, by every node that sends."""
+    """How much every sending node sends to a group."""
 
     every_ns: Nanos = 20 * MILLISECOND
-    """One batch each time, on average."""
+    """Average interval between batches."""
     batch_max: int = 20
     size_max: int = 1_000
     room_bytes: int = 1 << 20
     """A sender waits while its source holds more than this."""
     priorities: int = 1
-    """With more than one, some messages carry a priority, a topic, a request id, or that they are a resync."""
+    """If above one, some messages have a priority, a topic, a request id or a resync mark."""
 
 
 class Sender:
@@ -136,11 +138,11 @@ class Sender:
         self._held = 0
         self._boots = 0
         self.sent = 0
-        """Messages that the process that runs now was given; those of a crashed one may be lost."""
+        """Messages accepted by the running process; those of a crashed one may be lost."""
         self._talk = chance(host.world.seed, "notes", host.name, group)
         self._requests: list[bytes] = []
         self.priorities: dict[tuple[bytes, int], bytearray] = {}
-        """By (node, incarnation): the priorities of all messages that it was given, in order."""
+        """By (node, incarnation): the priorities of all messages it was given, in order."""
 
     def begin(self) -> None:
         self._later()
@@ -156,7 +158,7 @@ class Sender:
             world.at(when, self._send)
 
     def _look_at_process(self) -> None:
-        """A process that was started since has been given nothing yet."""
+        """A newly started process has been given nothing yet."""
         if self._host.boots != self._boots:
             self._boots, self._held, self.sent = self._host.boots, 0, 0
 
@@ -168,7 +170,7 @@ class Sender:
         self._later()
 
     def burst(self, count: int) -> None:
-        """So many messages at once, if there is a process and it has room for them."""
+        """Send this many messages at once, if there is a process and room."""
         self._look_at_process()
         if self._host.alive and self._held < self._load.room_bytes:
             self._give(count)
@@ -183,7 +185,7 @@ class Sender:
                 self._remember(count, notes)
 
     def _notes(self, messages: list[bytes]) -> tuple[tuple[int, Note], ...]:
-        """Say more of some messages; those that carry a request id begin with it."""
+        """Add metadata to some messages; those with a request id start with it."""
         talk, notes = self._talk, []
         for place in range(len(messages)):
             if talk.randrange(NOTED):
@@ -217,7 +219,7 @@ class Sender:
             known[start + place] = note.priority
 
     def missing(self, state: LedgerState, checks: GroupChecks) -> int:
-        """How many of the messages that the running process was given to send are neither in `state` nor skipped."""
+        """How many messages accepted by the running process are neither in `state` nor skipped."""
         me = getattr(self._host.core, "me", None)
         if me is None or self._host.boots != self._boots:
             return 0
@@ -228,9 +230,8 @@ class Sender:
 
 
 class Converged(Checker):
-    """Invariant 8 for groups: some time after the last fault all replicas have the same state, with nothing missing
-    that a process which still runs was given to send, except what the group decided to skip. A group that has lost
-    its memory promises less: what it delivered before is gone."""
+    """Recovery of groups: some time after the last fault, all replicas have the same state, and nothing is missing that
+    a running process accepted, except skipped messages. A group that has lost its state guarantees less."""
 
     def __init__(self, senders: list[Sender], checks: GroupChecks) -> None:
         self._senders = senders
@@ -248,18 +249,18 @@ class Converged(Checker):
                 first, expected = states.setdefault(unit, (host.name, state))
                 if state != expected:
                     text = f"{unit}: {first} applied {expected.count}, {host.name} {state.count}"
-                    world.fail("replicas agree at the end", text)
+                    world.fail(AGREED, text)
         for sender in self._senders:
             if self._checks.lost_memory(sender.group):
                 continue
             _, state = states.get(f"replica/{sender.group}", ("", LedgerState()))
             missing = sender.missing(state, self._checks)
             if self._checks.promise(sender.group).lone:
-                # A side that lost takes along what its sources have let go of, and says so; what one side skipped the
-                # other may have delivered.
+                # The losing side takes along what its sources have freed, and reports it; one side may have delivered
+                # what the other skipped.
                 missing = 0 if self._checks.gave_up(sender.group) else max(0, missing)
             if missing:
                 text = (
                     f"{missing} of {sender.sent} messages of {sender.host_name} to {sender.group}"
                 )
-                world.fail("what was sent is delivered at the end", text)
+                world.fail(DELIVERED, text)

@@ -1,4 +1,4 @@
-"""Multicast groups of a subnet: one packet is sent once, and each path to a listener decides for itself."""
+"""Multicast groups of a subnet: a packet is sent once, and each path to a listener applies its own faults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class MulticastEnd:
-    """One adapter's membership in one group: it sends to all other members and hears them."""
+    """The membership of one adapter in one group: it sends to all other members and receives from them."""
 
     __slots__ = ("adapter", "flow", "group", "host", "key", "members", "open", "world")
 
@@ -33,7 +33,7 @@ class MulticastEnd:
         self.adapter = adapter
         self.group = group
         self.members = members
-        """Everybody in the group on this subnet, ourselves included."""
+        """All members of the group on this subnet, including ourselves."""
         self.flow = flow
         self.open = True
         local = adapter.address

@@ -1,6 +1,6 @@
-"""A scenario by chance: faults, crashes, pauses and bad disks within a budget, then a quiet time in which all is well.
+"""A random scenario: faults, crashes, pauses and bad disks within a budget, then a fault-free time.
 
-The plan is an ordinary scenario: print it, shorten it, run it again as a file.
+The plan is an ordinary scenario: print it, shorten it, and run it again from a file.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Final
 import msgspec
 
 from holdfast.errors import MisuseError
-from holdfast.sim.amounts import MILLION
-from holdfast.sim.faults import (
+from holdfast.faults.amounts import MILLION
+from holdfast.faults.model import (
     ANY,
     Blackout,
     Corrupt,
@@ -47,11 +47,11 @@ from holdfast.types import MILLISECOND, SECOND, Nanos
 
 LEADER: Final = "@leader"
 KINDS: Final = ("fault", "down", "paused", "disk", "application", "source", "out")
-"""What can be wrong at a time; the budget bounds each."""
+"""Kinds of simultaneous faults; the budget bounds each."""
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """How bad it may get at any one time."""
+    """How many faults may be active at once."""
 
     faults_max: int = 3
     down_max: int = 1
@@ -59,19 +59,19 @@ class Budget(msgspec.Struct, frozen=True):
     paused_max: int = 1
     slow_disks_max: int = 1
     settle_ns: Nanos = 5 * SECOND
-    """After a restart no other host goes down for this long: a replica in memory must get its state back first."""
+    """After a restart no other host goes down for this long: an in-memory replica must get its state back first."""
     pause_ns: Nanos = 700 * MILLISECOND
-    """Between one thing and the next, on average."""
+    """Average interval between faults."""
     spared_subnets: tuple[str, ...] = ()
-    """Nothing happens to these: with a sound path between every pair, everything must go on."""
+    """These are never affected: with a healthy path between every pair, everything must continue."""
     spared_hosts: tuple[str, ...] = ()
     """These do not crash."""
     tricks: tuple[str, ...] = ("break", "break", "break", "down", "pause", "disk")
-    """What happens, each as likely as it is often named; `TRICKS` has all of them."""
+    """The possible faults, weighted by how often they are listed; `TRICKS` has all of them."""
     sources: tuple[str, ...] = ()
-    """Hosts that send and are no replicas: they may die in the middle of it however many others are down."""
+    """Hosts that send and have no replica: they may crash at any time."""
     group: str = ""
-    """The group whose members come and go."""
+    """The group whose membership changes."""
     voters: tuple[str, ...] = ()
 
 
@@ -96,7 +96,7 @@ _HALF_BROKEN: Final[tuple[Callable[[Random], What], ...]] = (
     lambda random: Slow(random.randint(20, 400) * MILLISECOND, random.randint(0, 50) * MILLISECOND),
     lambda random: Rate(random.randint(20, 200) * 1_000, 32_000),
 )
-"""Small heartbeats pass and large order frames do not, it sends but does not receive, it is cut off."""
+"""Small heartbeats pass and large order frames do not; it sends but does not receive; it is partitioned."""
 
 
 def plan(
@@ -107,10 +107,10 @@ def plan(
     quiet_ns: Nanos = 10 * SECOND,
     budget: Budget | None = None,
 ) -> Scenario:
-    """A scenario that ends `quiet_ns` before `until_ns` with everything healed and everybody running."""
+    """A scenario that ends `quiet_ns` before `until_ns` with all faults healed and all hosts running."""
     if quiet_ns >= until_ns:
         raise MisuseError(
-            f"no time for anything to go wrong: a run of {until_ns} ns with {quiet_ns} ns of quiet"
+            f"there is no time for faults: a run of {until_ns} ns with {quiet_ns} ns without faults"
         )
     return _Plan(seed, hosts, subnets, until_ns - quiet_ns, budget or Budget()).make()
 
@@ -128,9 +128,9 @@ class _Plan:
         self._now = 0
         self._steps: list[Step] = []
         self._undo: list[tuple[Nanos, int, str, str, Action]] = []
-        """What ends by itself: (when, number, kind of thing, which one, how)."""
+        """Faults that end by themselves: (when, number, kind, which one, how)."""
         self._open: dict[str, list[str]] = {kind: [] for kind in KINDS}
-        """What is wrong at the moment, by kind."""
+        """The active faults, by kind."""
         self._settled_ns = 0
         self._count = 0
 
@@ -152,7 +152,7 @@ class _Plan:
             self._step(Do("resume", host))
             self._step(Do("start", host))
         if self._budget.group:
-            # Asked for while there was no leader, or with one that was gone the next moment, it may not have happened.
+            # Requested while there was no stable leader, it may not have taken effect.
             for host in self._budget.voters:
                 self._steps.append(
                     Step(self._end_ns + SECOND, Ask(self._budget.group, "add", host))
@@ -174,7 +174,7 @@ class _Plan:
         self._now = later
 
     def _later(self, kind: str, what: str, low_ms: int, high_ms: int, action: Action) -> Nanos:
-        """Something is wrong from now on and ends after a while; when."""
+        """A fault starts now and ends after a while; returns when."""
         when = self._now + self._random.randint(low_ms, high_ms) * MILLISECOND
         self._at(when, kind, what, action)
         return when
@@ -235,7 +235,7 @@ class _Plan:
     # -- what groups fear ----------------------------------------------------------------------------------------
 
     def _leader(self) -> None:
-        """Something happens to whoever leads: it is gone, stands still, or only half of it works."""
+        """A fault of the leader: it dies, pauses, or works only partly."""
         random = self._random
         if random.getrandbits(1):
             self._break_at(Where(ANY, LEADER, ANY), random.choice(_HALF_BROKEN)(random))
@@ -261,7 +261,7 @@ class _Plan:
         self._later("fault", name, 200, 3_000, Heal(name))
 
     def _split(self) -> None:
-        """Some hosts do not hear the others, or only in one direction."""
+        """Some hosts do not hear the others, possibly in one direction only."""
         random, hosts = self._random, self._hosts
         some = sorted(random.sample(hosts, random.randint(1, len(hosts) - 1)))
         others = [host for host in hosts if host not in some]
@@ -272,7 +272,7 @@ class _Plan:
             self._later("fault", name, 200, 4_000, Heal(name))
 
     def _all_down(self) -> None:
-        """All hosts at once; they come back together or one after the other."""
+        """All hosts at once; they return together or one after the other."""
         if self._open["down"] or self._now < self._settled_ns:
             return
         self._step(Do(self._random.choice(("crash", "power-off", "crash-in-turn", "stop")), ANY))
@@ -287,7 +287,7 @@ class _Plan:
             self._later("application", host, 300, 4_000, SetApplication(host))
 
     def _full_disk(self) -> None:
-        """A node whose disk is full stops when it next writes; somebody makes room and starts it again."""
+        """A node with a full disk stops at its next write; later the disk is emptied and the node restarted."""
         host = self._free_host(self._mortal)
         if host and self._may_go_down():
             self._step(SetDisk(host, full=True))
@@ -299,7 +299,7 @@ class _Plan:
         self._step(Burst(self._random.choice(self._hosts), count))
 
     def _source(self) -> None:
-        """A source dies in the middle of a fan-out, and comes back."""
+        """A source dies in the middle of a fan-out, and returns."""
         free = [host for host in self._budget.sources if host not in self._open["source"]]
         if free:
             host = self._random.choice(free)
@@ -308,13 +308,14 @@ class _Plan:
             self._later("source", host, 200, 3_000, Do("start", host))
 
     def _mortal_sources(self) -> list[str]:
-        """Sources that can die a little later; none when the quiet time would have begun by then."""
+        """Sources that can die a little later; none if the fault-free time would have started by then."""
         if self._now + 200 * MILLISECOND >= self._end_ns:
             return []
         return [host for host in self._budget.sources if host not in self._open["source"]]
 
     def _orphan(self) -> None:
-        """A source dies when only one replica has what it sent last; that one may restart, and has it on disk then."""
+        """A source dies when only one replica has its last messages; that replica may restart and then has them on
+        disk."""
         random, voters = self._random, self._budget.voters
         free = self._mortal_sources()
         if not free or len(voters) < 2 or len(self._open["fault"]) >= self._budget.faults_max:
@@ -338,7 +339,7 @@ class _Plan:
             self._later("down", holder, 50, 500, Do("start", holder))
 
     def _holes(self) -> None:
-        """A source dies when it has sent much of which much is lost: some of it nobody has."""
+        """A source dies after it sent much of which much was lost: no replica has some of it."""
         random = self._random
         free = self._mortal_sources()
         if not free or len(self._open["fault"]) >= self._budget.faults_max:
@@ -354,7 +355,7 @@ class _Plan:
         self._later("source", source, 200, 2_000, Do("start", source))
 
     def _member(self) -> None:
-        """A replica is taken out of the group, and let in again after a while, under load."""
+        """A replica is removed from the group and added again after a while, under load."""
         voters = self._budget.voters
         if len(voters) > 1 and not self._open["out"]:
             host = self._random.choice(voters)
@@ -368,7 +369,7 @@ class _Plan:
             )
 
     def _free_host(self, hosts: list[str]) -> str:
-        """A host that nothing is wrong with at the moment; empty when there is none."""
+        """A host without an active fault; empty if there is none."""
         busy = [host for kind in ("down", "paused", "disk", "source") for host in self._open[kind]]
         free = [host for host in hosts if host not in busy]
         return self._random.choice(free) if free else ""
@@ -391,4 +392,4 @@ TRICKS: Final[dict[str, Callable[[_Plan], None]]] = {
     "member": _Plan._member,
     "hand-over": _Plan._hand_over,
 }
-"""Everything that a nemesis can do, by name."""
+"""All faults of the generator, by name."""

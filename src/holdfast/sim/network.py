@@ -1,14 +1,14 @@
-"""Adapters with addresses on named subnets, the paths between them, and the faults that are switched on."""
+"""Adapters with addresses on named subnets, the paths between them, and the active faults."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import MisuseError
+from holdfast.faults.model import ANY, Blackout, Fault, Where
 from holdfast.links.measuring import FRAG
 from holdfast.links.ports import FlowOpened, OpenFailed, OpenFlow
 from holdfast.sim.connect import Connecting
-from holdfast.sim.faults import ANY, Blackout, Fault, Where
 from holdfast.sim.multicast import MulticastEnd
 from holdfast.sim.path import ActiveFault, Fate, Path, Subnet
 from holdfast.sim.seeds import chance
@@ -42,7 +42,7 @@ class Adapter:
         self.address = address
         self.transports = transports
         self.udp: dict[tuple[int, Address], UdpEnd] = {}
-        """Datagram flows by local port and remote address; gone when the process is."""
+        """Datagram flows by local port and remote address; they end with the process."""
         self._port = FIRST_PORT
 
     @property
@@ -50,13 +50,14 @@ class Adapter:
         return self.host.name, self.name
 
     def next_port(self) -> int:
-        """A local port for a connection: every connection is another flow to the network."""
+        """A local port for a connection, so that every connection is a separate flow."""
         self._port += 1
         return self._port
 
 
 class Network:
-    """Joins the hosts of a world. Faults are added and removed at any time and act on what is sent from then on."""
+    """Connects the hosts of a world. Faults can be added and removed at any time, and affect what is sent from then
+    on."""
 
     def __init__(self, world: World, tcp: TcpSettings | None = None) -> None:
         self._world = world
@@ -66,7 +67,7 @@ class Network:
         self.adapters: dict[Address, Adapter] = {}
         self.faults: dict[int, ActiveFault] = {}
         self._sides: dict[Address, Adapter] = {}
-        """Sockets besides an adapter's own: they hear only those whom they were opened for."""
+        """Additional sockets of an adapter: they receive only from the peer they were opened for."""
         self._groups: dict[tuple[str, Address], dict[Adapter, MulticastEnd]] = {}
         self._paths: dict[tuple[Address, Address], Path] = {}
         self._next_id = 1
@@ -74,11 +75,11 @@ class Network:
     # -- building ------------------------------------------------------------------------------------------------
 
     def subnet(self, name: str, **settings: int) -> Subnet:
-        """The subnet of this name, made with `settings` (`delay_ns`, `jitter_ns`, `mtu`) if it is new."""
+        """The subnet with this name, created with `settings` (`delay_ns`, `jitter_ns`, `mtu`) if it is new."""
         if name not in self.subnets:
             self.subnets[name] = Subnet(name, **settings)
         elif settings:
-            raise MisuseError(f"subnet {name} exists already; give its settings the first time")
+            raise MisuseError(f"subnet {name} already exists; give its settings the first time")
         return self.subnets[name]
 
     def attach(
@@ -89,12 +90,12 @@ class Network:
         address: Address,
         transports: tuple[str, ...] = ("tcp", "udp"),
     ) -> Adapter:
-        """Give `host` an adapter. It listens whenever the host's process runs."""
+        """Give `host` an adapter. It listens whenever the process of the host runs."""
         if address in self.adapters:
             owner = self.adapters[address].host.name
-            raise MisuseError(f"address {address[0]}:{address[1]} belongs to {owner} already")
+            raise MisuseError(f"address {address[0]}:{address[1]} already belongs to {owner}")
         if name in host.adapters:
-            raise MisuseError(f"host {host.name} has an adapter {name} already")
+            raise MisuseError(f"host {host.name} already has an adapter {name}")
         adapter = Adapter(host, name, self.subnet(subnet), address, transports)
         self.adapters[address] = host.adapters[name] = adapter
         return adapter
@@ -117,7 +118,7 @@ class Network:
         return list(self._paths.values())
 
     def add(self, fault: Fault) -> int:
-        """Switch a fault on; the number is for `remove`."""
+        """Add a fault; the number is for `remove`."""
         number = self._next_id
         self._next_id += 1
         self.faults[number] = ActiveFault(number, fault, self._world.now)
@@ -125,14 +126,14 @@ class Network:
         return number
 
     def remove(self, number: int) -> bool:
-        """Switch a fault off; False when it is off already."""
+        """Remove a fault; False if it is not active."""
         if self.faults.pop(number, None) is None:
             return False
         self._refresh()
         return True
 
     def clear(self) -> None:
-        """Switch all faults off."""
+        """Remove all faults."""
         self.faults.clear()
         self._refresh()
 
@@ -141,7 +142,7 @@ class Network:
             path.faults = self._faults_of(path)
 
     def _faults_of(self, path: Path) -> list[ActiveFault]:
-        """The faults of one path, each with a state of its own; those that stay keep it."""
+        """The faults of one path, each with its own state; those that stay keep it."""
         before = {active.id: active for active in path.faults}
         found = []
         for active in self.faults.values():
@@ -156,13 +157,13 @@ class Network:
         return host == ANY or self._world.hosts[host].powered
 
     def power_changed(self) -> None:
-        """A machine went off or on: nothing passes from or to one that is off."""
+        """A machine was switched off or on: nothing passes from or to one that is off."""
         self._refresh()
 
     # -- flows ---------------------------------------------------------------------------------------------------
 
     def reach(self, adapter: Adapter, address: Address) -> Adapter | None:
-        """Who has this address on the adapter's own subnet."""
+        """The owner of this address on the subnet of the adapter."""
         found = self.adapters.get(address) or self._sides.get(address)
         return found if found is not None and found.subnet is adapter.subnet else None
 
@@ -192,7 +193,7 @@ class Network:
         return end
 
     def _open_udp(self, adapter: Adapter, effect: OpenFlow) -> UdpEnd:
-        """A flow of the adapter's own socket; or one of a socket of its own, where it is to measure."""
+        """A flow of the socket of the adapter or, for measuring, of a separate socket."""
         remote = (effect.host, effect.port)
         if not effect.use:
             local = adapter.address
@@ -219,7 +220,7 @@ class Network:
         self._sides.pop(end.local, None)
 
     def process_gone(self, adapter: Adapter) -> None:
-        """All sockets of an adapter are closed."""
+        """Close all sockets of an adapter."""
         for end in adapter.udp.values():
             self._sides.pop(end.local, None)
         adapter.udp.clear()
@@ -228,14 +229,14 @@ class Network:
                 members.pop(adapter, None)
 
     def _nowhere(self, adapter: Adapter) -> Path:
-        """The path to an address that nobody has: everything is lost."""
+        """The path to an unused address: everything is lost."""
         random = chance(self._world.seed, "nowhere")
         path = Path(adapter.subnet, adapter.end, (ANY, ANY), random)
         path.faults = [ActiveFault(0, OFF, 0)]
         return path
 
     def udp_peer(self, end: UdpEnd) -> UdpEnd | None:
-        """The other side of a datagram flow, made if this is the first packet; None when nobody listens."""
+        """The other side of a datagram flow, created by the first packet; None if no socket listens."""
         target = self.reach(end.adapter, end.remote)
         if target is None or not target.host.alive or "udp" not in target.transports:
             return None

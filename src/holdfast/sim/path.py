@@ -1,4 +1,4 @@
-"""One path: from one adapter to another, in one direction, and what becomes of each packet on it."""
+"""One path: from one adapter to another, in one direction, and the fate of each packet on it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from random import Random
 
 import msgspec
 
-from holdfast.sim.amounts import MILLION
-from holdfast.sim.faults import (
+from holdfast.faults.amounts import MILLION
+from holdfast.faults.model import (
     KINDS,
     Blackout,
     Corrupt,
     Duplicate,
+    Every,
     Fault,
     Filter,
     Loss,
     Over,
+    Packets,
     Pattern,
     Rate,
     Reorder,
@@ -26,18 +28,18 @@ from holdfast.types import MICROSECOND, SECOND, Nanos
 
 
 class Subnet(msgspec.Struct, frozen=True):
-    """A named set of adapters that reach each other, and how long that takes when nothing is wrong."""
+    """A named set of adapters that reach each other, and the delay between them without faults."""
 
     name: str
     delay_ns: Nanos = 100 * MICROSECOND
     jitter_ns: Nanos = 50 * MICROSECOND
     mtu: int = 65_535
-    """A larger datagram does not leave the sender, or (on a socket that allows it) is cut into fragments of this
-    size; what goes on TCP is cut into segments of this size."""
+    """A larger datagram does not leave the sender or, on a socket that allows it, is split into fragments of this size.
+    TCP data is split into segments of this size."""
 
 
 class Fate:
-    """What the faults of a path do to one packet. Used over and over: one packet at a time has a fate."""
+    """What the faults of a path do to one packet. The instance is reused for each packet."""
 
     __slots__ = ("copies", "corrupted", "late_ns", "lost", "overtaken", "packet")
 
@@ -55,18 +57,31 @@ class Fate:
 
 
 class ActiveFault:
-    """A fault that was switched on, on one path."""
+    """An active fault on one path."""
 
-    __slots__ = ("busy_until_ns", "fault", "flows", "id", "since_ns")
+    __slots__ = (
+        "busy_until_ns",
+        "fault",
+        "flows",
+        "id",
+        "matched",
+        "room_ns",
+        "since_ns",
+        "topped_ns",
+    )
 
     def __init__(self, number: int, fault: Fault, since_ns: Nanos) -> None:
         self.id = number
         self.fault = fault
         self.since_ns = since_ns
         self.busy_until_ns = 0
-        """When the narrow place of a `Rate` has sent all that it was given."""
+        """When the bottleneck of a `Rate` has sent everything that it was given."""
+        self.matched = 0
+        self.room_ns = SECOND
+        """Of a `Packets`: a token bucket that holds what one second allows, and when it was last filled."""
+        self.topped_ns = since_ns
         self.flows: dict[bytes, bool] = {}
-        """Which flows suffer, remembered: the choice is a hash of the flow's ends and ports."""
+        """Cache of affected flows: the selection is a hash of the ends and ports of a flow."""
 
     def bites(self, now: Nanos, kind: str, flow_key: bytes) -> bool:
         fault = self.fault
@@ -80,6 +95,21 @@ class ActiveFault:
         if picked is None:
             picked = self.flows[flow_key] = fault.picks(flow_key)
         return picked
+
+    def refuses(self, now: Nanos) -> bool:
+        """The faults that count packets."""
+        match self.fault.what:
+            case Every(n):
+                self.matched += 1
+                return self.matched % n == 0
+            case Packets(per_s):
+                self.room_ns = min(SECOND, self.room_ns + now - self.topped_ns)
+                self.topped_ns = now
+                cost = SECOND // per_s
+                if self.room_ns < cost:
+                    return True
+                self.room_ns -= cost
+        return False
 
 
 class Path:
@@ -119,11 +149,11 @@ class Path:
         self.draw = random.getrandbits
         self.faults: list[ActiveFault] = []
         self.last_ns = 0
-        """When the datagram that was sent last arrives: nothing overtakes it unless a fault says so."""
+        """When the datagram that was sent last arrives: nothing overtakes it without a fault."""
         self.sent = 0
         self.lost = 0
         self.wire_bytes = dict.fromkeys(KINDS, 0)
-        """Bytes that were put on this path, by kind of packets, headers of IP, UDP and TCP included."""
+        """Bytes sent on this path, by packet kind, including IP, UDP and TCP headers."""
 
     def base_ns(self) -> Nanos:
         """How long one packet takes without faults."""
@@ -132,13 +162,13 @@ class Path:
     def judge(
         self, now: Nanos, kind: str, flow_key: bytes, packet: bytes, size: int, fate: Fate
     ) -> None:
-        """Fill `fate` for a packet that is `size` bytes long on the wire."""
+        """Fill `fate` for a packet of `size` bytes on the wire."""
         fate.begin(packet)
         for active in self.faults:
             if not active.bites(now, kind, flow_key):
                 continue
             what = active.fault.what
-            if self._kills(what, kind, packet, size):
+            if self._kills(what, kind, packet, size) or active.refuses(now):
                 fate.lost = True
             else:
                 self._bends(active, now, kind, size, fate)
@@ -150,7 +180,7 @@ class Path:
         return self.draw(32) * MILLION >> 32 < ppm
 
     def _kills(self, what: What, kind: str, packet: bytes, size: int) -> bool:
-        """The faults that a packet does not survive."""
+        """The faults that drop a packet."""
         match what:
             case Blackout():
                 return True
@@ -171,7 +201,7 @@ class Path:
                 fate.late_ns += delay_ns + (self.draw(32) * jitter_ns >> 32)
             case Rate(bytes_per_s, queue_bytes):
                 begin = max(now, active.busy_until_ns)
-                # A full queue loses datagrams. A TCP flow slows down instead, and is bounded by its own buffer.
+                # A full queue drops datagrams. A TCP flow slows down instead, and is bounded by its own buffer.
                 if kind != "tcp" and (begin - now) * bytes_per_s > queue_bytes * SECOND:
                     fate.lost = True
                     return
@@ -190,7 +220,7 @@ class Path:
                     fate.overtaken = True
 
     def _flip(self, packet: bytes) -> bytes:
-        """The packet with one bit the other way round."""
+        """The packet with one bit flipped."""
         bit = self.random.randrange(len(packet) * 8)
         damaged = bytearray(packet)
         damaged[bit >> 3] ^= 1 << (bit & 7)

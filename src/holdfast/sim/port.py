@@ -1,4 +1,4 @@
-"""What the simulator asks of a node: the same calls that the asyncio driver makes."""
+"""The interface of a node to the simulator: the same calls that the asyncio driver makes."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Protocol
 
-from holdfast.machine import Result
+from holdfast.machine import NODE_STORE, Result
+from holdfast.sim.disk import Disk
 from holdfast.sim.seeds import chance, derive
 from holdfast.stores.port import Store
 from holdfast.types import Nanos
 
 
 class Core(Protocol):
-    """A node without IO. `holdfast.node.core.NodeCore` is one; tests have small ones of their own."""
+    """A node without IO. `holdfast.node.core.NodeCore` is one; tests have small ones."""
 
     def start(self, now: Nanos) -> Result:
         """The first turn."""
         ...
 
     def turn(self, now: Nanos, inputs: list[tuple[str, Any]]) -> Result:
-        """Take a batch of (unit, item) through the machines."""
+        """Run a batch of (unit, item) through the machines."""
         ...
 
     def written(self, turn: int) -> bool:
@@ -31,28 +32,35 @@ class Core(Protocol):
 
 
 class HostContext:
-    """What a core may know of the machine it starts on. Made anew at every start."""
+    """What a core may know of its machine. Created at every start."""
 
-    __slots__ = ("_entropy", "boots", "name", "seed", "store", "wall_offset_ns")
+    __slots__ = ("_disk_of", "_entropy", "boots", "name", "seed", "store", "wall_offset_ns")
 
     def __init__(
-        self, world_seed: int, name: str, boots: int, store: Store, wall_offset_ns: int
+        self,
+        world_seed: int,
+        name: str,
+        boots: int,
+        store: Store,
+        wall_offset_ns: int,
+        disk_of: Callable[[str], Disk],
     ) -> None:
         self.name = name
         self.boots = boots
-        """How often this host has started, this time included."""
+        """How often this host has started, including this time."""
         self.seed = derive(world_seed, "core", name, boots)
         self.store = store
         self.wall_offset_ns = wall_offset_ns
-        """Add it to the host's own monotonic time for the time of day (of a clock that may be wrong)."""
+        """Offset from the monotonic time of the host to the wall clock (which may be wrong)."""
+        self._disk_of = disk_of
         self._entropy: Random = chance(world_seed, "entropy", name, boots)
 
-    def load(self, table: str) -> list[tuple[bytes, bytes]]:
-        """All rows of a table on the disk, by key."""
-        return self.store.load(table)
+    def load(self, table: str, store: str = NODE_STORE) -> list[tuple[bytes, bytes]]:
+        """All rows of a table on the disk of a store, by key."""
+        return self._disk_of(store).rows(table)
 
     def entropy(self, count: int) -> bytes:
-        """Bytes for keys. In the simulator they come from the seed, like everything else."""
+        """Bytes for keys. In the simulator they are derived from the seed."""
         return self._entropy.randbytes(count)
 
 

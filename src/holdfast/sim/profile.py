@@ -1,4 +1,4 @@
-"""How a simulated machine behaves when nothing is wrong with it."""
+"""The behaviour of a simulated machine without faults."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from holdfast.types import MICROSECOND, MILLISECOND, Nanos
 
 
 class HostProfile(msgspec.Struct, frozen=True):
-    """Lateness, batches, buffers and clocks. Chance fills in the rest."""
+    """Delays, batches, buffers and clocks, as upper bounds of random values."""
 
     turn_jitter_ns: Nanos = 20 * MICROSECOND
-    """A turn runs up to so much after its first input, so several arrivals land in it."""
+    """A turn runs up to this long after its first input, so several arrivals are combined."""
     hiccup_ppm: int = 1_000
-    """This share of the turns comes late by up to `hiccup_ns`: another process had the processor."""
+    """This share of the turns is late by up to `hiccup_ns`, as if another process had the CPU."""
     hiccup_ns: Nanos = 2 * MILLISECOND
     batch_max: int = 256
-    """At most so many inputs in a turn; often fewer when more wait."""
+    """At most this many inputs per turn; often fewer if more wait."""
     packets_max: int = 8_192
-    """Datagrams that wait for the process; more are lost, as from a full socket buffer."""
+    """Datagrams that wait for the process; further ones are lost, as with a full socket buffer."""
     apply_ns: Nanos = 50 * MICROSECOND
     disk_lag_ns: Nanos = 400 * MICROSECOND
     disk_jitter_ns: Nanos = 400 * MICROSECOND
     wall_skew_ns: Nanos = 50 * MILLISECOND
-    """The time of day is wrong by up to this, either way."""
+    """Maximum error of the wall clock, in either direction."""

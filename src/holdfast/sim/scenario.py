@@ -1,6 +1,6 @@
-"""What goes wrong in a run, as text that people can review, and when.
+"""The faults of a run and their times, as reviewable text.
 
-    # One direction of one link loses large packets; then a node crashes and comes back.
+    # One direction of one link drops large packets; then a node crashes and restarts.
     at 1.5s break red n1->n2 over 1000 as hole
     at 3s crash n3
     at 4s start n3
@@ -15,10 +15,10 @@
     at 11s group book remove n2
     at 12s group book add n2
 
-Hosts can `start`, `stop`, `crash`, `crash-in-turn`, `power-off`, `pause` and `resume`; several are `n1,n2`, all are
-`*`, and `@leader` is whoever leads the first group at that moment. `heal` takes the name of a fault, a place
-(`red n1->n2`: all faults of exactly that place) or `all`. The words after `break` are in `faults`. Of a group an
-operator can ask to `add` and `remove` a host, to `hand-over` to one, and to `refound` it when its memory is lost.
+The host steps are `start`, `stop`, `crash`, `crash-in-turn`, `power-off`, `pause` and `resume`. `n1,n2` names several
+hosts, `*` all hosts, and `@leader` the current leader of the first group. `heal` takes the name of a fault, a place
+(`red n1->n2`: all faults of exactly that place) or `all`. `faults` defines the text after `break`. The group steps are
+operator requests: `add` and `remove` a host, `hand-over` to one, and `refound` after the loss of the state.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from typing import Final
 import msgspec
 
 from holdfast.errors import MisuseError
-from holdfast.sim.amounts import parse_count, parse_time, time_text
-from holdfast.sim.fault_text import Words, parse_fault, parse_where
-from holdfast.sim.faults import ANY, Fault, Where
+from holdfast.faults.amounts import parse_count, parse_time, time_text
+from holdfast.faults.model import ANY, Fault, Where
+from holdfast.faults.text import Words, parse_fault, parse_where
 from holdfast.sim.host import Host
 from holdfast.sim.world import World
 from holdfast.types import Nanos
@@ -47,11 +47,11 @@ VERBS: Final[dict[str, Callable[[Host], None]]] = {
     "pause": Host.pause,
     "resume": Host.resume,
 }
-"""What can happen to a host. What does not fit its state (crashing one that is down) changes nothing."""
+"""Events of a host. An event that does not fit its state (crashing one that is down) has no effect."""
 
 
 class Break(msgspec.Struct, frozen=True, tag=True):
-    """Switch a fault on; with a name it can be healed alone."""
+    """Add a fault; with a name it can be healed separately."""
 
     fault: Fault
     name: str = ""
@@ -61,7 +61,7 @@ class Break(msgspec.Struct, frozen=True, tag=True):
 
 
 class Heal(msgspec.Struct, frozen=True, tag=True):
-    """Switch faults off: one by name, those of one place, or all."""
+    """Remove faults: one by name, those of one place, or all."""
 
     name: str = ""
     where: Where | None = None
@@ -71,7 +71,7 @@ class Heal(msgspec.Struct, frozen=True, tag=True):
 
 
 class Do(msgspec.Struct, frozen=True, tag=True):
-    """Something happens to a host."""
+    """An event of a host."""
 
     verb: str
     host: str
@@ -81,7 +81,7 @@ class Do(msgspec.Struct, frozen=True, tag=True):
 
 
 class SetDisk(msgspec.Struct, frozen=True, tag=True):
-    """The disk of a host becomes slow, full, or sound again."""
+    """The disk of a host becomes slow, full, or normal again."""
 
     host: str
     slow_ns: Nanos = 0
@@ -94,7 +94,7 @@ class SetDisk(msgspec.Struct, frozen=True, tag=True):
 
 
 class SetApplication(msgspec.Struct, frozen=True, tag=True):
-    """The applications of a host become slow, or as fast as usual again."""
+    """The applications of a host become slow, or normal again."""
 
     host: str
     slow_ns: Nanos = 0
@@ -105,7 +105,7 @@ class SetApplication(msgspec.Struct, frozen=True, tag=True):
 
 
 class Burst(msgspec.Struct, frozen=True, tag=True):
-    """A host sends so many messages to every group, all at once."""
+    """A host sends this many messages to every group at once."""
 
     host: str
     count: int
@@ -115,7 +115,7 @@ class Burst(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ask(msgspec.Struct, frozen=True, tag=True):
-    """An operator asks something of a group."""
+    """An operator request to a group."""
 
     group: str
     verb: str
@@ -126,7 +126,7 @@ class Ask(msgspec.Struct, frozen=True, tag=True):
 
 
 ASKED: Final = ("add", "remove", "hand-over", "refound")
-"""What an operator can ask of a group; only `refound` names no host."""
+"""Operator requests; only `refound` names no host."""
 
 Action = Break | Heal | Do | SetDisk | SetApplication | Burst | Ask
 
@@ -140,7 +140,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Scenario(msgspec.Struct, frozen=True):
-    """A list of steps. Steps of one time happen in the order of the list."""
+    """A list of steps. Steps with the same time run in list order."""
 
     name: str
     steps: tuple[Step, ...] = ()
@@ -152,7 +152,7 @@ class Scenario(msgspec.Struct, frozen=True):
         return max((step.at_ns for step in self.steps), default=0)
 
     def schedule(self, world: World) -> None:
-        """Let it happen in a world, counted from now. Names that the world does not have are refused first."""
+        """Run it in a world, counted from now. Unknown names are refused first."""
         for step in self.steps:
             _check_names(world, step)
         player = _Player(world)
@@ -164,7 +164,7 @@ class Scenario(msgspec.Struct, frozen=True):
 
 
 class _Player:
-    """Carries out the steps of one scenario, and knows which faults are its own."""
+    """Runs the steps of one scenario, and knows which faults it added."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -208,7 +208,7 @@ class _Player:
 
 
 def _resolved(world: World, fault: Fault) -> Fault:
-    """The fault with hosts in the place of what they are at this moment."""
+    """The fault with the current hosts in place of their roles."""
     where = fault.where
     ends = [
         ",".join(world.aliases[one]() if one in world.aliases else one for one in end.split(","))
@@ -227,7 +227,7 @@ def _check_names(world: World, step: Step) -> None:
             if name != ANY and name not in world.aliases:
                 world.host(name)
         if isinstance(action, Burst) and world.burst is None:
-            raise MisuseError(f"{step.text()!r}: nobody in this world sends bursts")
+            raise MisuseError(f"{step.text()!r}: no sender of this world sends bursts")
         return
     if isinstance(action, Ask):
         if world.ask is None:
@@ -253,7 +253,7 @@ def _check_names(world: World, step: Step) -> None:
 
 
 def parse_scenario(text: str, name: str = "scenario") -> Scenario:
-    """Steps from text, one in a line; `#` begins a comment. Complaints name the line."""
+    """Steps from text, one per line; `#` starts a comment. Errors name the line."""
     steps = []
     for number, line in enumerate(text.splitlines(), 1):
         bare = line.partition("#")[0].strip()
@@ -292,7 +292,7 @@ def _parse_action(words: Words) -> Action:
     if verb in VERBS:
         return Do(verb, words.next("a host"))
     known = ", ".join(("break", "heal", "disk", "application", "burst", "group", *VERBS))
-    raise MisuseError(f"{verb!r} is not understood: {known}")
+    raise MisuseError(f"unknown verb {verb!r}: {known}")
 
 
 def _parse_heal(words: Words) -> Heal:
@@ -330,7 +330,7 @@ def _parse_application(words: Words) -> SetApplication:
 def _parse_ask(words: Words) -> Ask:
     group, verb = words.next("a group"), words.next(", ".join(ASKED))
     if verb not in ASKED:
-        raise MisuseError(f"{verb!r} cannot be asked of a group: {', '.join(ASKED)}")
+        raise MisuseError(f"unknown request {verb!r} to a group: {', '.join(ASKED)}")
     return Ask(group, verb, "" if verb == "refound" else words.next("a host"))
 
 

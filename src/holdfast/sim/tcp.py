@@ -1,4 +1,4 @@
-"""Stream flows: reliable and in order while they last, and everything waits behind a packet that does not pass."""
+"""Stream flows: reliable and ordered while they last, and blocked by a packet that does not pass."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ if TYPE_CHECKING:
     from holdfast.sim.world import World
 
 PREFIX: Final = 4
-"""A stream transport puts the length in front of each packet."""
+"""A stream transport prefixes each packet with its length."""
 HEADS: Final = 40
-"""Bytes that IP and TCP put in front of each segment."""
+"""Size of the IP and TCP headers of each segment."""
 ACK_SIZE: Final = 40
 FAST_AFTER: Final = 3
-"""So many packets behind a lost one, and it is sent again without waiting for the timer."""
+"""After this many packets behind a lost one, it is retransmitted without waiting for the timer."""
 
 
 class TcpSettings(msgspec.Struct, frozen=True):
-    """What the kernels of all hosts do."""
+    """The behaviour of the kernels of all hosts."""
 
     connect_timeout_ns: Nanos = 3 * SECOND
     timeout_ns: Nanos = 10 * SECOND
     """A flow whose data is not acknowledged for this long is closed at its sender."""
     retry_ns: Nanos = 200 * MILLISECOND
-    """The first repetition; it doubles up to `retry_ns_max`."""
+    """The first retransmission timeout; it doubles up to `retry_ns_max`."""
     retry_ns_max: Nanos = 1600 * MILLISECOND
     full_bytes: int = 256 << 10
-    """No more credit from here on, until the buffer has drained to a quarter of it."""
+    """No more credit above this, until the buffer has drained to a quarter of it."""
     hard_bytes: int = 64 << 20
-    """Who sends on without credit up to here loses the flow."""
+    """A sender that continues without credit up to here loses the flow."""
     measure_timeout_ns: Nanos = 2 * SECOND
-    """The same for a flow that measures: what does not pass should be tried again soon."""
+    """The same for a measuring flow, which should be retried soon."""
     window_bytes: int = 64 << 10
-    """What is sent before an acknowledgement must come back."""
+    """What is sent before an acknowledgement must arrive."""
 
 
 class TcpEnd:
@@ -64,29 +64,29 @@ class TcpEnd:
         self.out.send(list(map(bytes, packets)))
 
     def close(self) -> None:
-        """Close in good order: what was accepted still goes, then the peer learns of it. A flow that measures is
-        reset: what is stuck on it must not hold up the news of its end."""
+        """Close in order: accepted data is still sent, then the peer is informed. A measuring flow is reset: stuck data
+        must not delay the end."""
         self.open = False
         if self.out.measures:
             self.out.waiting.clear()
         self.out.finish()
 
     def abort(self, silent: bool) -> None:
-        """The process is gone, or (`silent`) the whole machine: what waited is lost."""
+        """The process is gone, or (`silent`) the whole machine: waiting data is lost."""
         self.open = False
         self.out.waiting.clear()
         if not silent:
             self.out.finish()
 
     def gone(self, reason: str) -> None:
-        """The kernel tells the process that the flow is no more."""
+        """The kernel informs the process that the flow is gone."""
         if self.open:
             self.open = False
             self.host.flow_gone(FlowClosed(self.flow, reason))
 
 
 class Pipe:
-    """One direction of a connection, from the sender's buffer to the listener's process."""
+    """One direction of a connection, from the buffer of the sender to the process of the listener."""
 
     __slots__ = (
         "_armed",
@@ -133,17 +133,17 @@ class Pipe:
         self.back = back
         self.key = key
         self.waiting: deque[bytes] = deque()
-        """Accepted, but not on the wire yet; the first one is what everything waits for."""
+        """Accepted, but not on the wire yet; the first one blocks the others."""
         self.queued = 0
-        """Bytes that were accepted and that the listener's process has not taken."""
+        """Bytes that were accepted and not read by the process of the listener."""
         self.unacked = 0
-        """Bytes on the wire; counted only while a fault is on one of the paths."""
+        """Bytes on the wire; counted only while a fault is active on one of the paths."""
         self.last_ns = 0
         self._full = False
         self._finishing = False
         self._armed = False
         self._stalled = False
-        """The first packet that waits was lost; it is sent again when the timer says so, not before."""
+        """The first waiting packet was lost; it is retransmitted when the timer fires."""
         self._since_ns = 0
         self._tries = 0
 
@@ -155,7 +155,7 @@ class Pipe:
         path.sent += len(packets)
         size = sum(map(len, packets)) + PREFIX * len(packets)
         self.queued += size
-        # A turn's packets go out together, so segments are full but for the last one.
+        # The packets of a turn are sent together, so all segments but the last are full.
         segments = -(-size // (self.segment - HEADS))
         path.wire_bytes["tcp"] += size + segments * HEADS
         if self.queued > self.settings.full_bytes and not self._overfull():
@@ -174,7 +174,7 @@ class Pipe:
         heappush(world.heap, (at, sequence, self._arrive, packets))
 
     def _overfull(self) -> bool:
-        """Tell the sender to wait; False when it did not and has lost the flow."""
+        """Stop the sender; False if it did not stop and has lost the flow."""
         if not self._full:
             self._full = True
             self.sender.host.tell(Credit(self.sender.flow, False))
@@ -186,7 +186,7 @@ class Pipe:
         return False
 
     def taken(self, size: int) -> None:
-        """The listener's process has read `size` bytes."""
+        """The process of the listener has read `size` bytes."""
         self.queued -= size
         if self._full and self.queued <= self.settings.full_bytes >> 2:
             self._full = False
@@ -194,7 +194,7 @@ class Pipe:
                 self.sender.host.tell(Credit(self.sender.flow, True))
 
     def _pump(self) -> None:
-        """Put on the wire what passes, in order; repeat later what does not."""
+        """Send what passes, in order; retransmit later what does not."""
         world, path = self.world, self.path
         fate = world.network.fate
         while self.waiting and self.unacked < self.settings.window_bytes:
@@ -217,7 +217,7 @@ class Pipe:
             self._arm()
 
     def _breaks(self, packet: bytes) -> bool:
-        """Whether a flipped bit ends the flow: TLS notices any, a plain stream only one in a length."""
+        """Whether a flipped bit ends the flow: TLS detects any, a plain stream only one in a length."""
         if self.world.secure:
             return True
         return self.path.random.randrange(len(packet) + PREFIX) < PREFIX
@@ -241,7 +241,7 @@ class Pipe:
             self._pump()
 
     def _passes(self, path: Path) -> bool:
-        """Whether something as small as an acknowledgement gets through."""
+        """Whether a packet as small as an acknowledgement passes."""
         fate = self.world.network.fate
         path.judge(self.world.now, "tcp", self.key, b"", ACK_SIZE, fate)
         return not fate.lost
@@ -252,7 +252,7 @@ class Pipe:
         self.listener.out.finish()
 
     def _reset(self) -> None:
-        """Nobody has this flow here: say so, if there is a machine that can and a path that lets it pass."""
+        """There is no such flow here: report it, if there is a machine that can and a path that passes it."""
         if self.listener.host.powered and self._passes(self.back):
             self.world.at(self.world.now + self.back.base_ns(), self._refused, None)
 
@@ -271,7 +271,7 @@ class Pipe:
         settings = self.settings
         wait_ns = min(settings.retry_ns << min(self._tries, 16), settings.retry_ns_max)
         if not self._tries and len(self.waiting) > FAST_AFTER:
-            # Packets that arrive behind a hole make the listener ask for it at once.
+            # Packets that arrive behind a hole make the listener request it at once.
             wait_ns = 2 * (self.path.delay_ns + self.back.delay_ns)
         self.world.at(self.world.now + wait_ns, self._repeat, None)
 
@@ -295,7 +295,7 @@ class Pipe:
     # -- the end -------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Nothing more will be sent. The listener learns of it behind everything that is on its way."""
+        """Nothing more will be sent. The listener is informed after everything in flight."""
         self._finishing = True
         if self.waiting:
             return

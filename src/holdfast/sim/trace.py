@@ -1,4 +1,4 @@
-"""What happened, one line for each step, and a digest of all of it. Two runs are the same when the digests are."""
+"""A record with one line per step, and a digest of it. Two runs are the same if their digests are."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Trace:
         self.tail: deque[str] = deque(maxlen=kept)
 
     def line(self, now: int, who: str, what: str) -> None:
-        """One step: when, on which host (or `-`), what."""
+        """One step: time, host (or `-`), text."""
         text = f"{now} {who} {what}\n"
         self.lines += 1
         self._hash.update(text.encode())
@@ -29,5 +29,5 @@ class Trace:
             self._file.write(text)
 
     def digest(self) -> str:
-        """Of every line so far."""
+        """Digest of every line so far."""
         return self._hash.hexdigest()

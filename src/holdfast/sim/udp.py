@@ -1,4 +1,4 @@
-"""Datagram flows: each packet on its own, lost without a word."""
+"""Datagram flows: each packet separate, and lost without notice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from holdfast.sim.world import World
 
 HEADS: Final = 28
-"""Bytes that IP and UDP put in front of a packet."""
+"""Size of the IP and UDP headers of a packet."""
 IP_HEAD: Final = 20
 DATAGRAM_MAX: Final = 65_535 - HEADS
 
@@ -24,7 +24,7 @@ Address = tuple[str, int]
 
 
 class UdpEnd:
-    """One socket of an adapter and one remote address. It exists from `OpenFlow` or from the first packet heard."""
+    """One socket of an adapter and one remote address. Created by `OpenFlow` or by the first packet received."""
 
     __slots__ = (
         "adapter",
@@ -58,14 +58,14 @@ class UdpEnd:
         self.path = path
         self.flow = flow
         self.fragments = False
-        """A datagram above the MTU is cut into fragments; otherwise it does not leave the host."""
+        """A datagram above the MTU is fragmented; otherwise it does not leave the host."""
         self.peer: UdpEnd | None = None
         """The other side, once it has a flow for us."""
         self.open = True
         self.key = f"udp {local[0]}:{local[1]} {remote[0]}:{remote[1]}".encode()
 
     def send(self, packets: list[AnyPacket]) -> None:
-        """On a path without faults a list travels as one event, and nothing is overtaken."""
+        """On a path without faults, a list travels as one event, and nothing is overtaken."""
         path = self.path
         world = self.world
         path.sent += len(packets)
@@ -93,7 +93,7 @@ class UdpEnd:
         return fitting
 
     def _send_one_by_one(self, packets: list[AnyPacket]) -> None:
-        """Each packet has its own fate, and one that was fragmented only arrives if all of its pieces do."""
+        """Each packet has its own fate; a fragmented one arrives only if all its fragments do."""
         world = self.world
         path = self.path
         fate = world.network.fate
@@ -109,7 +109,7 @@ class UdpEnd:
             self._deliver(fate.packet, fate.late_ns, fate.overtaken, fate.copies)
 
     def _send_fragments(self, packet: bytes) -> None:
-        """Pieces as IP makes them: all but the last carry a multiple of eight bytes, the first the head of UDP."""
+        """Fragments as IP creates them: all but the last carry a multiple of eight bytes, the first the UDP header."""
         world, path = self.world, self.path
         fate = world.network.fate
         room = (path.mtu - IP_HEAD) & ~7
@@ -144,7 +144,7 @@ class UdpEnd:
             world.trace.line(world.now, self.host.name, f"lost udp {self.flow}")
 
     def arrive(self, packets: list[bytes]) -> None:
-        """The packets are at the other adapter; its process may be gone, then they are lost."""
+        """The packets are at the other adapter; they are lost if its process is gone."""
         peer = self.peer
         if peer is None or not peer.open:
             peer = self.peer = self.world.network.udp_peer(self)
@@ -154,6 +154,6 @@ class UdpEnd:
         peer.host.hear_datagrams(peer, packets)
 
     def close(self) -> None:
-        """Forget the flow. The adapter's own socket stays: the next packet from there makes a new one."""
+        """Remove the flow. The socket of the adapter stays: the next packet from there creates a new one."""
         self.open = False
         self.world.network.forget_udp(self)

@@ -1,4 +1,4 @@
-"""The world: a virtual clock, one heap of events, and everything that lives by them."""
+"""The world: a virtual clock, one event heap, and everything driven by them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from holdfast.sim.trace import Trace
 from holdfast.types import NEVER, SECOND, Nanos
 
 Event = tuple[Nanos, int, Callable[[Any], None], Any]
-"""When, in which order among equals, what to call with what."""
+"""Time, sequence number, callable, argument."""
 
 EVENTS_MAX: Final = 1 << 40
 
 
 class World:
-    """Hosts, their network and the time. Everything that happens in it follows from its seed."""
+    """Hosts, their network and the time. Everything in it follows from its seed."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class World:
         self.trace = trace
         self.facts = facts
         self.replay = replay or f"holdfast sim run --seed {seed}"
-        """The command that repeats this run; every failed check prints it."""
+        """The command that replays this run; every failed check prints it."""
         self.now: Nanos = 0
         self.events = 0
         self.heap: list[Event] = []
@@ -56,11 +56,11 @@ class World:
         self.turn_checks: list[Callable[[Host, Any], None]] = []
         self.network = Network(self, tcp)
         self.aliases: dict[str, Callable[[], str]] = {}
-        """Hosts by what they are at the moment (`@leader`), for scenarios."""
+        """Hosts by current role (`@leader`), for scenarios."""
         self.burst: Callable[[str, int], None] | None = None
-        """Makes a host send many messages at once; set by whoever has senders."""
+        """Makes a host send many messages at once; set by the owner of the senders."""
         self.ask: Callable[[str, str, str], None] | None = None
-        """Asks something (group, what, host) of a group, as an operator would; set by whoever has groups."""
+        """Sends an operator request (group, what, host) to a group; set by the owner of the groups."""
 
     # -- building ------------------------------------------------------------------------------------------------
 
@@ -71,9 +71,9 @@ class World:
         profile: HostProfile | None = None,
         application: Callable[[str], Replica] | None = None,
     ) -> Host:
-        """A machine, not started yet. `boot` builds its core at every start, `application` a replica's unit."""
+        """A machine, not started yet. `boot` builds its core at every start, `application` that of a replica."""
         if name in self.hosts:
-            raise MisuseError(f"host {name} exists already; nothing was added")
+            raise MisuseError(f"host {name} already exists; nothing was added")
         host = Host(self, name, boot, profile or HostProfile(), application)
         self.hosts[name] = host
         return host
@@ -84,14 +84,14 @@ class World:
         return self.hosts[name]
 
     def named(self, selector: str) -> list[Host]:
-        """The hosts that a scenario means: by name (`n1`, `n1,n2`), all (`*`), or by what they are (`@leader`)."""
+        """The hosts of a scenario step: by name (`n1`, `n1,n2`), all (`*`), or by role (`@leader`)."""
         if selector == "*":
             return list(self.hosts.values())
         names = selector.split(",")
         return [self.host(self.aliases[name]() if name in self.aliases else name) for name in names]
 
     def check(self, checker: Checker) -> None:
-        """Watch an invariant. Hosts that run already are not watched until they start again."""
+        """Watch an invariant. Running hosts are watched from their next start on."""
         self.checkers.append(checker)
         for kind in checker.effects:
             self.watchers.setdefault(kind, []).append(checker.effect)
@@ -101,15 +101,16 @@ class World:
     # -- time ----------------------------------------------------------------------------------------------------
 
     def at(self, when: Nanos, call: Callable[[Any], None], argument: Any = None) -> None:
-        """Call `call(argument)` at a time that has not passed yet; those of one time in the order of asking."""
-        assert when >= self.now, "the past does not happen again"
+        """Call `call(argument)` at a time that has not passed yet; calls at the same time in the order of
+        scheduling."""
+        assert when >= self.now, "events cannot be scheduled in the past"
         self.sequence += 1
         heappush(self.heap, (when, self.sequence, call, argument))
 
     def run(self, until: Nanos = NEVER, max_events: int = EVENTS_MAX) -> int:
-        """Let everything happen up to and including `until`, at most `max_events`; how many events there were.
+        """Run all events up to and including `until`, at most `max_events`; returns their number.
 
-        When the time is reached the clock stands at `until`; when the events run out it stands at the last one.
+        If the time is reached, the clock is `until`; if the events run out, it is the time of the last one.
         """
         heap = self.heap
         done = 0
@@ -135,23 +136,29 @@ class World:
     def run_for(self, duration: Nanos, max_events: int = EVENTS_MAX) -> int:
         return self.run(self.now + duration, max_events)
 
-    def run_until(self, predicate: Callable[[], bool], limit: Nanos = 60 * SECOND) -> bool:
-        """Run until `predicate` holds, looked at after each event; False when it does not within `limit`."""
+    def run_until(
+        self, predicate: Callable[[], bool], limit: Nanos = 60 * SECOND, every: Nanos = 0
+    ) -> bool:
+        """Run until `predicate` holds, checked after each event, or after as many as happen in `every` nanoseconds;
+        False if it does not within `limit`."""
         end = self.now + limit
         while not predicate():
             if not self.heap or self.heap[0][0] > end:
                 self.now = end
                 return predicate()
-            self.run(end, max_events=1)
+            if every:
+                self.run(min(end, self.heap[0][0] + every))
+            else:
+                self.run(end, max_events=1)
         return True
 
     # -- checks --------------------------------------------------------------------------------------------------
 
     def fail(self, invariant: str, detail: str, cause: BaseException | None = None) -> NoReturn:
-        """An invariant does not hold: stop the run and say how to see it again."""
+        """An invariant is violated: stop the run and print how to replay it."""
         raise CheckFailed(invariant, detail, self.now, self.replay) from cause
 
     def finish(self) -> None:
-        """Ask every checker for what can only be said at the end."""
+        """Run the final check of every checker."""
         for checker in self.checkers:
             checker.finish(self)

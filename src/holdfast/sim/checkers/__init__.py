@@ -1,9 +1,9 @@
-"""Invariants, watched while a world runs. A check that fails ends the run and prints the command that repeats it.
+"""Invariants, checked while a world runs. A failed check ends the run and prints the command that replays it.
 
-`base` says what a check is. `hosts` looks at single nodes, `delivery` at what applications are given. The rest looks
-into replicas: `sight` is what it sees, `memory` knows whether a group can still remember, `agreement`, `buffers` and
-`calm` hold the invariants, each as a book that is fed sights, so that a test can feed it a history that breaks it.
-`groups` feeds them in a run.
+`base` defines a check. `hosts` checks single nodes, `delivery` what applications receive. The others check replicas:
+`sight` is what they see, `memory` knows whether the state of a group survives, and `agreement`, `buffers` and `calm`
+hold the invariants. Each is fed sights, so that a test can feed it a history that violates it. `groups` feeds them in a
+run.
 """
 
 from holdfast.sim.checkers.base import Checker, CheckFailed

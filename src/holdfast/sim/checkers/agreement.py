@@ -1,17 +1,17 @@
-"""Invariants 1, 2, 3 and 5, as the log has them: one committed log, no leader without it, one leader in a term."""
+"""Log agreement: one committed log, no leader without it, and one leader per term."""
 
 from __future__ import annotations
 
-from holdfast.group.log import Kind, Log
+from holdfast.group.frames import Entry, StreamId
+from holdfast.group.log.replicated_log import Kind, Log
 from holdfast.group.ports import Apply
 from holdfast.sim.checkers.sight import Sight, Violation
-from holdfast.wire.frames import Entry, StreamId
 
 _RANGES = (Kind.ORDER, Kind.SKIP)
 
 
 class Agreement:
-    """Of one group, in one life: what is committed, as whoever came first saw it."""
+    """For one group epoch: the committed log, as first reported."""
 
     def __init__(self) -> None:
         self.committed: dict[int, Entry] = {}
@@ -20,18 +20,18 @@ class Agreement:
         """Per term: how far its leader has committed."""
         self._leaders: dict[int, tuple[str, int]] = {}
         self._next: dict[StreamId, int] = {}
-        """What each stream goes on with, as far as entries were seen without a hole."""
+        """The next number of each stream, as far as entries were seen without a gap."""
         self._position = 1
-        """What the positions go on with."""
+        """The next position."""
         self._unseen: dict[StreamId, int] = {}
-        """Numbers that were skipped by entries that nobody saw."""
+        """Numbers that were skipped by entries that were not seen."""
         self._undecided: dict[int, Entry] = {}
-        """Entries of one that decides alone, before it has: a `fast` application may be done with them by then."""
+        """Uncommitted entries of a replica that commits alone: a `fast` application may have applied them by then."""
         self._noted = 0
         self._read: dict[tuple[str, int], int] = {}
         """Per process: up to where its committed entries were compared."""
         self._led: dict[tuple[str, int], int] = {}
-        """Per process: the last term that it was seen to lead."""
+        """Per process: the last term in which it was seen to lead."""
 
     def see(self, sight: Sight) -> None:
         if sight.leading and self._led.get(sight.life) != sight.term:
@@ -53,7 +53,7 @@ class Agreement:
     # -- leaders -------------------------------------------------------------------------------------------------
 
     def see_leader(self, sight: Sight) -> None:
-        """Whoever leads a term leads it alone, in every mode."""
+        """A term has one leader, in every mode."""
         self._led[sight.life] = sight.term
         other = self._leaders.setdefault(sight.term, sight.life)
         if other != sight.life:
@@ -64,7 +64,7 @@ class Agreement:
             )
 
     def _leads(self, sight: Sight) -> None:
-        """A term begins: nobody else leads it, and nothing is missing that was committed in an earlier one."""
+        """A term starts: it has one leader, and nothing committed in an earlier term is missing."""
         self.see_leader(sight)
         needed = max((top for term, top in self._tops.items() if term < sight.term), default=0)
         log = sight.log
@@ -108,7 +108,7 @@ class Agreement:
             self._tops[sight.term] = max(commit, self._tops.get(sight.term, 0))
 
     def _check_ground(self, sight: Sight) -> None:
-        """What a replica has let go of, or was given as a state, ends where the committed log has it."""
+        """What a replica has freed, or restored, ends where the committed log has it."""
         ground = sight.log.ground
         known = self.committed.get(ground.index)
         if known is not None and (known.term != ground.term or _end(known) != ground.position):
@@ -119,9 +119,9 @@ class Agreement:
             )
 
     def _leap(self, sight: Sight) -> None:
-        """Where one replica decides alone, entries may be decided and let go of in one turn. Those that were made in
-        it are without messages: nobody saw them, but the cursor behind them says what they skipped. A history that
-        goes back to another one begins with such a cursor too."""
+        """If one replica commits alone, entries can be committed and freed in one turn. Those created in it have no
+        messages: they were not seen, but the cursor behind them shows what they skipped. An epoch that continues
+        another one starts with such a cursor too."""
         ground = sight.log.ground
         for index in range(self.top + 1, ground.index + 1):
             if index in self._undecided:
@@ -159,7 +159,7 @@ class Agreement:
     # -- deliveries ----------------------------------------------------------------------------------------------
 
     def delivers(self, host: str, effect: Apply) -> None:
-        """`safe`: only what is committed is delivered, as the log has it; what is skipped by nobody."""
+        """`safe`: only committed entries are delivered, as the log has them; skipped numbers are not delivered."""
         batch = effect.batch
         entry = self.committed.get(effect.index)
         if entry is None:
@@ -177,7 +177,7 @@ class Agreement:
             )
 
     def skipped(self) -> dict[StreamId, int]:
-        """How many messages of each stream nobody delivers."""
+        """How many messages of each stream are not delivered."""
         counts = dict(self._unseen)
         for entry in self.committed.values():
             if entry.kind == Kind.SKIP and entry.stream is not None:
@@ -187,7 +187,7 @@ class Agreement:
 
 
 def _end(entry: Entry) -> int:
-    """The position that follows an entry."""
+    """The position after an entry."""
     messages = entry.last - entry.first + 1 if entry.kind == Kind.ORDER else 0
     return entry.position + messages
 

@@ -1,11 +1,11 @@
-"""What a check is, and what happens when it fails: the run ends and prints the command that repeats it."""
+"""The base of all checks. A failed check ends the run and prints the command that replays it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.errors import HoldfastError
-from holdfast.sim.amounts import time_text
+from holdfast.faults.amounts import time_text
 from holdfast.types import Nanos
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class CheckFailed(HoldfastError):
-    """An invariant does not hold in a simulated run. The message has the command that repeats it."""
+    """An invariant was violated in a simulated run. The message contains the command that replays it."""
 
     def __init__(self, invariant: str, detail: str, at: Nanos, replay: str) -> None:
         super().__init__(f"{invariant}: violated at {time_text(at)}: {detail}\nreplay: {replay}")
@@ -26,19 +26,19 @@ class CheckFailed(HoldfastError):
 
 
 class Checker:
-    """Base of all checks. Override what you need; `world.fail` ends the run.
+    """Base class of all checks. Override what you need; `world.fail` ends the run.
 
-    `effects` names the types of effects that `effect` is shown, before the host carries them out. An effect that a
-    crash cut off is not shown.
+    `effects` names the types of effects that `effect` receives, before the host carries them out. An effect cut off by
+    a crash is not shown.
     """
 
     effects: ClassVar[tuple[type, ...]] = ()
 
     def booted(self, host: Host) -> None:
-        """A process starts: nothing of the one before it is left but the disk."""
+        """A process starts: only the disk remains of the previous one."""
 
     def ended(self, host: Host) -> None:
-        """A process is gone, however it went: what it had in memory is lost."""
+        """A process is gone: its memory is lost."""
 
     def effect(self, host: Host, effect: Any) -> None:
         """An effect of a type in `effects` is about to be carried out."""

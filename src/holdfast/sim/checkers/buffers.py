@@ -1,46 +1,46 @@
-"""Invariants 4 and 9, in a group: nothing is let go of that somebody may ask for, nothing grows beyond its bound."""
+"""Retention and bounds in a group: nothing is freed that a member may request, and nothing exceeds its bound."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from holdfast.group.entries import View
-from holdfast.group.log import Cursor
+from holdfast.group.log.entries import View
+from holdfast.group.log.pending_entries import PENDING_MAX
+from holdfast.group.log.replicated_log import Cursor
 from holdfast.group.ports import APPLY_MAX
-from holdfast.group.waiting import WAITING_MAX
 from holdfast.sim.checkers.sight import WHOLE, Sight, SourceSight, Violation
 
 FRAME_SLACK: Final = 1 << 17
-"""A bound is looked at before a frame is taken, so it is exceeded by one."""
+"""A bound is checked before a frame is accepted, so it is exceeded by one."""
 ENTRIES_SLACK: Final = 64
 
 
 class Buffers:
-    """Of one group: who has let go of what, and who still needs it."""
+    """For one group: what each replica has freed, and which replicas still need it."""
 
     def __init__(self) -> None:
         self._grounds: dict[tuple[str, int], int] = {}
         self._given: dict[tuple[str, int], int] = {}
-        """Per process: up to where it was given a state."""
+        """Per process: the index of its restored snapshot."""
         self._freed: dict[tuple[str, int, int], int] = {}
         self._sights: dict[str, Sight] = {}
-        """The last sight of every replica that runs; logs and cursors in it are live."""
+        """The last sight of every running replica; logs and cursors in it are live."""
         self._let_in: dict[str, Cursor] = {}
-        """Where the order was when a member was let in that had not been there from the start."""
-        self._history = 0
+        """Where the order was when a later member was admitted."""
+        self._group_epoch = 0
 
     def ended(self, host: str) -> None:
         self._sights.pop(host, None)
 
     def restored(self, life: tuple[str, int], index: int) -> None:
-        """A state takes the place of entries up to `index`: that the ground moves there is no letting go."""
+        """A snapshot replaces entries up to `index`; moving the start of the log there does not free anything."""
         self._given[life] = max(index, self._given.get(life, 0))
 
     # -- letting go ----------------------------------------------------------------------------------------------
 
     def see(self, sight: Sight) -> None:
-        if sight.history != self._history:
-            self._begin_again(sight.history)
+        if sight.group_epoch != self._group_epoch:
+            self._begin_again(sight.group_epoch)
         self._look_who_is_new(sight)
         ground = sight.log.ground.index
         before, self._grounds[sight.life] = self._grounds.get(sight.life, 0), ground
@@ -54,9 +54,9 @@ class Buffers:
                         f"{other.host} has come to {come}",
                     )
 
-    def _begin_again(self, history: int) -> None:
-        """A group that was founded again has another order: where anybody was in the one before means nothing."""
-        self._history = history
+    def _begin_again(self, group_epoch: int) -> None:
+        """A re-created group has another order: progress in the previous one means nothing."""
+        self._group_epoch = group_epoch
         for book in (self._grounds, self._given, self._sights, self._let_in):
             book.clear()
 
@@ -76,7 +76,7 @@ class Buffers:
                 )
 
     def _needy(self) -> list[Sight]:
-        """Members of the view that follow the order from where they are; others will be given a state."""
+        """Members of the view that follow the order from where they are; others will restore a snapshot."""
         view = self._decided()
         waited = [] if view is None else [m.name for m in view.members if not m.suspended]
         return [
@@ -88,7 +88,7 @@ class Buffers:
         ]
 
     def _decided(self) -> View | None:
-        """The last view that any replica knows to be decided."""
+        """The last view that any replica knows to be committed."""
         views = [sight.view for sight in self._sights.values() if sight.view is not None]
         return max(views, key=lambda view: view.number, default=None)
 
@@ -104,8 +104,8 @@ class Buffers:
                 self._let_in[member.name] = sight.log.cursor_at(sight.log.commit)
 
     def _come_to(self, sight: Sight) -> Cursor:
-        """From where on a member may ask. What was decided before it was let in was kept for the others, and may be
-        gone: one that was removed, and still has the log of that time, is given a state."""
+        """From where on a member may request. What was committed before its admission was kept for the others and may
+        be gone: a removed replica that still has the old log restores a snapshot."""
         let_in = self._let_in.get(sight.host)
         tail = sight.log.tail
         return tail if let_in is None or let_in.index <= tail.index else let_in
@@ -122,7 +122,7 @@ class Buffers:
             ),
             "streams": (len(sight.streams.streams), config.streams),
             "entries in the log": (len(sight.log), config.log_entries + ENTRIES_SLACK),
-            "entries that wait": (sight.waiting, WAITING_MAX),
+            "entries that wait": (sight.waiting, PENDING_MAX),
             "bytes at the application": (
                 sight.outstanding,
                 APPLY_MAX + config.entry_bytes + config.message_bytes + FRAME_SLACK,

@@ -1,5 +1,5 @@
-"""Invariant 8, for a group: some time after the last fault there is one leader, everybody follows it, nobody lags,
-and nothing is held back any more."""
+"""Recovery of a group: some time after the last fault there is one leader, all replicas follow it without lag, and
+nothing is held back."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Final
 from holdfast.sim.checkers.sight import Sight, SourceSight
 
 ENTRIES_KEPT: Final = 64
-"""A calm group's log is no longer than this: entries without messages may wait for the next message to be let go."""
+"""The maximum log of a quiet group: entries without messages may wait for the next message to be freed."""
 
 
 def unrest(sights: list[Sight], sources: list[SourceSight], members: tuple[str, ...]) -> str:
-    """What is not as it should be in a group that nobody disturbs; empty when all is well."""
+    """What is wrong in a group without faults; empty if all is well."""
     seen = [sight.host for sight in sights]
     for name in members:
         if name not in seen:
             return f"{name} runs no replica"
     leaders = [sight for sight in sights if sight.leading]
     if len(leaders) != 1:
-        who = ", ".join(sight.host for sight in leaders) or "nobody"
+        who = ", ".join(sight.host for sight in leaders) or "no replica"
         return f"{who} leads" + _reasons(sights)
     for sight in sights:
         trouble = _trouble(sight, leaders[0])
@@ -36,10 +36,10 @@ def _trouble(sight: Sight, leader: Sight) -> str:
         return f"is {sight.state}: {sight.why or 'no reason given'}"
     if sight.memory != "whole":
         return f"has not become a member again (its memory is {sight.memory})"
-    if sight.history != leader.history:
-        return f"is in another history than {leader.host}"
+    if sight.group_epoch != leader.group_epoch:
+        return f"is in another epoch than {leader.host}"
     if (sight.term, sight.leader) != (leader.term, leader.host):
-        return f"follows {sight.leader or 'nobody'} in term {sight.term}; {leader.host} leads {leader.term}"
+        return f"follows {sight.leader or 'no replica'} in term {sight.term}; {leader.host} leads {leader.term}"
     if sight.lag or sight.log.last != leader.log.last:
         return f"has applied {sight.applied}; {leader.host} has {leader.log.last} entries"
     if sight.streams.most_bytes():

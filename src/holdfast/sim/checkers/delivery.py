@@ -1,4 +1,4 @@
-"""What applications are given, whatever the protocol says: one order for all."""
+"""What applications receive, independent of the protocol: one order for all."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
+from holdfast.group.frames import StreamId
 from holdfast.group.ports import Apply, RestoreState
 from holdfast.sim.checkers.base import Checker
-from holdfast.wire.frames import StreamId
 
 if TYPE_CHECKING:
     from holdfast.sim.host import Host
 
 POSITIONS_MAX: Final = 50_000_000
-"""The largest hole in the positions that is taken for real."""
+"""The largest plausible gap in the positions."""
 
 
 class _Order:
-    """What one group delivered, at every position, by whoever came first."""
+    """What one group delivered at every position, as first seen."""
 
     def __init__(self) -> None:
         self.what = array("Q")
-        """Per position: the stream's number here in the upper 24 bits, the message's number below; 0 unknown."""
+        """Per position: the local number of the stream in the upper 24 bits, the message number below; 0 is unknown."""
         self.digests = array("I")
         self.owners: list[str] = []
         self.streams: dict[StreamId, int] = {}
         self.positions: list[dict[int, int]] = []
-        """Per stream: where each message is."""
+        """Per stream: the position of each message."""
 
     def stream(self, stream: StreamId) -> int:
         number = self.streams.get(stream)
@@ -39,30 +39,30 @@ class _Order:
 
 
 class _Replica:
-    """How far one process has come in one group."""
+    """The progress of one process in one group."""
 
     def __init__(self) -> None:
         self.next_position: int | None = None
-        """None before the first batch and after a restored state: the next batch may be anywhere."""
+        """None before the first batch and after a restored snapshot: the next batch may be anywhere."""
         self.last: dict[StreamId, int] = {}
-        """The last number of each stream; what was delivered is never delivered again."""
+        """The last number of each stream; delivered messages are never delivered again."""
 
 
 class DeliveryOrder(Checker):
-    """Invariants 1 and 2: one message at each position, each message once, each stream in its order."""
+    """One message per position, each message once, each stream in order."""
 
     effects = (Apply, RestoreState)
 
     def __init__(
         self,
-        history: Callable[[Host, str], int] = lambda _host, _unit: 0,
+        group_epoch: Callable[[Host, str], int] = lambda _host, _unit: 0,
         loose: tuple[str, ...] = (),
     ) -> None:
-        """`history` says which life of its group a replica is in: another one has another order. Replicas of `loose`
-        units may differ for a while (`fast`, `availability`), so only each for itself is checked."""
+        """`history` gives the group epoch of a replica, because another epoch has another order. Replicas of `loose`
+        units may differ temporarily (`fast`, `availability`), so only each by itself is checked."""
         self._orders: dict[tuple[str, int], _Order] = {}
         self._replicas: dict[tuple[str, int, str], _Replica] = {}
-        self._history = history
+        self._group_epoch = group_epoch
         self._loose = loose
         self.delivered = 0
 
@@ -70,7 +70,7 @@ class DeliveryOrder(Checker):
         key = (host.name, host.boots, effect.unit)
         replica = self._replicas.setdefault(key, _Replica())
         if isinstance(effect, RestoreState):
-            # The state replaces what this replica had, so what follows it may go back to its position.
+            # The snapshot replaces the state of this replica, so what follows may go back to its position.
             replica.next_position = None
             replica.last.clear()
             return
@@ -94,7 +94,7 @@ class DeliveryOrder(Checker):
 
     def _check_order(self, host: Host, effect: Apply) -> None:
         batch = effect.batch
-        life = (effect.unit, self._history(host, effect.unit))
+        life = (effect.unit, self._group_epoch(host, effect.unit))
         order = self._orders.setdefault(life, _Order())
         stream = order.stream(batch.stream)
         places = order.positions[stream - 1]

@@ -1,4 +1,4 @@
-"""Feeds the books of every group in a run: after each turn with what the replica of that host is now."""
+"""Feeds the checkers of every group in a run: after each turn with the state of the replica of that host."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from holdfast.faults.amounts import time_text
 from holdfast.group.ports import Apply, RestoreState
 from holdfast.machine import RangeSet
-from holdfast.sim.amounts import time_text
 from holdfast.sim.checkers.agreement import Agreement
 from holdfast.sim.checkers.base import Checker
 from holdfast.sim.checkers.buffers import Buffers
@@ -33,27 +33,29 @@ if TYPE_CHECKING:
     from holdfast.sim.world import World
 
 BOUNDS_EVERY: Final = 16
-"""Turns between two looks at the bounds of a host: they are many, and what grows goes on growing."""
+"""Turns between two bound checks of a host: turns are many, and what grows continues to grow."""
+REST: Final = "groups come to rest"
+"""The invariant that holds some time after the last fault."""
 CALM_EVERY_NS: Final = 50 * MILLISECOND
 
 
 class GroupPromise:
-    """What a group has promised, and so what is checked of it."""
+    """The guarantees of a group, and so what is checked."""
 
     def __init__(
         self, members: tuple[str, ...], durable: bool = False, safe: bool = True, lone: bool = False
     ) -> None:
         self.members = members
-        """Everybody who must be in the view at the end."""
+        """All members that must be in the view at the end."""
         self.durable = durable
         self.safe = safe
-        """Only what is decided is delivered. Else (`fast`) replicas may differ until it is."""
+        """Only committed entries are delivered. Otherwise (`fast`) replicas may differ until they are."""
         self.lone = lone
-        """A side without a majority goes on (`availability`): sides differ until they meet again."""
+        """A side without a majority continues (`availability`): sides differ until they meet again."""
 
     @property
     def is_loose(self) -> bool:
-        """Replicas may differ for a while."""
+        """Replicas may differ temporarily."""
         return self.lone or not self.safe
 
 
@@ -62,18 +64,18 @@ class _Books:
         self.promise = promise
         self.memory = Memory(promise.durable)
         self.agreements: dict[int, Agreement] = {}
-        """One for each history."""
+        """One per group epoch."""
         self.buffers = Buffers()
         self.undone = Undone()
         self.skips: dict[str, RangeSet] = {}
         """By stream: what any leader has ordered to be skipped."""
 
-    def agreement(self, history: int) -> Agreement:
-        return self.agreements.setdefault(history, Agreement())
+    def agreement(self, group_epoch: int) -> Agreement:
+        return self.agreements.setdefault(group_epoch, Agreement())
 
 
 class GroupChecks(Checker):
-    """Invariants 1 to 5, 8 and 9 of all groups of a world."""
+    """The group invariants of a world."""
 
     effects = (Apply, RestoreState)
 
@@ -82,39 +84,39 @@ class GroupChecks(Checker):
         promises: dict[str, GroupPromise],
         watch: Callable[[Sight], None] = lambda _: None,
     ) -> None:
-        """`watch` is shown every sight as well."""
+        """`watch` receives every sight as well."""
         self._watch = watch
         self._groups = {name: _Books(promise) for name, promise in promises.items()}
         self._turns: dict[str, int] = {}
-        self._histories: dict[tuple[str, str], int] = {}
-        """The history that the replica of a unit on a host was last seen in."""
+        self._group_epochs: dict[tuple[str, str], int] = {}
+        """The group epoch in which the replica of a unit on a host was last seen."""
         self.calm_ns: Nanos = NEVER
-        """When everything had come to rest; `NEVER` if it has not."""
+        """When everything had recovered; `NEVER` if it has not."""
 
     def skipped(self, group: str, node: bytes, incarnation: int) -> int:
-        """How many messages of a source the group has decided to skip. Where sides may decide apart, what one of them
-        has skipped counts, whichever has won."""
+        """How many messages of a source the group has skipped. If sides decide separately, what one of them skipped
+        counts, whichever has won."""
         books = self._groups[group]
         if books.promise.lone:
             prefix = f"{node.hex()}/{incarnation}/"
             return sum(s.total() for label, s in books.skips.items() if label.startswith(prefix))
-        skipped = books.agreement(books.memory.history).skipped()
+        skipped = books.agreement(books.memory.group_epoch).skipped()
         return sum(
             n for s, n in skipped.items() if (s.source, s.incarnation) == (node, incarnation)
         )
 
     def gave_up(self, group: str) -> bool:
-        """A side of a cut has lost, and some replica has said that it gives up what it had applied."""
+        """A side of a partition has lost, and some replica has reported a rollback."""
         books = self._groups[group]
         return books.promise.lone and books.undone.reported > 0
 
     def agreement(self, group: str) -> Agreement:
-        """What the group has decided, in the history that it is in."""
+        """The committed log in the current group epoch."""
         books = self._groups[group]
-        return books.agreement(books.memory.history)
+        return books.agreement(books.memory.group_epoch)
 
-    def current_history(self, group: str) -> int:
-        return self._groups[group].memory.history
+    def current_group_epoch(self, group: str) -> int:
+        return self._groups[group].memory.group_epoch
 
     def promise(self, group: str) -> GroupPromise:
         return self._groups[group].promise
@@ -122,9 +124,9 @@ class GroupChecks(Checker):
     def lost_memory(self, group: str) -> bool:
         return self._groups[group].memory.losses > 0
 
-    def history(self, host: Host, unit: str) -> int:
-        """Which order a replica delivers: replicas of one history deliver one."""
-        return self._histories.get((host.name, unit), 0)
+    def group_epoch(self, host: Host, unit: str) -> int:
+        """Which order a replica delivers: replicas of one epoch deliver the same."""
+        return self._group_epochs.get((host.name, unit), 0)
 
     # -- what happens --------------------------------------------------------------------------------------------
 
@@ -141,7 +143,7 @@ class GroupChecks(Checker):
             self._guard(host, partial(self._see_source, seen, turns))
 
     def _read_facts(self, result: Result) -> tuple[list[str], list[str]]:
-        """The groups of which a replica gives up what it had applied, or waits for its log to come to a state."""
+        """The groups of which a replica rolls back, or waits for its log to reach a snapshot."""
         gave_up, awaits = [], []
         for fact in result.facts:
             if isinstance(fact, GroupFact) and fact.event == "undone":
@@ -154,7 +156,7 @@ class GroupChecks(Checker):
         return gave_up, awaits
 
     def _see_awaiting(self, sight: Sight) -> None:
-        """It has no state, and its log may begin where the state that it was given is decided."""
+        """It has no state, and its log may start where its received snapshot is committed."""
         books = self._groups[sight.group]
         books.buffers.restored(sight.life, sight.log.ground.index)
         books.memory.see(sight)
@@ -163,7 +165,7 @@ class GroupChecks(Checker):
     def _see(self, sight: Sight, turns: int, gave_up: bool) -> None:
         books = self._groups[sight.group]
         self._watch(sight)
-        self._histories[(sight.host, f"replica/{sight.group}")] = sight.history
+        self._group_epochs[(sight.host, f"replica/{sight.group}")] = sight.group_epoch
         books.memory.see(sight)
         if turns % BOUNDS_EVERY == 0:
             books.buffers.bounds(sight)
@@ -173,12 +175,12 @@ class GroupChecks(Checker):
                 books.memory.gave_up(*sight.life)
         if books.promise.lone:
             if sight.leading:
-                books.agreement(sight.history).see_leader(sight)
+                books.agreement(sight.group_epoch).see_leader(sight)
             return
-        if sight.history == books.memory.history:
+        if sight.group_epoch == books.memory.group_epoch:
             books.buffers.see(sight)
-        if sight.history:
-            books.agreement(sight.history).see(sight)
+        if sight.group_epoch:
+            books.agreement(sight.group_epoch).see(sight)
 
     def _see_source(self, sight: SourceSight, turns: int) -> None:
         buffers = self._groups[sight.group].buffers
@@ -196,7 +198,7 @@ class GroupChecks(Checker):
         elif books.promise.is_loose:
             self._guard(host, partial(books.undone.delivers, life, effect))
         else:
-            agreement = books.agreement(self.history(host, effect.unit))
+            agreement = books.agreement(self.group_epoch(host, effect.unit))
             self._guard(host, partial(agreement.delivers, host.name, effect))
 
     def ended(self, host: Host) -> None:
@@ -211,41 +213,41 @@ class GroupChecks(Checker):
             host.world.fail(violation.invariant, violation.detail)
 
     def is_halted(self, group: str, world: World) -> bool:
-        """It has lost its memory, and waits for an operator: some replica says so."""
+        """The group has lost its state and waits for an operator: some replica reports it."""
         if not self._groups[group].memory.lost:
             return False
         return not any(sight.leading for sight in self._sights(group, world))
 
     def best_survivor(self, group: str, world: World) -> str:
-        """Of a group that has lost its memory: the host whose replica remembers most; empty when it has not, or when
-        nobody remembers anything."""
+        """The host whose replica has the most, if the group has lost its state; empty otherwise, or if no replica has
+        any."""
         memory = self._groups[group].memory
         if not memory.lost:
             return ""
         sights = [
             s
             for s in self._sights(group, world)
-            if s.history == memory.history and not memory.is_stateless(*s.life)
+            if s.group_epoch == memory.group_epoch and not memory.is_stateless(*s.life)
         ]
         best = max(sights, key=lambda s: (s.log.tail.term, s.log.last), default=None)
         return best.host if best is not None else ""
 
     def leftovers(self, group: str, world: World) -> list[str]:
-        """Hosts whose replicas belong to an earlier history of the group."""
-        history = self._groups[group].memory.history
+        """Hosts whose replicas belong to an earlier epoch of the group."""
+        group_epoch = self._groups[group].memory.group_epoch
         sights = self._sights(group, world)
-        return [sight.host for sight in sights if sight.history not in (0, history)]
+        return [sight.host for sight in sights if sight.group_epoch not in (0, group_epoch)]
 
     # -- the end -------------------------------------------------------------------------------------------------
 
     def watch_calm(self, world: World) -> None:
-        """From now on look again and again whether everything has come to rest."""
+        """From now on, check repeatedly whether everything has recovered."""
         self.calm_ns = NEVER if self._unrest(world) else min(self.calm_ns, world.now)
         world.at(world.now + CALM_EVERY_NS, lambda _: self.watch_calm(world))
 
     def finish(self, world: World) -> None:
         for detail in self._unrest(world):
-            world.fail("groups come to rest", f"{detail} (at {time_text(world.now)})")
+            world.fail(REST, f"{detail} (at {time_text(world.now)})")
 
     def _unrest(self, world: World) -> list[str]:
         troubles = []

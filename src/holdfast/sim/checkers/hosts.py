@@ -1,12 +1,12 @@
-"""Checks of single nodes: nothing raises, nothing grows without bound, nobody spins."""
+"""Checks of single nodes: nothing raises, nothing grows without bound, no node spins."""
 
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from holdfast.faults.amounts import time_text
 from holdfast.group.ports import APPLY_MAX, Apply
-from holdfast.sim.amounts import time_text
 from holdfast.sim.checkers.base import Checker
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class NoFailures(Checker):
-    """Invariant 10: no unit of any node raises, except those that a test expects to (`replica/*`)."""
+    """No unit of any node raises, except those that a test expects to (`replica/*`)."""
 
     def __init__(self, *expected: str) -> None:
         self._expected = expected
@@ -31,7 +31,7 @@ class NoFailures(Checker):
 
 
 class Bounds(Checker):
-    """Invariant 9: queues keep their bounds, also when a node, a disk or an application is slow."""
+    """Queues keep their bounds, even if a node, a disk or an application is slow."""
 
     def __init__(self, inbox_max: int = 100_000, heap_max: int = 5_000_000) -> None:
         self._inbox_max = inbox_max
@@ -57,7 +57,7 @@ class Bounds(Checker):
 
 
 class DeadlinesMove(Checker):
-    """After a turn the next deadline lies ahead; one that stays in the past makes a node spin."""
+    """After a turn, the next deadline lies in the future; one that stays in the past makes a node spin."""
 
     def __init__(self, turns_max: int = 100) -> None:
         self._turns_max = turns_max

@@ -1,69 +1,69 @@
-"""Whether a group can still remember what it delivered.
+"""Whether the state of a group survives.
 
-In `memory` a process that ends takes with it what it acknowledged. What is committed is on a majority of the voters of
-the view, in the lives that the view names; as long as fewer than a majority of those lives have ended, somebody has it,
-and it must stay in the order. When more have ended the group has *lost its memory*: it stands until an operator has it
-founded again, under another history, and only then may it be. A `durable` group never loses its memory.
+In `memory` groups, a process that ends loses what it acknowledged. Committed entries are on a majority of the voters,
+in the lives that the view names. While fewer than a majority of those lives have ended, some replica has them, and they
+must stay in the order. If more have ended, the group has *lost its state*: it halts until an operator restarts it under
+a new epoch. A `durable` group never loses its state.
 
-In `fast` and `availability` groups replicas give up states that turn out to be wrong, and take another's. When all that
-are left have done so there is no other: that is a loss of memory too, whatever is on disks.
+In `fast` and `availability` groups, replicas discard states that turn out to be wrong, and restore the snapshot of
+another replica. If all remaining ones have done so, there is none: that is a loss of state too, whatever is on disk.
 """
 
 from __future__ import annotations
 
-from holdfast.group.entries import View
+from holdfast.group.log.entries import View
 from holdfast.sim.checkers.sight import Sight, Violation
 
 
 class Memory:
-    """Of one group: who decides in it, which of those have ended, and which history it is in."""
+    """For one group: the voters, which of their lives have ended, and the current epoch."""
 
     def __init__(self, durable: bool = False) -> None:
         self.durable = durable
-        self.history = 0
-        """The founding that the group goes back to."""
+        self.group_epoch = 0
+        """The current group epoch."""
         self.lost = False
-        """A majority has forgotten; nobody has founded the group again since."""
+        """A majority has lost its state, and the group has not been re-created since."""
         self.losses = 0
         self._view: View | None = None
-        """The last view that was decided."""
+        """The last committed view."""
         self._processes: dict[tuple[str, int], int] = {}
         """The life in which a process takes part, by (host, boot)."""
         self._old: dict[int, None] = {}
-        """Histories that are over."""
+        """Ended epochs."""
         self._ended: dict[tuple[str, int], None] = {}
-        """Lives that are over, by (name, life)."""
+        """Ended lives, by (name, life)."""
         self._stateless: dict[tuple[str, int], None] = {}
-        """Lives that gave up their state and were not given another since."""
+        """Lives that discarded their state and have not restored another since."""
 
     def see(self, sight: Sight) -> None:
         self._processes[sight.life] = 0 if self.durable else sight.incarnation
-        if sight.history and sight.history != self.history:
+        if sight.group_epoch and sight.group_epoch != self.group_epoch:
             self._other_history(sight)
         view = sight.view
-        if sight.history == self.history and view is not None and self._is_newer(view):
+        if sight.group_epoch == self.group_epoch and view is not None and self._is_newer(view):
             self._view = view
 
     def _is_newer(self, view: View) -> bool:
         return self._view is None or view.number > self._view.number
 
     def _other_history(self, sight: Sight) -> None:
-        """One that remembers an older history stands aside; a new one is founded only when the last is lost."""
-        if sight.history in self._old:
+        """A replica of an older epoch stays suspended; a new epoch starts only if the last is lost."""
+        if sight.group_epoch in self._old:
             return
-        if self.history and not self.lost:
+        if self.group_epoch and not self.lost:
             raise Violation(
                 "a group that remembers is not founded again",
-                f"{sight.group}: {sight.host} belongs to history {sight.history:x}; the group is in "
-                f"{self.history:x} and has not lost its memory",
+                f"{sight.group}: {sight.host} belongs to history {sight.group_epoch:x}; the group is in "
+                f"{self.group_epoch:x} and has not lost its memory",
             )
-        self._old[self.history] = None
-        self.history = sight.history
+        self._old[self.group_epoch] = None
+        self.group_epoch = sight.group_epoch
         self.lost = False
         self._view = None
 
     def gave_up(self, host: str, boots: int) -> None:
-        """A process gives up the state of its application."""
+        """A process discards the state of its application."""
         self._stateless[(host, self._processes.get((host, boots), 0))] = None
         self._look()
 
@@ -85,7 +85,7 @@ class Memory:
         self._look()
 
     def _look(self) -> None:
-        """Whether it is lost now."""
+        """Whether the state is lost now."""
         view = self._view
         if view is None or self.lost:
             return

@@ -1,37 +1,37 @@
-"""What senders say of their messages holds: a request is delivered once, and what is told of lost messages is true."""
+"""Message metadata: a request is delivered once, and loss information is correct."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from holdfast.group.loss import LossInfo
+from holdfast.group.frames import StreamId
+from holdfast.group.loss.loss_info import LossInfo
 from holdfast.group.ports import Apply, AskLoss
 from holdfast.sim.checkers.base import Checker
-from holdfast.wire.frames import StreamId
 
 if TYPE_CHECKING:
     from holdfast.sim.host import Host
 
 REQUEST: Final = b"request:"
-"""A message that carries a request id begins with this and the id, so that it can be told when it is delivered."""
+"""A message with a request id starts with this and the id, so that it can be identified on delivery."""
 REQUEST_SIZE: Final = len(REQUEST) + 8
 
 
 class RequestsOnce(Checker):
-    """A message with a request id is delivered once, whoever sends it again."""
+    """A message with a request id is delivered once, whichever node sends it again."""
 
     effects = (Apply,)
 
-    def __init__(self, history: Callable[[Host, str], int], loose: tuple[str, ...]) -> None:
-        self._history = history
+    def __init__(self, group_epoch: Callable[[Host, str], int], loose: tuple[str, ...]) -> None:
+        self._group_epoch = group_epoch
         self._loose = loose
         self._places: dict[tuple[str, int, bytes], int] = {}
 
     def effect(self, host: Host, effect: Apply) -> None:
         if effect.unit in self._loose:
-            return  # what is undone is delivered again
-        batch, life = effect.batch, self._history(host, effect.unit)
+            return  # rolled-back messages are delivered again
+        batch, life = effect.batch, self._group_epoch(host, effect.unit)
         for position, message in enumerate(batch.messages, batch.position):
             head = bytes(message[:REQUEST_SIZE])
             if not head.startswith(REQUEST):
@@ -44,12 +44,12 @@ class RequestsOnce(Checker):
 
 
 class LossesAreTold(Checker):
-    """What an application is told of the priorities of lost messages is so: `truth` knows them."""
+    """The priorities of lost messages in loss information are correct: `truth` knows them."""
 
     effects = (AskLoss,)
 
     def __init__(self, truth: Callable[[str, StreamId], bytes | bytearray]) -> None:
-        """`truth`: the priorities of all messages of a group's stream, in the order of their numbers."""
+        """`truth`: the priorities of all messages of a stream, by number."""
         self._truth = truth
 
     def effect(self, host: Host, effect: AskLoss) -> None:
@@ -58,11 +58,11 @@ class LossesAreTold(Checker):
         wrong = told_wrongly(info, true) if true else ""
         if wrong:
             text = f"{host.name} asks about {info.lost} of {info.transport.source}: {wrong}"
-            host.world.fail("what is told of lost messages is true", text)
+            host.world.fail("reports about lost messages are true", text)
 
 
 def told_wrongly(info: LossInfo, true: bytes | bytearray) -> str:
-    """What is not as the question says; empty when all of it is."""
+    """What the question states wrongly; empty if it is correct."""
     lost = [true[number - 1] for first, last in info.lost for number in range(first, last + 1)]
     for number, priority in info.priorities.known:
         if true[number - 1] != priority:

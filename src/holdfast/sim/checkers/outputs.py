@@ -1,8 +1,8 @@
-"""Rule 10: what applications say to the outside arrives once, in order, and nothing is said that is not decided.
+"""Outputs arrive once and in order, and only committed ones are sent.
 
-A node of the domain takes each output once; again only if it died before it wrote down that it had it. Other
-destinations get each at least once. In the end everybody has what the decided order makes the application say. In an
-`availability` group sides say different things under the same ids, so only the order within a process is checked.
+A node of the domain accepts each output once, and again only if it died before it recorded the delivery. Other
+destinations receive each at least once. In the end, all have the outputs of the committed order. In an `availability`
+group, sides send different outputs under the same ids, so only the order within a process is checked.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from holdfast.group.log import Kind
+from holdfast.group.frames import Entry, StreamId
+from holdfast.group.log.replicated_log import Kind
 from holdfast.group.ports import Apply, Batch, Output, OutputsReady, SendOutputs
 from holdfast.sim.checkers.base import Checker
 from holdfast.sim.checkers.groups import GroupChecks
 from holdfast.sim.checkers.sight import taken_outputs
-from holdfast.wire.frames import Entry, StreamId
 
 if TYPE_CHECKING:
     from holdfast.sim.host import Host
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 Id = tuple[int, int]
 Said = Callable[[str, Batch], list[Output]]
-"""What the application of a group says when it is given a batch."""
+"""The outputs of the application of a group for a batch."""
 _Place = tuple[StreamId, int, int, int]
 
 
 class OutputsOnce(Checker):
-    """Of the groups whose applications say something."""
+    """For the groups whose applications create outputs."""
 
     effects = (Apply, OutputsReady, SendOutputs)
 
@@ -37,22 +37,24 @@ class OutputsOnce(Checker):
         self._said = said
         self._checks = checks
         self._expected: dict[tuple[str, int], dict[tuple[int, _Place], list[Output]]] = {}
-        """By (group, history), then by entry and what it orders."""
+        """By (group, epoch), then by entry and what it orders."""
         self._taken: dict[tuple[str, str], tuple[int, Id]] = {}
-        """By (group, host): the last output, with its history, that the process was handed or began with."""
+        """By (group, host): the last output, with its epoch, that the process received or started with."""
         self._arrived: dict[tuple[str, int, str], dict[Id, bytes]] = {}
-        """By (group, history, destination), in the order of arrival."""
+        """By (group, epoch, destination), in order of arrival."""
 
     def booted(self, host: Host) -> None:
         for group in self._groups:
-            history, position, k = taken_outputs(host, group)
-            self._taken[(group, host.name)] = (history, (position, k))
-            if history and (position, k) > max(self._at(group, history, host), default=(0, -1)):
+            group_epoch, position, k = taken_outputs(host, group)
+            self._taken[(group, host.name)] = (group_epoch, (position, k))
+            if group_epoch and (position, k) > max(
+                self._at(group, group_epoch, host), default=(0, -1)
+            ):
                 text = f"{host.name} has written down ({position}, {k}) of {group}, which it was not handed"
                 host.world.fail("outputs arrive once", text)
 
-    def _at(self, group: str, history: int, host: Host) -> dict[Id, bytes]:
-        return self._arrived.setdefault((group, history, f"node:{host.name}"), {})
+    def _at(self, group: str, group_epoch: int, host: Host) -> dict[Id, bytes]:
+        return self._arrived.setdefault((group, group_epoch, f"node:{host.name}"), {})
 
     def effect(self, host: Host, effect: Apply | OutputsReady | SendOutputs) -> None:
         if isinstance(effect, OutputsReady):
@@ -62,25 +64,25 @@ class OutputsOnce(Checker):
         group = effect.unit.partition("/")[2]
         if group not in self._groups:
             return
-        history = self._checks.history(host, effect.unit)
+        group_epoch = self._checks.group_epoch(host, effect.unit)
         if isinstance(effect, SendOutputs):
-            self._send(host, group, history, effect)
+            self._send(host, group, group_epoch, effect)
             return
         batch = effect.batch
         said = self._said(group, batch)
         if said:
             last = batch.first + len(batch.messages) - 1
             place = (batch.stream, batch.first, last, batch.position)
-            self._expected.setdefault((group, history), {})[(effect.index, place)] = said
+            self._expected.setdefault((group, group_epoch), {})[(effect.index, place)] = said
 
     # -- what arrives --------------------------------------------------------------------------------------------
 
     def _ready(self, host: Host, effect: OutputsReady) -> None:
-        """A node takes each once, in order, however often it is sent."""
-        history = effect.history
-        got = self._at(effect.group, history, host)
+        """A node accepts each once, in order, however often it is sent."""
+        group_epoch = effect.group_epoch
+        got = self._at(effect.group, group_epoch, host)
         before, last = self._taken.get((effect.group, host.name), (0, (0, -1)))
-        last = last if before == history else (0, -1)
+        last = last if before == group_epoch else (0, -1)
         for output in effect.outputs:
             id_ = (output.position, output.k)
             if id_ <= last:
@@ -88,11 +90,11 @@ class OutputsOnce(Checker):
                 host.world.fail("outputs arrive once", text)
             last = id_
             self._arrives(host, effect.group, got, id_, output.payload)
-        self._taken[(effect.group, host.name)] = (history, last)
+        self._taken[(effect.group, host.name)] = (group_epoch, last)
 
-    def _send(self, host: Host, group: str, history: int, effect: SendOutputs) -> None:
-        """A destination that is no node gets each at least once, with its id."""
-        got = self._arrived.setdefault((group, history, effect.destination), {})
+    def _send(self, host: Host, group: str, group_epoch: int, effect: SendOutputs) -> None:
+        """A destination that is not a node receives each at least once, with its id."""
+        got = self._arrived.setdefault((group, group_epoch, effect.destination), {})
         for output in effect.outputs:
             self._arrives(host, group, got, (output.position, output.k), output.payload)
 
@@ -108,24 +110,26 @@ class OutputsOnce(Checker):
         for group in self._groups:
             if self._checks.promise(group).lone or self._checks.lost_memory(group):
                 continue
-            history = self._checks.current_history(group)
+            group_epoch = self._checks.current_group_epoch(group)
             committed = self._checks.agreement(group).committed
             expected: dict[str, dict[Id, bytes]] = {}
-            for (index, place), said in sorted(self._expected.get((group, history), {}).items()):
+            for (index, place), said in sorted(
+                self._expected.get((group, group_epoch), {}).items()
+            ):
                 entry = committed.get(index)
                 if entry is not None and _place(entry) == place:
                     for output in said:
                         ids = expected.setdefault(output.destination, {})
                         ids[(output.position, output.k)] = output.payload
-            self._compare(world, group, history, expected)
+            self._compare(world, group, group_epoch, expected)
 
     def _compare(
-        self, world: World, group: str, history: int, expected: dict[str, dict[Id, bytes]]
+        self, world: World, group: str, group_epoch: int, expected: dict[str, dict[Id, bytes]]
     ) -> None:
-        arrived = [key[2] for key in self._arrived if key[:2] == (group, history)]
+        arrived = [key[2] for key in self._arrived if key[:2] == (group, group_epoch)]
         for destination in dict.fromkeys((*expected, *arrived)):
             wanted = expected.get(destination, {})
-            got = self._arrived.get((group, history, destination), {})
+            got = self._arrived.get((group, group_epoch, destination), {})
             if got == wanted and list(got) == sorted(got):
                 continue
             missing = [id_ for id_ in wanted if id_ not in got]

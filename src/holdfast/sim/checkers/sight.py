@@ -1,7 +1,7 @@
-"""What a checker sees of a replica and of a source: the one place that looks inside them.
+"""What a checker sees of a replica and of a source: the only module that reads their internals.
 
-A sight is of one process (host and boot). Its log and its cursor are the replica's own, so they go on to say how far
-it is; checkers only read them.
+A sight belongs to one process (host and boot). Its log and cursor are those of the replica and stay current; checkers
+only read them.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.group.config import SINK, GroupConfig
-from holdfast.group.entries import View
-from holdfast.group.log import Cursor, Log
+from holdfast.group.config import OUTPUT_RECEIVER, GroupConfig
+from holdfast.group.frames import StreamId
+from holdfast.group.log.entries import View
+from holdfast.group.log.replicated_log import Cursor, Log
+from holdfast.group.log.values import NOTHING
+from holdfast.group.outputs.output_receiver import OutputReceiverMachine
 from holdfast.group.replica import ReplicaMachine
-from holdfast.group.rulings import NOTHING
-from holdfast.group.sink import SinkMachine
-from holdfast.group.source import SourceMachine
-from holdfast.group.streams import Streams
+from holdfast.group.streams.source import SourceMachine
+from holdfast.group.streams.stream_buffer import Streams
+from holdfast.group.subsystem import GroupService
 from holdfast.machine import Turns
-from holdfast.wire.frames import StreamId
 
 if TYPE_CHECKING:
     from holdfast.sim.host import Host
@@ -30,7 +31,7 @@ BLANK = "blank"
 
 
 class Violation(Exception):
-    """A book found that an invariant does not hold; the run that fed it ends with this."""
+    """A checker found a violated invariant; the run that fed it ends with this."""
 
     def __init__(self, invariant: str, detail: str) -> None:
         super().__init__(f"{invariant}: {detail}")
@@ -39,40 +40,40 @@ class Violation(Exception):
 
 
 class Sight(msgspec.Struct, frozen=True):
-    """A replica, as it is now."""
+    """The current state of a replica."""
 
     group: str
     host: str
     boots: int
     incarnation: int
-    history: int
-    """The founding that its log goes back to; 0 while it knows of no group."""
+    group_epoch: int
+    """The group epoch of its log; 0 while it knows no group."""
     term: int
     leading: bool
     memory: str
-    """`blank`, `learning` or `whole`: what its acknowledgements are worth."""
+    """`blank`, `learning` or `whole`: whether its acknowledgements count."""
     state: str
     why: str
     log: Log
     at: Cursor
-    """How far it has handed the order to its application."""
+    """How far it has passed the order to its application."""
     applied: int
     outstanding: int
     waiting: int
     """Entries that wait for their messages."""
     leader: str
     view: View | None
-    """Who is in the group, as far as that is decided here."""
+    """The members, as far as they are committed here."""
     streams: Streams
     config: GroupConfig
     brought: dict[str, int] = {}
-    """Messages that were recovered, by where they came from."""
+    """Recovered messages, by origin."""
     kept: int = 0
-    """Bytes of outputs whose destinations are not known to have them."""
+    """Bytes of outputs that are not known to have arrived."""
 
     @property
     def life(self) -> tuple[str, int]:
-        """The process: what it has in memory ends with it."""
+        """The process: its memory ends with it."""
         return (self.host, self.boots)
 
     @property
@@ -81,7 +82,7 @@ class Sight(msgspec.Struct, frozen=True):
 
 
 class SourceSight(msgspec.Struct, frozen=True):
-    """A source, as it is now."""
+    """The current state of a source."""
 
     group: str
     host: str
@@ -99,40 +100,40 @@ def look_at_replica(host: Host, machine: ReplicaMachine) -> Sight:
         host.name,
         host.boots,
         core.incarnation,
-        core.history,
+        core.group_epoch,
         core.leadership.term,
         core.leadership.leading,
         machine.memory,
         machine.state,
-        core.delivery.suspended or machine._leading.halted or machine._stuck,
+        core.delivery.suspended or machine._leader.halted or machine._stuck,
         core.log,
         core.delivery.at,
         core.delivery.applied,
         core.delivery.outstanding,
-        len(core.waiting.entries),
+        len(core.pending.entries),
         core.leadership.leader,
         core.log.committed_view,
         core.streams,
         core.config,
         core.recovery.brought,
-        core.delivery.kept.bytes,
+        core.delivery.output_buffer.bytes,
     )
 
 
 def look_at_source(host: Host, machine: SourceMachine) -> SourceSight:
     config = machine._config
     return SourceSight(
-        config.name, host.name, machine.stream, machine._last, machine._freed, machine.held,
+        config.name, host.name, machine.stream, machine._last, machine.forgotten, machine.held,
         config.window_bytes,
     )  # fmt: skip
 
 
 def taken_outputs(host: Host, group: str) -> tuple[int, int, int]:
-    """(history, position, k) of the last output of a group that a host knows to have taken."""
+    """(epoch, position, k) of the last output of a group that a host has recorded."""
     turns = getattr(host.core, "turns", None)
-    sink = turns.machine(SINK) if isinstance(turns, Turns) else None
-    mark = sink._marks.get(group) if isinstance(sink, SinkMachine) else None
-    return (mark.history, mark.position, mark.k) if mark is not None else (0, *NOTHING)
+    sink = turns.machine(OUTPUT_RECEIVER) if isinstance(turns, Turns) else None
+    mark = sink._marks.get(group) if isinstance(sink, OutputReceiverMachine) else None
+    return (mark.group_epoch, mark.position, mark.k) if mark is not None else (0, *NOTHING)
 
 
 def replicas_of(host: Host) -> Iterator[ReplicaMachine]:
@@ -152,5 +153,6 @@ def _machines(host: Host, prefix: str) -> Iterator[object]:
     machine_of = getattr(turns, "machine", None)
     if machine_of is None:
         return  # a toy of a test
-    for group in host.core.groups:  # type: ignore[union-attr]  # what has turns is a real node
+    service = host.core.service(GroupService)  # type: ignore[union-attr]  # what has turns is a real node
+    for group in service.groups:
         yield machine_of(prefix + group)

@@ -1,7 +1,7 @@
-"""Rule 11, for groups whose replicas may apply what turns out not to be the order (`fast`, `availability`).
+"""Rollback, for groups whose replicas may apply uncommitted entries (`fast`, `availability`).
 
-What is applied stays only where it is decided. A replica that has applied something else says so, and applies nothing
-more before it was given a state; and it gives way to a later term only.
+Applied entries stay only if they are committed. A replica that has applied something else reports it and applies
+nothing more before it has restored a snapshot; and it yields only to a later term.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from typing import Final
 
 import msgspec
 
-from holdfast.group.log import Kind
+from holdfast.group.frames import Entry, StreamId
+from holdfast.group.log.replicated_log import Kind
 from holdfast.group.ports import Apply
 from holdfast.sim.checkers.sight import Sight, Violation
-from holdfast.wire.frames import Entry, StreamId
 
 LOOKED_AT: Final = 4
-"""So many of the last entries are compared after a turn; all of them when the term has changed."""
+"""This many of the last entries are compared after a turn; all of them if the term has changed."""
 AWAITS_A_STATE: Final = ("suspended", "restoring")
 GIVEN_MAX: Final = 2_000
-"""Above that, what the log has let go of is forgotten here too."""
+"""Above this, what the log has freed is removed here too."""
 
 
 class Given(msgspec.Struct, frozen=True, gc=False):
-    """What an application was given."""
+    """What an application received."""
 
     term: int
     stream: StreamId
@@ -40,17 +40,17 @@ class Given(msgspec.Struct, frozen=True, gc=False):
 
 
 class Undone:
-    """Of one group: what each process was given since its state began."""
+    """For one group: what each process received since its state began."""
 
     def __init__(self) -> None:
         self._sights: dict[tuple[str, int], Sight] = {}
         self._given: dict[tuple[str, int], dict[int, Given]] = {}
         self._terms: dict[tuple[str, int], int] = {}
         self.reported = 0
-        """How often a replica said that it gives up what it had applied."""
+        """How often a replica reported a rollback."""
 
     def delivers(self, life: tuple[str, int], effect: Apply) -> None:
-        """Only what the replica's own log has is given to its application."""
+        """The application receives only what the log of the replica contains."""
         sight, batch = self._sights[life], effect.batch
         last = batch.first + len(batch.messages) - 1
         entry = _entry(sight, effect.index)
@@ -73,7 +73,7 @@ class Undone:
         self._given.pop(life, None)
 
     def see(self, sight: Sight, gave_up: bool) -> None:
-        """After a turn; `gave_up`: the replica said in it that what it had applied is decided otherwise."""
+        """After a turn; `gave_up`: the replica reported a rollback in it."""
         life = sight.life
         self._sights[life] = sight
         given = self._given.get(life, {})
@@ -95,7 +95,7 @@ class Undone:
             )
 
     def _wrong(self, sight: Sight, given: dict[int, Given]) -> list[Given]:
-        """What was applied and is not, or no longer, in the log. What the log has let go of was decided."""
+        """What was applied and is not, or no longer, in the log. Entries freed from the log were committed."""
         if self._terms.get(sight.life) == sight.term:
             indexes = list(given)[-LOOKED_AT:]
         else:
