@@ -9,7 +9,8 @@ import pytest
 from tests.pipeline.making import Fact, table_of
 
 from holdfast.pipeline.engine import open_engine
-from holdfast.pipeline.sources import read_facts
+from holdfast.pipeline.frames import read_files
+from holdfast.pipeline.schemas import spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -20,6 +21,8 @@ MakeFrame = Callable[[str, list[Fact]], "DataFrame"]
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     with open_engine("local[2]") as session:
+        # Frames are tiny: each further partition only costs a task.
+        session.conf.set("spark.sql.shuffle.partitions", "1")
         yield session
 
 
@@ -28,6 +31,8 @@ def frame(spark: SparkSession) -> MakeFrame:
     """Facts as the DataFrame that a transform gets."""
 
     def make(kind: str, facts: list[Fact]) -> DataFrame:
-        return spark.createDataFrame(table_of(kind, facts)).to(read_facts(spark, kind, []).schema)
+        return spark.createDataFrame(table_of(kind, facts)).to(
+            read_files(spark, spark_schema(kind), []).schema
+        )
 
     return make

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.pipeline.schemas import COLUMNS, arrow_schema
+from holdfast.telemetry.facts import SCHEMA
 
 SECOND = 1_000_000_000
 NOON = datetime(2026, 11, 15, 12, 0, 0, tzinfo=UTC)
@@ -31,7 +32,7 @@ def fact(kind: str, name: str, n: int, at_s: float, incarnation: int = 1, **fiel
     row = {column.name: plain.get(column.spark) for column in COLUMNS[kind]}
     now_ns = round(at_s * SECOND)
     row |= {
-        "schema": 1,
+        "schema": SCHEMA,
         "node": node_id(name),
         "name": name,
         "incarnation": incarnation,

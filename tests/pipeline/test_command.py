@@ -1,163 +1,268 @@
-"""`holdfast pipeline run`: 0 fine, 1 failed, 2 misuse; one clear message instead of a traceback."""
+"""`holdfast pipeline`: 0 fine, 1 failed, 2 misuse, 3 violated; one clear message instead of a traceback."""
 
 from __future__ import annotations
 
 import json
-from functools import partial
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.pipeline.making import path_fact, write_segment
+from tests.pipeline.making import NOON, node_id, path_fact, write_segment
 from typer.testing import CliRunner, Result
 
 from holdfast.errors import MisuseError
-from holdfast.pipeline import command, engine, jobs
+from holdfast.pipeline.advising import AdviceSettings, last_advice, make_advice, publish_advice
+from holdfast.pipeline.ask import answer_rows, ask, open_views
 from holdfast.pipeline.command import app, find_landings
-from holdfast.pipeline.java import JavaHome, JavaMissing
+from holdfast.pipeline.jobs import Settings, run_pipeline
+from holdfast.pipeline.reader import Tables, open_tables
+from holdfast.pipeline.snapshot import Snapshot, Snapshots
+from holdfast.pipeline.storage.local import LocalStore
+from holdfast.pipeline.storage.port import to_uri
+from holdfast.recording.advice import newest_advice
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 def invoke(*arguments: object) -> Result:
-    return CliRunner(env={"COLUMNS": "200"}).invoke(app, ["run", *map(str, arguments)])
+    return CliRunner(env={"COLUMNS": "250"}).invoke(app, [*map(str, arguments)])
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> Path:
-    """The telemetry directory of a node that has recorded a soft error."""
-    facts = [path_fact("alba", "brno", 0, 0), path_fact("alba", "brno", 1, 60, 600)]
-    write_segment(tmp_path / "n1" / "landing", "path", facts)
-    return tmp_path / "n1"
+def said(result: Result) -> str:
+    return " ".join((result.output or "").split())
 
 
-@pytest.mark.spark
-def test_a_run_prints_a_short_summary_and_where_the_report_is(
-    node: Path, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torn = node / "landing" / "path" / "day=2026-11-15" / "torn.parquet"
-    torn.write_bytes(b"")
-    (node / "landing" / "dreams").mkdir()
-    monkeypatch.setattr(command, "run_pipeline", partial(jobs.run_pipeline, session=spark))
-    result = invoke("--telemetry", node, "--out", tmp_path / "out")
-    assert result.exit_code == 0, result.output
-    lines = result.stdout.splitlines()
-    assert lines[0].startswith("Read 2 facts in 1 segment. Days with news: 2026-11-15. ")
-    assert lines[1] == "Paths:  1 soft error"
-    assert lines[2].startswith(f"Set aside {torn}: the file is empty, moved to ")
-    assert lines[3].startswith(f"Left alone {node}/landing/dreams: a kind of fact")
-    assert lines[4] == f"Report: {tmp_path}/out/report.html"
-
-    again = invoke("--telemetry", node, "--out", tmp_path / "out")
-    assert again.stdout.startswith("Nothing new since the last run; 2 facts in 1 segment.")
-
-    as_json = json.loads(invoke("--telemetry", node, "--out", tmp_path / "out", "--json").stdout)
-    assert as_json["nothing_new"] is True
-    assert as_json["paths"] == {"soft error": 1}
-    assert as_json["tables"]["path_health"]["rows"] == 1
+# -- what is given -----------------------------------------------------------------------------------------------
 
 
-def test_nothing_recorded_yet_is_fine(tmp_path: Path) -> None:
-    (tmp_path / "n1" / "landing").mkdir(parents=True)
-    result = invoke("--telemetry", tmp_path / "n1", "--out", tmp_path / "out")
-    assert result.exit_code == 0
-    assert result.stdout == "Nothing is recorded yet: there are no telemetry segments.\n"
-
-
-@pytest.mark.parametrize(
-    ("extra", "said"),
-    [
-        (("--engine", "yarn"), "unknown engine 'yarn'; nothing was started"),
-        (("--look-back", "0"), "a look-back of 0 days holds nothing"),
-    ],
-)
-def test_misuse_exits_with_two(
-    node: Path, tmp_path: Path, extra: tuple[str, str], said: str
-) -> None:
-    result = invoke("--telemetry", node, "--out", tmp_path / "out", *extra)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert said in result.stderr
-    assert not (tmp_path / "out").exists()
+def test_landings_are_found_in_nodes_directories_patterns_and_uris(tmp_path: Path) -> None:
+    for name in ("n1/landing", "n2/telemetry/landing", "n3/landing"):
+        (tmp_path / name).mkdir(parents=True)
+    one = str(tmp_path / "n1" / "landing")
+    assert find_landings([str(tmp_path / "n1")]) == [one]
+    assert find_landings([one]) == [one]
+    assert len(find_landings([str(tmp_path)])) == 3
+    assert len(find_landings([str(tmp_path / "n[13]")])) == 2
+    assert find_landings(["s3a://bucket/landing/"]) == ["s3a://bucket/landing"]
 
 
 def test_a_directory_without_telemetry_is_misuse(tmp_path: Path) -> None:
-    result = invoke("--telemetry", tmp_path, "--out", tmp_path / "out")
+    with pytest.raises(MisuseError, match="no landing/ directory"):
+        find_landings([str(tmp_path)])
+    result = invoke("run", "--telemetry", tmp_path, "--out", tmp_path / "out")
     assert result.exit_code == 2
-    assert f"no landing/ directory at '{tmp_path}'" in result.stderr
-
-
-def test_without_java_there_is_one_message_and_no_traceback(
-    node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from pyspark import SparkContext
-
-    def nowhere() -> JavaHome:
-        raise JavaMissing(
-            "the pipeline needs Java 17 or newer and found none; nothing was started."
-        )
-
-    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
-    monkeypatch.setattr(engine, "find_java", nowhere)
-    result = invoke("--telemetry", node, "--out", tmp_path / "out", "--engine", "local[1]")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "pipeline: the pipeline needs Java 17 or newer and found none" in result.stderr
-    assert "Traceback" not in result.output
-
-
-def test_without_pyspark_there_is_one_message_and_no_traceback(
-    node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    result = invoke("--telemetry", node, "--out", tmp_path / "out")
-    assert result.exit_code == 1
-    assert "pip install 'holdfast[pipeline]'" in result.stderr
-
-
-def test_a_disk_that_fails_is_told_with_the_file(node: Path, tmp_path: Path) -> None:
-    (tmp_path / "out").write_text("a file where the directory should be")
-    result = invoke("--telemetry", node, "--out", tmp_path / "out")
-    assert result.exit_code == 1
-    assert f"pipeline: {tmp_path}/out" in result.stderr
-    assert "Traceback" not in result.output
+    assert "nothing was done. Give the telemetry directory of a node" in said(result)
 
 
 @pytest.mark.parametrize(
-    "argument", ["{root}/n1", "{root}/n1/landing", "{root}", "{root}/n*", "{root}/*/landing"]
+    ("arguments", "code", "message"),
+    [
+        (["--engine", "flink"], 2, "unknown engine 'flink'"),
+        (["--look-back", "0"], 2, "holds nothing"),
+        (["--raw-days", "3"], 2, "retention needs"),
+        (["--engine", "spark://127.0.0.1:9"], 1, "cannot be reached; nothing was run"),
+        (["--engine", "k8s://https://127.0.0.1:9"], 1, "cannot be reached; nothing was run"),
+    ],
 )
-def test_telemetry_may_be_a_node_several_or_a_pattern(
-    node: Path, tmp_path: Path, argument: str
+def test_a_wrong_call_is_told_apart_from_a_failure(
+    tmp_path: Path, arguments: list[str], code: int, message: str
 ) -> None:
-    assert find_landings([argument.format(root=tmp_path)]) == [node / "landing"]
+    write_segment(tmp_path / "landing", "path", [path_fact("a", "b", 0, 0.0)])
+    result = invoke("run", "--telemetry", tmp_path, "--out", tmp_path / "out", *arguments)
+    assert result.exit_code == code
+    assert message in said(result)
+    assert not list((tmp_path / "out").rglob("*.parquet"))
 
 
-def test_several_nodes_are_found_once_each(node: Path, tmp_path: Path) -> None:
-    (tmp_path / "n2" / "telemetry" / "landing").mkdir(parents=True)
-    found = find_landings([str(tmp_path), str(node)])
-    assert found == [node / "landing", tmp_path / "n2" / "telemetry" / "landing"]
-
-
-def test_an_argument_that_finds_nothing_is_named(node: Path, tmp_path: Path) -> None:
-    with pytest.raises(MisuseError, match="nowhere"):
-        find_landings([str(node), str(tmp_path / "nowhere*")])
-
-
-@pytest.mark.parametrize(("extra", "shown"), [((), True), (("--json",), False)])
-def test_progress_is_for_people_and_not_for_programs(
-    node: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    extra: tuple[str, ...],
-    shown: bool,
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("host,adapter\n", "it needs node and adapter"),
+        ("node,adapter\nn1,eth0\nn1,eth0\n", "in lines 2 and 3"),
+        (None, "is not there, or is not text"),
+    ],
+)
+def test_an_inventory_that_cannot_be_used_is_misuse_before_anything_starts(
+    tmp_path: Path, lines: str | None, message: str
 ) -> None:
-    given: list[Any] = []
+    write_segment(tmp_path / "landing", "path", [path_fact("a", "b", 0, 0.0)])
+    inventory = tmp_path / "inventory.csv"
+    if lines is not None:
+        inventory.write_text(lines)
+    arguments = ["--telemetry", tmp_path, "--out", tmp_path / "out", "--inventory", inventory]
+    result = invoke("run", *arguments)
+    assert result.exit_code == 2
+    assert message in said(result)
 
-    def run(landings: Any, out: Any, engine: Any, progress: Any, **_: Any) -> None:
-        given.append(progress)
-        if progress is not None:
-            progress(jobs.Step("table path_health", 1, 4))
-        raise MisuseError("enough")
 
-    monkeypatch.setattr(command, "run_pipeline", run)
-    assert invoke("--telemetry", node, "--out", tmp_path / "out", *extra).exit_code == 2
-    assert [progress is not None for progress in given] == [shown]
+def test_an_empty_landing_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "landing").mkdir()
+    result = invoke("run", "--telemetry", tmp_path, "--out", tmp_path / "out")
+    assert result.exit_code == 0
+    assert "Nothing is recorded yet" in said(result)
+
+
+@pytest.mark.parametrize("command", ["audit", "report", "advise"])
+def test_commands_on_a_directory_without_tables_say_what_to_do(
+    tmp_path: Path, command: str
+) -> None:
+    result = invoke(command, "--out", tmp_path)
+    assert result.exit_code == 1
+    assert "run `holdfast pipeline run` first" in said(result)
+
+
+def test_a_damaged_snapshot_is_named_and_nothing_is_changed(tmp_path: Path) -> None:
+    Snapshots(LocalStore(), to_uri(tmp_path / "out")).publish(Snapshot(number=1))
+    path = tmp_path / "out" / "snapshots" / "00000001.json"
+    path.write_bytes(path.read_bytes()[:-9])
+    write_segment(tmp_path / "landing", "path", [path_fact("a", "b", 0, 0.0)])
+    result = invoke("run", "--telemetry", tmp_path, "--out", tmp_path / "out")
+    assert result.exit_code == 1
+    assert "is not a whole snapshot" in said(result)
+    assert "run the pipeline again" in said(result)
+
+
+def test_an_unclear_question_is_misuse_and_starts_nothing(tmp_path: Path) -> None:
+    result = invoke("ask", "siez > 3", "--out", tmp_path)
+    assert result.exit_code == 2
+    assert "did you mean 'size'?" in said(result)
+
+
+def test_thresholds_that_make_no_sense_are_misuse(tmp_path: Path) -> None:
+    result = invoke("advise", "--out", tmp_path, "--enter", "0.2", "--leave", "0.4")
+    assert result.exit_code == 2
+    assert "leave < enter" in said(result)
+
+
+# -- over published tables ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def published(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three paths over two hours: a good one, one that was bad an hour ago, one with a pause."""
+    root = tmp_path_factory.mktemp("asked")
+    facts: list[dict[str, Any]] = []
+    for minute in range(0, 120, 2):
+        at_s = minute * 60.0
+        for sender in ("good", "mended", "paused"):
+            if sender == "paused" and 30 <= minute < 90:
+                continue
+            size = 600 if sender == "mended" and 10 <= minute < 20 else 9000
+            facts.append(path_fact("hub", sender, len(facts), at_s, size, size_max=9000))
+    write_segment(root / "landing", "path", facts)
+    settings, now = Settings(buckets=1), NOON + timedelta(hours=3)
+    run_pipeline(root / "landing", root / "out", settings, session=spark, now=now)
+    return root / "out"
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("question", "senders"),
+    [
+        ("clean for 90m and size >= 4096", ["good", "mended", "paused"]),
+        ("clean of loss for 2h and not clean for 2h", ["mended"]),
+        ("worst_size < 1000 or sender = 'good' and coverage >= 99%", ["good", "mended"]),
+        ("protocol = tcp", []),
+    ],
+)
+def test_questions_are_answered_from_history(
+    published: Path, spark: SparkSession, question: str, senders: list[str]
+) -> None:
+    open_views(spark, open_tables(published))
+    tables = [spark.table(name) for name in ("path_health", "incidents", "path_hours")]
+    rows = answer_rows(ask(question, *tables), 100)
+    assert [row["sender_name"] for row in rows] == senders
+
+
+@pytest.mark.spark
+def test_an_answer_states_how_much_was_observed(published: Path, spark: SparkSession) -> None:
+    open_views(spark, open_tables(published))
+    tables = [spark.table(name) for name in ("path_health", "incidents", "path_hours")]
+    rows = {r["sender_name"]: r for r in answer_rows(ask("clean for 2h", *tables), 10)}
+    assert rows["good"]["asked_coverage"] == pytest.approx(118 / 120, abs=0.01)
+    assert rows["paused"]["asked_coverage"] == pytest.approx(58 / 120, abs=0.02)
+
+
+@pytest.mark.spark
+def test_all_tables_can_be_asked_in_sql(published: Path, spark: SparkSession) -> None:
+    names = open_views(spark, open_tables(published))
+    assert {"incidents", "path_health", "facts_path", "ledger"} <= set(names)
+    (row,) = spark.sql(
+        "SELECT count(*) AS found FROM incidents WHERE error_class = 'size'"
+    ).collect()
+    assert row["found"] == 1
+
+
+@pytest.mark.spark
+def test_the_report_can_be_written_again(published: Path, tmp_path: Path) -> None:
+    result = invoke("report", "--out", published, "--to", tmp_path / "again.html")
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "again.html").read_text() == (published / "report.html").read_text()
+
+
+# -- advice ------------------------------------------------------------------------------------------------------
+
+
+class Predicted(Tables):
+    """Published tables with predictions of this test."""
+
+    def __init__(self, tables: Tables, predictions: list[dict[str, Any]]) -> None:
+        super().__init__(LocalStore(), tables.root, tables.snapshot)
+        self._made = predictions
+
+    def has(self, name: str) -> bool:
+        return name == "predictions" or super().has(name)
+
+    def rows(self, name: str, columns: list[str] | None = None) -> list[dict[str, Any]]:
+        return self._made if name == "predictions" else super().rows(name, columns)
+
+
+def prediction(sender: str, probability: float, advised: bool = True) -> dict[str, Any]:
+    return {
+        "sender": node_id(sender), "sender_adapter": "eth0", "listener": node_id("hub"),
+        "listener_adapter": "eth0", "subnet": "lan1", "transport": "udp", "probability": probability,
+        "valid_until": datetime(2026, 11, 15, 20, tzinfo=UTC), "advised": advised, "why": "every night",
+    }  # fmt: skip
+
+
+@pytest.mark.spark
+def test_only_advised_predictions_become_advice_within_the_cap(published: Path) -> None:
+    tables = Predicted(
+        open_tables(published),
+        [
+            prediction("good", 0.6),
+            prediction("mended", 0.9),
+            prediction("paused", 0.99, advised=False),
+        ],
+    )
+    now_us = int(NOON.timestamp()) * 1_000_000
+    settings = AdviceSettings(moves_max=1)
+    advice = make_advice(tables, settings, now_us)
+    assert [(r.path[0], r.avoid) for r in advice.risks] == [
+        (node_id("mended"), True),
+        (node_id("good"), False),
+    ]
+    assert (advice.snapshot, advice.moves_max) == (1, 1)
+    assert {p.node for p in advice.placements} == {
+        node_id(n) for n in ("hub", "good", "mended", "paused")
+    }
+    root, store = to_uri(published), LocalStore()
+    publish_advice(store, root, advice)
+    assert last_advice(store, root) == advice
+    assert newest_advice(published / "advice", node_id("good")).advice is not None
+    # The marked path stays marked while its risk is above the lower threshold.
+    calmer = Predicted(
+        open_tables(published), [prediction("good", 0.6), prediction("mended", 0.35)]
+    )
+    later = make_advice(calmer, settings, now_us, advice)
+    assert [r.path[0] for r in later.risks if r.avoid] == [node_id("mended")]
+
+
+@pytest.mark.spark
+def test_advice_without_predictions_is_empty_and_published(published: Path) -> None:
+    result = invoke("advise", "--out", published, "--json")
+    assert result.exit_code == 0, result.output
+    advice = json.loads(result.stdout)
+    assert (advice["snapshot"], advice["risks"]) == (1, [])

@@ -9,25 +9,35 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from holdfast.errors import MisuseError
 from holdfast.pipeline import engine as engines
 from holdfast.pipeline.engine import EngineFailed, SparkMissing, check_engine, open_engine
+from holdfast.pipeline.frames import read_files
 from holdfast.pipeline.java import JavaHome, JavaMissing
+from holdfast.pipeline.storage.port import to_uri
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 @pytest.mark.parametrize(
-    "engine", ["local", "local[*]", "local[2]", "spark://127.0.0.1:7077", "sc://localhost:15002"]
+    "engine",
+    [
+        *("local", "local[*]", "local[2]", "spark://127.0.0.1:7077", "sc://localhost:15002"),
+        *("yarn", "k8s://https://127.0.0.1:6443"),
+    ],
 )
 def test_engines(engine: str) -> None:
     check_engine(engine)
 
 
-@pytest.mark.parametrize("engine", ["", "local[0]", "local[two]", "yarn", "http://x", "local[*] x"])
+@pytest.mark.parametrize(
+    "engine", ["", "local[0]", "local[two]", "yarn://x", "http://x", "local[*] x"]
+)
 def test_another_engine_is_misuse_and_the_message_names_those_there_are(engine: str) -> None:
     with pytest.raises(MisuseError, match=r"nothing was started.*local\[\*\].*spark://.*sc://"):
         check_engine(engine)
@@ -100,6 +110,15 @@ def test_an_engine_that_is_not_there_is_told_at_once(scheme: str) -> None:
             pass
 
 
+def test_yarn_needs_the_configuration_of_its_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
+    with (
+        pytest.raises(EngineFailed, match="HADOOP_CONF_DIR, which is not set"),
+        open_engine("yarn"),
+    ):
+        pass
+
+
 @pytest.mark.spark
 def test_a_second_session_in_one_process_is_refused(spark: SparkSession) -> None:
     with pytest.raises(MisuseError, match="already runs a Spark session"), open_engine("local[1]"):
@@ -109,8 +128,25 @@ def test_a_second_session_in_one_process_is_refused(spark: SparkSession) -> None
 @pytest.mark.spark
 def test_the_session_is_utc_and_local_to_this_machine(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
-    assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+    assert spark.sparkContext.getConf().get("spark.sql.shuffle.partitions") == "2"
     context = spark.sparkContext.getConf()
     assert context.get("spark.driver.bindAddress") == "127.0.0.1"
     assert context.get("spark.ui.enabled") == "false"
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
+
+
+@pytest.mark.spark
+def test_a_local_engine_looks_up_the_files_of_a_table_without_a_job(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """By default Spark starts a job for more than 32 files, with one task per file."""
+    rows = pa.table({"n": pa.array([7], pa.int64())})
+    files = [tmp_path / f"{number}.parquet" for number in range(33)]
+    for file in files:
+        pq.write_table(rows, file)
+    spark.sparkContext.setJobGroup("lookup", "files of a table")
+    frame = read_files(spark, "n bigint", [to_uri(file) for file in files])
+    assert list(spark.sparkContext.statusTracker().getJobIdsForGroup("lookup")) == []
+    assert frame.count() == 33
+    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup("lookup")) > 0
+    spark.sparkContext.setJobGroup("tests", "other tests")

@@ -3,148 +3,28 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.pipeline.making import NOON, node_id
-
-from holdfast.pipeline.page import Content
-from holdfast.pipeline.pictures import BARS_MAX, NODES_MAX
-from holdfast.pipeline.report import headline, render
-
-
-def path(sender: str, listener: str, **fields: Any) -> dict[str, Any]:
-    """A row of `path_health` for a path that is well."""
-    return {
-        "sender": node_id(sender),
-        "sender_name": sender,
-        "sender_adapter": "eth0",
-        "listener": node_id(listener),
-        "listener_name": listener,
-        "listener_adapter": "eth0",
-        "subnet": "lan1",
-        "transport": "udp",
-        "state": "ok",
-        "alive": True,
-        "size": 1472,
-        "size_max": 1472,
-        "first_seen": NOON,
-        "last_seen": NOON + timedelta(minutes=10),
-        "facts": 10,
-        "observed_s": 600.0,
-        "alive_ratio": 1.0,
-        "soft_error_s": 0.0,
-        "dead_s": 0.0,
-        "degradations": 0,
-        "deaths": 0,
-        "worst_size": 1472,
-        "heard": 100,
-        "expected": 100,
-        "loss_ratio": 0.0,
-        "rtt_p50_us": 200.0,
-        "rtt_p99_us": 900.0,
-    } | fields
-
-
-def soft(sender: str, listener: str) -> dict[str, Any]:
-    return path(sender, listener) | {
-        "state": "soft error",
-        "size": 577,
-        "soft_error_s": 300.0,
-        "degradations": 1,
-        "worst_size": 577,
-    }
-
-
-def dead(sender: str, listener: str) -> dict[str, Any]:
-    return path(sender, listener) | {
-        "state": "dead",
-        "alive": False,
-        "dead_s": 60.0,
-        "deaths": 1,
-        "loss_ratio": 0.1,
-    }
-
-
-def trouble(of: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    return of | {
-        "start_at": NOON + timedelta(minutes=5),
-        "end_at": None,
-        "open": True,
-        "ended_by": None,
-        "start_ns": 1,
-        "seconds": 300.0,
-        "incarnation": 1,
-        **fields,
-    }
-
-
-def verdict(group: str, word: str, **fields: Any) -> dict[str, Any]:
-    return {"group": group, "verdict": word, "why": "because", "named": []} | fields
-
-
-def recorded(name: str, kind: str = "path", **fields: Any) -> dict[str, Any]:
-    return {
-        "kind": kind,
-        "node": node_id(name),
-        "name": name,
-        "incarnations": 1,
-        "facts": 10,
-        "first_at": NOON,
-        "last_at": NOON + timedelta(minutes=10),
-        "missing": 0,
-        "said_lost": 0,
-        "uncounted_losses": 0,
-        "unexplained": 0,
-        "reasons": [],
-    } | fields
-
-
-def content(**parts: Any) -> Content:
-    nothing: dict[str, Any] = {
-        "recording": [recorded("alba"), recorded("brno")],
-        "health": [path("alba", "brno"), path("brno", "alba")],
-        "troubles": [],
-        "deliveries": [],
-        "audit": [],
-        "set_aside": [],
-        "runs": {"path_health": "2026-11-15-0123"},
-    }
-    return Content(**(nothing | parts))
-
-
-FULL = content(
-    health=[soft("alba", "brno"), path("brno", "alba"), dead("cork", "alba")],
-    troubles=[
-        trouble(soft("alba", "brno")),
-        trouble(dead("cork", "alba"), open=False, ended_by="repaired", seconds=60.0),
-    ],
-    recording=[
-        recorded("alba"),
-        recorded("brno", missing=7, said_lost=5, unexplained=2, reasons=["buffer full"]),
-    ],
-    deliveries=[
-        {
-            "group": "orders",
-            "replica": node_id("alba"),
-            "replica_name": "alba",
-            "incarnations": 1,
-            "entries": 12,
-            "messages": 3456,
-            "first_position": 0,
-            "last_position": 3455,
-            "positions": 3456,
-        }
-    ],
-    audit=[verdict("orders", "violated", named=["agreement: row one | row two"])],
-    set_aside=[("torn-1-0.parquet", "not a whole Parquet file")],
+from tests.pipeline.making import node_id
+from tests.pipeline.report_content import (
+    FULL,
+    content,
+    incident,
+    path,
+    recorded,
+    soft,
+    verdict,
 )
+
+from holdfast.pipeline.pictures import BARS_MAX, NODES_MAX
+from holdfast.pipeline.quality import Check
+from holdfast.pipeline.report import headline, render
 
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    return render(FULL, "stamp-of-the-tables")
+    return render(FULL)
 
 
 def text_of(page: str) -> str:
@@ -184,11 +64,14 @@ def test_the_headline_says_the_worst_first(parts: dict[str, Any], said: str) -> 
         "15 Nov 2026, 12:00:00 UTC to 15 Nov 2026, 12:10:00 UTC",
         "alba → brno lan1 · udp · eth0 soft error 577 / 1472 577 5 min 0 1 0",
         "cork → alba lan1 · udp · eth0 dead",
-        "orders violated because",
+        "orders violated because; 50.0 % of the entries are compared",
         "agreement: row one row two",
         "brno path 7 5 2 buffer full",
-        "torn-1-0.parquet not a whole Parquet file",
-        "path_health 2026-11-15-0123",
+        "torn-1-0.parquet torn not a whole Parquet file",
+        "from snapshot 42",
+        "size from alba to brno",
+        "clocks are monotonic attention 3 facts",
+        "2 to 90 80 violated recorded differently alba, brno",
     ],
 )
 def test_the_page_says(page: str, claim: str) -> None:
@@ -202,10 +85,9 @@ def test_the_page_needs_nothing_from_anywhere(page: str) -> None:
 
 def test_every_mark_in_a_picture_says_what_it_is(page: str) -> None:
     assert "<title>alba → brno: soft error, 577 of 1472 bytes, loss 0 %" in page
-    assert (
-        "soft error, 577 of 1472 bytes from 15 Nov 2026, 12:05:00 UTC for 5 min, still so" in page
-    )
-    assert "dead from 15 Nov 2026, 12:05:00 UTC for 1 min, repaired" in page
+    assert "from 15 Nov 2026, 12:05:00 UTC for 5 min, still open" in page
+    assert "from 15 Nov 2026, 12:05:00 UTC for 1 min, repaired" in page
+    assert "2026-11-15T12: 18 % bad, 0 % dead" in page
 
 
 def test_pictures_take_their_colours_from_the_page(page: str) -> None:
@@ -217,7 +99,7 @@ def test_pictures_take_their_colours_from_the_page(page: str) -> None:
 
 
 def test_the_same_tables_give_the_same_bytes(page: str) -> None:
-    assert render(FULL, "stamp-of-the-tables") == page
+    assert render(FULL) == page
 
 
 def test_names_from_the_network_cannot_break_the_page() -> None:
@@ -225,19 +107,19 @@ def test_names_from_the_network_cannot_break_the_page() -> None:
     page = render(
         content(
             health=[soft(evil, "brno") | {"subnet": evil, "transport": evil}],
-            troubles=[trouble(soft(evil, "brno") | {"subnet": evil, "transport": evil})],
+            incidents=[incident(soft(evil, "brno") | {"subnet": evil, "transport": evil}, evil)],
             recording=[recorded(evil, missing=1, reasons=[evil]), recorded("brno")],
             audit=[verdict(evil, "violated", why=evil, named=[evil])],
-            set_aside=[(evil, evil)],
-        ),
-        "stamp",
+            set_aside=[(evil, evil, evil)],
+            checks=[Check(evil, True, evil)],
+        )
     )
     assert "<script" not in page
     assert "&lt;script&gt;" in page
 
 
 def test_two_nodes_of_one_name_stay_two() -> None:
-    page = text_of(render(content(health=[soft("alba", "x") | {"listener_name": "alba"}]), "s"))
+    page = text_of(render(content(health=[soft("alba", "x") | {"listener_name": "alba"}])))
     assert f"alba {node_id('alba')[:8]} → alba {node_id('x')[:8]}" in page
 
 
@@ -248,10 +130,9 @@ def test_a_large_domain_shows_the_worst_and_says_so() -> None:
     page = render(
         content(
             health=health + bad,
-            troubles=[trouble(row) for row in bad],
+            incidents=[incident(row) for row in bad],
             recording=[recorded(name) for name in names],
-        ),
-        "s",
+        )
     )
     said = text_of(page)
     assert f"The {NODES_MAX} nodes with the most trouble, of {NODES_MAX + 20}." in said
@@ -260,6 +141,49 @@ def test_a_large_domain_shows_the_worst_and_says_so() -> None:
 
 
 def test_a_page_without_any_path_is_a_page() -> None:
-    page = render(content(health=[], recording=[]), "s")
+    page = render(content(health=[], recording=[]))
     assert "No path was recorded." in text_of(page)
     assert "nothing recorded" in text_of(page)
+
+
+def test_guarantees_are_shown_worst_first_with_their_violations() -> None:
+    evil = "<script>"
+    rows = [
+        {
+            "guarantee": "locks",
+            "subject": f"g/7/{n}",
+            "verdict": "holds",
+            "why": "fine",
+            "checked": 4,
+        }
+        for n in range(3)
+    ]
+    rows.append(rows[0] | {"subject": evil, "verdict": "violated", "why": evil})
+    broken = {"subject": evil, "claim": "one holder", "text": "two held it", "events": [evil]}
+    page = render(content(guarantees=rows, guarantee_violations=[broken]))
+    assert "<script" not in page
+    text = text_of(page)
+    assert "Violated: locks." in text
+    assert text.index("locks violated") < text.index("locks holds")
+    assert "locks holds g/7/0: fine 3 12" in text
+    assert "one holder: two held it" in text
+    assert "Do the other guarantees hold?" not in render(content())
+
+
+def test_dialogs_are_shown_worst_first_with_their_violations() -> None:
+    evil = "<script>"
+    numbers = {"captured": 9, "taken": 8, "deleted": 1, "compared": 7}
+    rows = [
+        {"dialog": f"d{n:02d}", "sender": "opener", "verdict": "holds", "why": "fine", **numbers}
+        for n in range(51)
+    ]
+    rows.append(rows[0] | {"dialog": "d99", "verdict": "violated", "why": evil})
+    broken = {"claim": "at most once", "text": "taken twice", "events": [evil, "the second"]}
+    page = render(content(dialogs=rows, dialog_violations=[broken]))
+    assert "<script" not in page
+    text = text_of(page)
+    assert text.index("d99 from its opener violated") < text.index("d00 from its opener holds")
+    assert "And 2 more directions." in text
+    assert "at most once: taken twice" in text
+    assert "the second" in text
+    assert "Do dialogs keep their promises?" not in render(content())

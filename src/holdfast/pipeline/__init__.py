@@ -1,11 +1,11 @@
-"""Spark jobs that turn telemetry into tables, reports and advice.
+"""Spark jobs that turn telemetry into tables, reports, answers and advice.
 
 A run goes through this package from left to right:
 
-    landing/ --> sources: which segments there are  --> quarantine: damaged and unknown ones are set aside
-             --> transforms: DataFrame to DataFrame --> publish: whole tables, by an atomic manifest
-             --> report: one HTML page for people
+    landings, check, ledger --> ingest: fact store --> work: hourly tables, path fold, views (tables, transforms)
+    --> snapshot: one file that names all others --> report, advising
 
-`jobs.run_pipeline` is the whole of it, `command.app` is the same for a terminal. `reader.read_table` reads what was
-published without Spark: it is what nodes and the page use.
+`jobs.run_pipeline` is the whole of it, `command.app` is the same for a terminal. `storage` is all file access, by URI.
+`incident_fold`, `audit` and `question` are pure and need no Spark. `reader` reads published tables without Spark: it
+is what the page uses. `models` has the views of localisation, prediction and busy windows; `synth` makes telemetry.
 """

@@ -1,12 +1,17 @@
-"""`holdfast pipeline`: the pipeline from a terminal."""
+"""`holdfast pipeline`: the pipeline from a terminal.
+
+Exit codes: 0 fine, 1 failed, 2 called wrongly, 3 the audit found a violation (`audit` only).
+"""
 
 from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import typer
@@ -14,17 +19,33 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as ProgressBar
+from rich.table import Table
 
-from holdfast.errors import HoldfastError, MisuseError
-from holdfast.pipeline.engine import DEFAULT_ENGINE
-from holdfast.pipeline.jobs import Progress, RunReport, Step, run_pipeline
+from holdfast.errors import HoldfastError, MisuseError, SetupError
+from holdfast.pipeline.engine import DEFAULT_ENGINE, check_engine, open_engine
+from holdfast.pipeline.jobs import (
+    BUCKETS,
+    LOOK_BACK_DAYS,
+    Progress,
+    RunReport,
+    Settings,
+    Step,
+    run_pipeline,
+)
 from holdfast.pipeline.schemas import COLUMNS
-from holdfast.pipeline.sources import LOOK_BACK_DAYS
-from holdfast.pipeline.words import count, duration, listing
+from holdfast.pipeline.sealing import seal_running, text_of
+from holdfast.pipeline.storage.port import scheme_of
+from holdfast.pipeline.units import Retention
+from holdfast.pipeline.watching import keep_watching
+from holdfast.pipeline.words import VERDICTS, count, duration, listing, percent
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 FINE: Final = 0
 FAILED: Final = 1
 MISUSED: Final = 2
+VIOLATED: Final = 3
 _NAMED_MAX: Final = 5
 _GLOB_SIGNS: Final = frozenset("*?[")
 _COLOURS: Final = {
@@ -37,65 +58,272 @@ _COLOURS: Final = {
 }
 
 app = typer.Typer(
-    help="Turn telemetry of nodes into tables and a report.",
+    help="Turn telemetry of nodes into tables, a report, answers and advice.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 
+Telemetry = Annotated[
+    list[str],
+    typer.Option(
+        "--telemetry",
+        metavar="DIR",
+        help="Telemetry of a node (it holds landing/), a directory of several, a pattern or a URI. May be repeated.",
+    ),
+]
+Out = Annotated[str, typer.Option("--out", metavar="DIR", help="Directory or URI of the tables.")]
+Engine = Annotated[
+    str,
+    typer.Option(
+        "--engine", help="local[*], local[N], spark://host:port, sc://host:port, yarn or k8s://..."
+    ),
+]
+LookBack = Annotated[
+    int, typer.Option("--look-back", metavar="DAYS", help="Days that path health and report cover.")
+]
+ModelsEvery = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        help="Seconds between runs of the models (causes, predictions, busy windows); 0 for never.",
+    ),
+]
+Inventory = Annotated[
+    str,
+    typer.Option(
+        metavar="FILE", help="CSV: node, adapter, and any of realm, switch, port. For causes."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
 
 @app.callback()
 def pipeline() -> None:
-    """Turn telemetry of nodes into tables and a report."""
+    """Turn telemetry of nodes into tables, a report, answers and advice."""
 
 
 @app.command()
 def run(
-    telemetry: Annotated[
-        list[str],
-        typer.Option(
-            "--telemetry",
-            metavar="DIR",
-            help="Telemetry of a node (it holds landing/), a directory of several, or a pattern. May be repeated.",
-        ),
-    ],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where tables and report go.")],
-    engine: Annotated[
-        str,
-        typer.Option("--engine", help="local[*], local[N], spark://host:port or sc://host:port"),
-    ] = DEFAULT_ENGINE,
-    look_back: Annotated[
-        int, typer.Option("--look-back", metavar="DAYS", help="How many days of telemetry to use.")
-    ] = LOOK_BACK_DAYS,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    telemetry: Telemetry,
+    out: Out,
+    engine: Engine = DEFAULT_ENGINE,
+    look_back: LookBack = LOOK_BACK_DAYS,
+    raw_days: Annotated[int, typer.Option(help="Days that facts are kept.")] = Retention().raw_days,
+    rollup_days: Annotated[
+        int, typer.Option(help="Days that hourly tables are kept.")
+    ] = Retention().rollup_days,
+    incident_days: Annotated[
+        int, typer.Option(help="Days that incidents are kept.")
+    ] = Retention().incident_days,
+    buckets: Annotated[
+        int, typer.Option(help="Buckets of nodes in the fact store; fixed by the first run.")
+    ] = BUCKETS,
+    reconcile: Annotated[
+        bool, typer.Option("--reconcile", help="List all landing folders, not only recent ones.")
+    ] = False,
+    models_every: ModelsEvery = 3600,
+    seal: Annotated[
+        bool, typer.Option(help="Ask nodes that run on this machine to seal their telemetry first.")
+    ] = True,
+    inventory: Inventory = "",
+    json: Json = False,
 ) -> None:
-    """Bring tables and report up to date with what nodes have recorded. Without news it does nothing."""
-    messages = Console(stderr=True, highlight=False)
-    try:
+    """Bring tables and report up to date with new segments. Without news it does nothing."""
+    console = messages()
+    with failures(console):
+        keep = Retention(raw_days=raw_days, rollup_days=rollup_days, incident_days=incident_days)
+        settings = Settings(
+            engine=engine,
+            look_back_days=look_back,
+            retention=keep,
+            buckets=buckets,
+            reconcile=reconcile,
+            models_every_s=models_every,
+            inventory=inventory,
+        )
         landings = find_landings(telemetry)
-        with _progress_bar(messages, shown=not json) as progress:
-            report = run_pipeline(landings, out, engine, progress, look_back_days=look_back)
-    except HoldfastError as problem:
-        messages.print(f"[red]pipeline:[/red] {escape(str(problem))}", soft_wrap=True)
-        raise typer.Exit(MISUSED if isinstance(problem, MisuseError) else FAILED) from None
-    except OSError as problem:
-        messages.print(f"[red]pipeline:[/red] {escape(_about_disk(problem))}", soft_wrap=True)
-        raise typer.Exit(FAILED) from None
+        reported = seal_running(landings) if seal else ()
+        with progress_bar(console, shown=not json) as progress:
+            report = run_pipeline(landings, out, settings, progress)
+    _show(msgspec.structs.replace(report, reported=reported), json)
+
+
+@app.command()
+def watch(
+    telemetry: Telemetry,
+    out: Out,
+    engine: Engine = DEFAULT_ENGINE,
+    look_back: LookBack = LOOK_BACK_DAYS,
+    every: Annotated[
+        float, typer.Option(help="Seconds between looks for new segments.", min=0.1)
+    ] = 60.0,
+    runs: Annotated[int, typer.Option(help="Stop after so many looks; 0 for never.", min=0)] = 0,
+    models_every: ModelsEvery = 3600,
+    inventory: Inventory = "",
+    advise_too: Annotated[
+        bool, typer.Option("--advise", help="Publish advice after each run.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Run again and again, with one engine, as segments arrive. Ctrl-C stops it between or during runs."""
+    console = messages()
+    settings = _settings(console, engine, look_back, models_every, inventory)
+    with failures(console), open_engine(engine, input_bytes=1 << 30) as session:
+
+        def look() -> None:
+            landings = find_landings(telemetry)
+            with progress_bar(console, shown=not json) as progress:
+                report = run_pipeline(landings, out, settings, progress, session=session)
+            if not report.nothing_new:
+                _show(report, json)
+                if advise_too:
+                    _publish_advice(out, session)
+
+        tell = lambda problem: console.print(
+            f"[red]pipeline:[/red] {escape(problem)}", soft_wrap=True
+        )
+        keep_watching(look, every, runs, tell)
+
+
+@app.command()
+def audit(
+    out: Out,
+    group: Annotated[str, typer.Option(help="Only this group.")] = "",
+    json: Json = False,
+) -> None:
+    """Show the verdicts on what groups and dialogs delivered, and on the other guarantees. Exits with 3 if one is
+    violated."""
+    console = messages()
+    with failures(console):
+        tables = _tables(out)
+        rows = tables.rows("delivery_audit") if tables.has("delivery_audit") else []
+        violations = tables.rows("delivery_violations") if tables.has("delivery_violations") else []
+        ranges = tables.rows("audit_ranges") if tables.has("audit_ranges") else []
+        dialogs = tables.rows("dialog_audit") if tables.has("dialog_audit") and not group else []
+        if dialogs:
+            violations = [*violations, *tables.rows("dialog_violations")]
+        has_guarantees = tables.has("guarantee_audit") and not group
+        guarantees = tables.rows("guarantee_audit") if has_guarantees else []
+        if guarantees:
+            violations = [*violations, *tables.rows("guarantee_violations")]
+    mine = lambda found: [row for row in found if not group or row.get("group") == group]
+    rows, violations, ranges = mine(rows), mine(violations), mine(ranges)
+    if group and not rows:
+        console.print(f"[red]pipeline:[/red] no group {escape(group)!r} was recorded")
+        raise typer.Exit(MISUSED)
     if json:
-        sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
+        print_json(
+            {
+                "audit": rows,
+                "ranges": ranges,
+                "dialogs": dialogs,
+                "guarantees": guarantees,
+                "violations": violations,
+            }
+        )
     else:
-        _summary(Console(highlight=False), report)
+        _show_audit(Console(highlight=False), rows, dialogs, guarantees, violations)
+    if any(row["verdict"] == "violated" for row in (*rows, *dialogs, *guarantees)):
+        raise typer.Exit(VIOLATED)
 
 
-def find_landings(given: list[str]) -> list[Path]:
+@app.command()
+def ask(
+    question: Annotated[
+        str, typer.Argument(help="For example: clean for 30d and size >= 4096 and protocol = udp")
+    ],
+    out: Out,
+    engine: Engine = DEFAULT_ENGINE,
+    sql: Annotated[
+        bool, typer.Option("--sql", help="The question is SQL over the published tables.")
+    ] = False,
+    limit: Annotated[int, typer.Option(help="Rows to print.", min=1)] = 1000,
+    json: Json = False,
+) -> None:
+    """Ask which paths satisfy a condition, now and in history; or ask anything in SQL."""
+    console = messages()
+    with failures(console):
+        from holdfast.pipeline.question import parse
+
+        check_engine(engine)
+        if not sql:
+            parse(question)
+        with _session(engine, out) as session:
+            rows, columns = _answer(session, out, question, sql, limit)
+    if json:
+        print_json({"rows": rows})
+        return
+    console = Console(highlight=False)
+    if not rows:
+        console.print("No path satisfies this." if not sql else "No rows.")
+        return
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*(_cell(name, row[name]) for name in columns))
+    console.print(table)
+
+
+@app.command()
+def report(
+    out: Out,
+    to: Annotated[Path | None, typer.Option("--to", metavar="FILE", help="Write it here.")] = None,
+) -> None:
+    """Write the HTML report again from the published tables."""
+    console = messages()
+    with failures(console):
+        from holdfast.pipeline.jobs import REPORT_NAME
+        from holdfast.pipeline.report import render_report
+
+        tables = _tables(out)
+        target = to or Path(out) / REPORT_NAME
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(render_report(tables))
+    Console(highlight=False).print(f"Report: {escape(str(target))}", soft_wrap=True)
+
+
+@app.command()
+def advise(
+    out: Out,
+    enter: Annotated[float, typer.Option(help="Risk from which a path is avoided.")] = 0.5,
+    leave: Annotated[float, typer.Option(help="Risk below which it is used again.")] = 0.3,
+    valid: Annotated[int, typer.Option(help="Seconds that the advice is valid.")] = 3600,
+    moves: Annotated[int, typer.Option(help="Paths of the domain that may be avoided.")] = 10,
+    json: Json = False,
+) -> None:
+    """Publish advice for nodes from the newest tables."""
+    console = messages()
+    with failures(console):
+        from holdfast.pipeline.advising import AdviceSettings
+
+        settings = AdviceSettings(enter=enter, leave=leave, valid_s=valid, moves_max=moves)
+        uri, advice = _publish_advice(out, None, settings)
+    if json:
+        print_json(msgspec.to_builtins(advice))
+        return
+    avoided = sum(risk.avoid for risk in advice.risks)
+    Console(highlight=False).print(
+        f"Advice from snapshot {advice.snapshot}: {count(len(advice.risks), 'path')} at risk, {avoided} to avoid, "
+        f"{count(len(advice.busy), 'busy window')}. {escape(uri)}",
+        soft_wrap=True,
+    )
+
+
+# -- what commands share -----------------------------------------------------------------------------------------
+
+
+def find_landings(given: list[str]) -> list[str]:
     """The landing directories that the arguments name; raises `MisuseError` for one that names none."""
-    found: list[Path] = []
+    found: list[str] = []
     for argument in given:
-        places = [Path(argument)]
+        if scheme_of(argument) != "file":
+            found.append(argument.rstrip("/"))
+            continue
+        places = [Path(argument.removeprefix("file://"))]
         if not places[0].exists() and _GLOB_SIGNS & set(argument):
             anchor = places[0].anchor
             pattern = str(places[0].relative_to(anchor))
             places = sorted(Path(anchor).glob(pattern))
-        landings = [landing for place in places for landing in _landings_under(place)]
+        landings = [str(landing) for place in places for landing in _landings_under(place)]
         if not landings:
             raise MisuseError(
                 f"no landing/ directory at {argument!r}, nor in the directories there; nothing was done. "
@@ -116,8 +344,83 @@ def _landings_under(place: Path) -> list[Path]:
     return sorted([*place.glob("*/landing"), *place.glob("*/telemetry/landing")])
 
 
+def _settings(
+    console: Console, engine: str, look_back: int, models_every: int, inventory: str
+) -> Settings:
+    with failures(console):
+        return Settings(
+            engine=engine,
+            look_back_days=look_back,
+            models_every_s=models_every,
+            inventory=inventory,
+        )
+    raise AssertionError("either settings or an exit")
+
+
+def _tables(out: str) -> Any:
+    from holdfast.pipeline.reader import open_tables
+
+    return open_tables(out)
+
+
 @contextlib.contextmanager
-def _progress_bar(console: Console, shown: bool) -> Iterator[Progress | None]:
+def _session(engine: str, out: str) -> Iterator[SparkSession]:
+    _tables(out)  # Nothing is started for a directory without tables.
+    with open_engine(engine) as session:
+        yield session
+
+
+def _answer(
+    session: SparkSession, out: str, question: str, sql: bool, limit: int
+) -> tuple[list[dict[str, Any]], list[str]]:
+    from pyspark.errors import AnalysisException, ParseException
+
+    from holdfast.pipeline.ask import ANSWER, answer_rows, ask, open_views
+
+    names = open_views(session, _tables(out))
+    if not sql:
+        tables = [session.table(name) for name in ("path_health", "incidents", "path_hours")]
+        return answer_rows(ask(question, *tables), limit), list(ANSWER[:10])
+    try:
+        frame = session.sql(question)
+        rows = [row.asDict(recursive=True) for row in frame.limit(limit).collect()]
+    except (ParseException, AnalysisException) as problem:
+        said = str(problem).partition("JVM stacktrace")[0].strip()
+        raise MisuseError(f"{said[:800]}\nTables: {', '.join(names)}") from None
+    return rows, frame.columns
+
+
+def _publish_advice(out: str, session: Any, settings: Any = None) -> Any:
+    from holdfast.pipeline.advising import AdviceSettings, last_advice, make_advice, publish_advice
+    from holdfast.pipeline.reader import open_tables
+    from holdfast.pipeline.storage.hadoop import HadoopStore
+    from holdfast.pipeline.storage.port import for_people, to_uri
+    from holdfast.pipeline.storage.stores import Stores
+
+    store = Stores(remote=(lambda: HadoopStore(session)) if session is not None else None)
+    root = to_uri(out)
+    now_us = time.time_ns() // 1000
+    tables = open_tables(root, store)
+    advice = make_advice(tables, settings or AdviceSettings(), now_us, last_advice(store, root))
+    return for_people(publish_advice(store, root, advice)), advice
+
+
+@contextlib.contextmanager
+def failures(console: Console) -> Iterator[None]:
+    """Our errors become a line and an exit code."""
+    try:
+        yield
+    except HoldfastError as problem:
+        console.print(f"[red]pipeline:[/red] {escape(str(problem))}", soft_wrap=True)
+        misused = isinstance(problem, MisuseError) and not isinstance(problem, SetupError)
+        raise typer.Exit(MISUSED if misused else FAILED) from None
+    except OSError as problem:
+        console.print(f"[red]pipeline:[/red] {escape(_about_disk(problem))}", soft_wrap=True)
+        raise typer.Exit(FAILED) from None
+
+
+@contextlib.contextmanager
+def progress_bar(console: Console, shown: bool) -> Iterator[Progress | None]:
     if not shown:
         yield None
         return
@@ -129,7 +432,7 @@ def _progress_bar(console: Console, shown: bool) -> Iterator[Progress | None]:
         console=console,
         transient=True,
     ) as bar:
-        task = bar.add_task("looking", total=None)
+        task = bar.add_task("listing", total=None)
 
         def show(step: Step) -> None:
             bar.update(task, description=step.text, completed=step.done, total=step.total)
@@ -137,34 +440,99 @@ def _progress_bar(console: Console, shown: bool) -> Iterator[Progress | None]:
         yield show
 
 
+def messages() -> Console:
+    return Console(stderr=True, highlight=False)
+
+
+def _show(report: RunReport, json: bool) -> None:
+    if json:
+        sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
+        sys.stdout.flush()
+    else:
+        _summary(Console(highlight=False), report)
+
+
 def _summary(console: Console, report: RunReport) -> None:
-    if not report.segments and not report.report:
+    if not report.snapshot:
         console.print("Nothing is recorded yet: there are no telemetry segments.")
     elif report.nothing_new:
-        console.print(f"Nothing new since the last run; {_basis(report)}. Tables are as they were.")
+        console.print(f"Nothing new since snapshot {report.snapshot}. Tables are unchanged.")
     else:
-        days = listing(list(report.days_changed)) or "none"
-        console.print(f"Read {_basis(report)}. Days with news: {days}. {duration(report.seconds)}.")
+        extra = [f"{report.duplicates} duplicate"] if report.duplicates else []
+        extra += [f"{report.conflicts} contradicting"] if report.conflicts else []
+        added = f"{count(report.facts, 'fact')} from {count(report.segments_new, 'new segment')}"
+        console.print(
+            f"Snapshot {report.snapshot}: {added}{' (' + listing(extra) + ')' if extra else ''}, "
+            f"{count(len(report.units_changed), 'hour or day', 'hours or days')} changed. {duration(report.seconds)}."
+        )
+    if report.too_late:
+        console.print(
+            f"[yellow]Too late[/yellow] {count(report.too_late, 'segment')}: stored, tables not recomputed"
+        )
     if report.paths:
         console.print("Paths:  " + _tally(report.paths))
+    for line in report.predictions:
+        console.print(escape(line), soft_wrap=True)
+    if report.incidents_open:
+        console.print(f"Open incidents: {report.incidents_open}")
     for group, verdict in report.verdicts.items():
         console.print(f"Group {escape(group)}: replicas agree: {_coloured(verdict, verdict)}")
     for aside in report.set_aside[:_NAMED_MAX]:
-        where = f", moved to {aside.now_at}" if aside.now_at else ""
-        console.print(
-            f"[yellow]Set aside[/yellow] {escape(f'{aside.path}: {aside.reason}{where}')}",
-            soft_wrap=True,
-        )
+        text = escape(f"{aside.path}: {aside.outcome}: {aside.reason}")
+        console.print(f"[yellow]Set aside[/yellow] {text}", soft_wrap=True)
     if len(report.set_aside) > _NAMED_MAX:
         console.print(f"... and {count(len(report.set_aside) - _NAMED_MAX, 'more segment')}")
     for strange in report.strange[:_NAMED_MAX]:
         console.print(f"[yellow]Left alone[/yellow] {escape(strange)}", soft_wrap=True)
+    for one in report.reported:
+        console.print(f"Reported {escape(text_of(one))}", soft_wrap=True)
     if report.report:
         console.print(f"Report: {escape(report.report)}", soft_wrap=True)
 
 
-def _basis(report: RunReport) -> str:
-    return f"{count(report.facts, 'fact')} in {count(report.segments, 'segment')}"
+def _show_audit(
+    console: Console,
+    rows: list[dict[str, Any]],
+    dialogs: list[dict[str, Any]],
+    guarantees: list[dict[str, Any]],
+    violations: list[dict[str, Any]],
+) -> None:
+    if not rows and not dialogs:
+        console.print("No deliveries were recorded.")
+    for name in dict.fromkeys(row["guarantee"] for row in guarantees):
+        for word in VERDICTS:
+            found = [
+                row for row in guarantees if (row["guarantee"], row["verdict"]) == (name, word)
+            ]
+            if found:
+                text = f"Guarantee {name}: {count(len(found), 'subject')}: {_coloured(word, word)}"
+                console.print(f"{text}, for example: {escape(found[0]['why'])}.", soft_wrap=True)
+    for word in VERDICTS:
+        found = [row for row in dialogs if row["verdict"] == word]
+        if found:
+            text = f"{count(len(found), 'direction')} of dialogs: {_coloured(word, word)}"
+            console.print(f"{text}, for example: {escape(found[0]['why'])}.", soft_wrap=True)
+    for row in rows:
+        epoch = f" epoch {row['epoch']:x}" if row["epoch"] else ""
+        console.print(
+            f"Group {escape(row['group'])}{epoch}: {_coloured(row['verdict'], row['verdict'])}: {escape(row['why'])}. "
+            f"{percent(row['coverage'])} of {row['entries']} entries compared.",
+            soft_wrap=True,
+        )
+    for row in violations[:20]:
+        console.print(f"[red]{escape(row['claim'])}[/red]: {escape(row['text'])}", soft_wrap=True)
+        for event in row["events"]:
+            console.print(f"    {escape(event)}", soft_wrap=True)
+    if len(violations) > 20:
+        console.print(f"... and {count(len(violations) - 20, 'more violation')}")
+
+
+def _cell(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if name == "asked_coverage" or name.endswith("_ratio"):
+        return percent(value)
+    return escape(f"{value:.6g}" if isinstance(value, float) else str(value))
 
 
 def _tally(paths: dict[str, int]) -> str:
@@ -176,8 +544,20 @@ def _coloured(word: str, text: str) -> str:
     return f"[{_COLOURS[word]}]{escape(text)}[/]"
 
 
+def print_json(value: Any) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(value, enc_hook=_json_value) + b"\n")
+    sys.stdout.flush()
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    return str(value)
+
+
 def _about_disk(problem: OSError) -> str:
     where = f"{problem.filename}: " if problem.filename else ""
     return (
-        f"{where}{problem.strerror or problem}. Tables are whole, as they were or as they are now"
+        f"{where}{problem.strerror or problem}. Published tables are unchanged. "
+        "Free space or fix the permissions, then run again"
     )

@@ -3,6 +3,8 @@
     local[*], local[4], local    Spark inside this process, on that many cores (the default is all of them)
     spark://host:port            a stand-alone cluster; its workers must see the same files
     sc://host:port               a Spark Connect server; it must see the same files
+    yarn                         the YARN cluster of HADOOP_CONF_DIR
+    k8s://https://host:port      a Kubernetes cluster, with Spark's own settings for it
 
 What the engine's Java prints goes into a log file, so that a terminal shows the run and nothing else.
 """
@@ -31,15 +33,19 @@ DEFAULT_ENGINE: Final = "local[*]"
 SMALL_BYTES: Final = 4 << 20
 """Up to this much input (half a million facts), getting started costs more than the work."""
 
-_ENGINES = re.compile(r"local(\[(\*|[1-9]\d*)\])?|spark://\S+|sc://\S+")
+_ENGINES = re.compile(r"local(\[(\*|[1-9]\d*)\])?|spark://\S+|sc://\S+|yarn|k8s://\S+")
 _SESSION_SETTINGS: Final = {
     # Times are UTC everywhere; a local zone would shift days.
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Segments are small: many of them make one task.
+    "spark.sql.files.openCostInBytes": "262144",
+    # Many files are looked up by a job, by default with one task per file, which costs more than the lookup.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "64",
 }
-_QUICK_START: Final = {
+QUICK_START: Final = {
     # Compilers and planning at run time pay off only after a minute of work: without them a run over the telemetry
     # of a few nodes takes half the time.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -47,7 +53,7 @@ _QUICK_START: Final = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
 }
-_PORTS: Final = {"spark": 7077, "sc": 15002}
+_PORTS: Final = {"spark": 7077, "sc": 15002, "k8s": 443}
 _REACH_SECONDS_MAX: Final = 10
 _PARTITION_BYTES: Final = 8 << 20
 """Of input per task: segments are compressed about tenfold."""
@@ -67,7 +73,7 @@ def check_engine(engine: str) -> None:
     if not _ENGINES.fullmatch(engine):
         raise MisuseError(
             f"unknown engine {engine!r}; nothing was started. Engines are local[*], local[N], "
-            "spark://host:port and sc://host:port"
+            "spark://host:port, sc://host:port, yarn and k8s://https://host:port"
         )
 
 
@@ -96,13 +102,18 @@ def open_engine(
     small = input_bytes <= SMALL_BYTES
     partitions = 2 if small else max(8, input_bytes // _PARTITION_BYTES)
     settings = _SESSION_SETTINGS | {"spark.sql.shuffle.partitions": str(partitions)}
-    if not engine.startswith("local"):
+    if engine == "yarn" and not os.environ.get("HADOOP_CONF_DIR"):
+        raise EngineFailed(
+            "the engine yarn needs HADOOP_CONF_DIR, which is not set; nothing was run. "
+            "Set it to the directory of the cluster's configuration"
+        )
+    if engine.startswith(("spark://", "sc://", "k8s://")):
         _check_reachable(engine)
     if engine.startswith("sc://"):
         session = _connect(engine, settings)
     else:
         if small and engine.startswith("local"):
-            settings |= _QUICK_START
+            settings |= QUICK_START
         session = _launch(engine, settings, log)
     try:
         yield session
@@ -115,7 +126,7 @@ def _check_reachable(engine: str) -> None:
     refused: list[str] = []
     # A stand-alone cluster may have several masters, of which one answers.
     for address in engine.partition("://")[2].split(","):
-        place = urlsplit(f"//{address}")
+        place = urlsplit(address if "://" in address else f"//{address}")
         try:
             host, port = place.hostname or "", place.port or _PORTS[engine.partition(":")[0]]
             socket.create_connection((host, port), _REACH_SECONDS_MAX).close()
@@ -186,8 +197,9 @@ def _launch_settings(engine: str) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "holdfast-warehouse"),
     }
     if engine.startswith("local"):
-        # Nobody else takes part, so nobody else may connect.
+        # No other machine takes part, so no other may connect, and a job looks files up no faster than the driver.
         settings |= {
+            "spark.sql.sources.parallelPartitionDiscovery.threshold": "1024",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.memory": "2g",

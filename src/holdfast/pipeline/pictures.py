@@ -145,6 +145,42 @@ def draw_timeline(rows: Sequence[Row], name: str) -> str:
     return _svg(figure, "times in which paths were in trouble", tooltips)
 
 
+def draw_hours(
+    lines: Sequence[tuple[str, Mapping[str, tuple[float, float]]]], hours: Sequence[str]
+) -> str:
+    """A strip per path, a cell per hour: how much of it was bad, and how much of it dead."""
+    label_px, width_px, row_px = 330.0, 1040.0, 17.0
+    step = (width_px - label_px) / max(len(hours), 1)
+    parts = []
+    for down, (label, shares) in enumerate(lines):
+        y = 4 + down * row_px
+        parts.append(
+            f'<text x="{label_px - 8}" y="{y + 11:.0f}" text-anchor="end" font-size="11" '
+            f'fill="var(--ink)">{escape(label)}</text>'
+        )
+        for across, hour in enumerate(hours):
+            if hour not in shares:
+                continue
+            bad, dead = shares[hour]
+            colour = "rail" if not bad else "dead" if dead >= bad / 2 else "soft"
+            opacity = 0.5 if not bad else 0.35 + 0.65 * bad
+            parts.append(
+                f'<rect x="{label_px + across * step:.1f}" y="{y}" width="{max(step - 0.6, 0.6):.1f}" height="13" '
+                f'fill="var(--{colour})" fill-opacity="{opacity:.2f}"><title>{escape(label)}, {hour}: '
+                f"{100 * bad:.0f} % bad, {100 * dead:.0f} % dead</title></rect>"
+            )
+    foot = 4 + len(lines) * row_px + 12
+    parts += [
+        f'<text x="{label_px + across * step:.0f}" y="{foot:.0f}" font-size="10" '
+        f'fill="var(--muted)">{hours[across].replace("T", " ")}:00</text>'
+        for across in sorted({0, len(hours) // 2, len(hours) - 1})
+    ]
+    return (
+        f'<svg role="img" aria-label="paths by hour" viewBox="0 0 {width_px + 90:.0f} {foot + 6:.0f}" '
+        f'width="100%">{"".join(parts)}</svg>'
+    )
+
+
 def _draw_matrix(
     axes: Axes, nodes: Sequence[str], matrix: Matrix, gid: str, tooltips: dict[str, str]
 ) -> None:

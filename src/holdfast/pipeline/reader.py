@@ -1,101 +1,114 @@
-"""Published tables, for anybody: needs pyarrow and no Spark.
+"""Published tables, for any program: needs pyarrow and no Spark.
 
-A table is a directory of immutable runs and a manifest that names one of them. The manifest is replaced as a whole,
-so a reader sees the table before a run or after it, never between. Runs are kept for a while after they are replaced;
-a reader that is slower than that starts over with the new manifest.
+A reader takes one snapshot and reads files that it names, so it never mixes two runs. Files stay for hours after a
+newer snapshot has replaced them; a reader that is slower than that starts over with the newest snapshot.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.errors import HoldfastError
+from holdfast.pipeline.ledger import LEDGER, Entry, read_ledger
+from holdfast.pipeline.snapshot import (
+    Part,
+    Snapshot,
+    Snapshots,
+    TableDamaged,
+    TableFile,
+    TableMissing,
+)
+from holdfast.pipeline.storage.port import Missing, Store, for_people, join, to_uri
+from holdfast.pipeline.storage.stores import Stores
+from holdfast.pipeline.units import in_order
+from holdfast.pipeline.words import VERDICTS
 
-MANIFEST_VERSION: Final = 1
+__all__ = ["TableDamaged", "TableMissing", "Tables", "open_tables", "read_table"]
+
 _ATTEMPTS: Final = 10
 
 
-class TableMissing(HoldfastError):
-    """No run has published this table yet, or it is somewhere else."""
+class Tables:
+    """The tables of one snapshot."""
 
+    def __init__(self, store: Store, root: str, snapshot: Snapshot) -> None:
+        self._store = store
+        self.root = root
+        self.snapshot = snapshot
 
-class TableDamaged(HoldfastError):
-    """What the manifest names is not there or not readable. Run the pipeline again after removing the table."""
+    def has(self, name: str) -> bool:
+        return bool(self.snapshot.parts(name))
 
-
-class TableFile(msgspec.Struct, frozen=True):
-    name: str
-    rows: int
-    size: int
-
-
-class Manifest(msgspec.Struct, frozen=True):
-    """What a table is right now. `run` names the directory; `previous` are the runs before it that are kept."""
-
-    version: int
-    table: str
-    run: str
-    files: tuple[TableFile, ...]
-    previous: tuple[str, ...] = ()
-
-    @property
-    def rows(self) -> int:
-        return sum(file.rows for file in self.files)
-
-
-def table_dir(root: Path, name: str) -> Path:
-    return root / "tables" / name
-
-
-def read_manifest(root: Path, name: str) -> Manifest | None:
-    """The manifest of a table, or None if it was never published."""
-    path = table_dir(root, name) / "manifest.json"
-    try:
-        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
-    except FileNotFoundError:
-        return None
-    except msgspec.DecodeError as damage:
-        raise TableDamaged(f"{path} is not a manifest: {damage}") from damage
-    if manifest.version != MANIFEST_VERSION:
-        raise TableDamaged(
-            f"{path} has version {manifest.version}, this Holdfast reads {MANIFEST_VERSION}: "
-            "use the version of Holdfast that ran the pipeline"
-        )
-    return manifest
-
-
-def read_table(root: Path, name: str, columns: list[str] | None = None) -> pa.Table:
-    """All rows of a published table, of one run."""
-    for _ in range(_ATTEMPTS):
-        manifest = read_manifest(root, name)
-        if manifest is None:
+    def read(
+        self, name: str, columns: list[str] | None = None, units: list[str] | None = None
+    ) -> pa.Table:
+        """All rows of a table, or those of some units. Raises `TableMissing`, `TableDamaged` or `Missing`."""
+        parts = self.snapshot.parts(name)
+        if not parts:
             raise TableMissing(
-                f"there is no table {name!r} under {root}: run `holdfast pipeline run` first"
+                f"there is no table {name!r} under {for_people(self.root)}: run `holdfast pipeline run` first"
             )
-        run = table_dir(root, name) / "runs" / manifest.run
+        wanted = in_order(parts) if units is None else units
+        files = [file for unit in wanted for file in parts.get(unit, Part()).files]
+        tables = [self._file(file, columns) for file in files]
+        return pa.concat_tables(tables) if tables else pa.table({})
+
+    def rows(self, name: str, columns: list[str] | None = None) -> list[dict[str, Any]]:
+        return list(self.read(name, columns).to_pylist())
+
+    def verdicts(self) -> dict[str, str]:
+        """Group to the verdict on its deliveries; the worst of its epochs."""
+        if not self.has("delivery_audit"):
+            return {}
+        found: dict[str, str] = {}
+        for row in self.rows("delivery_audit", ["group", "verdict"]):
+            before = found.get(row["group"], "holds")
+            found[row["group"]] = min(before, row["verdict"], key=VERDICTS.index)
+        return found
+
+    def set_aside(self) -> list[Entry]:
+        """The segments that are not used, with reasons."""
+        parts = self.snapshot.parts(LEDGER)
+        entries = read_ledger(self._store, self.root, parts, sorted(parts))
+        return [entry for _, entry in sorted(entries.items()) if entry.set_aside]
+
+    def _file(self, file: TableFile, columns: list[str] | None) -> pa.Table:
+        uri = join(self.root, file.name)
         try:
-            return pa.concat_tables(_read_file(run, file, columns) for file in manifest.files)
-        except FileNotFoundError:
-            if read_manifest(root, name) == manifest:
+            table = pq.ParquetFile(pa.BufferReader(self._store.read(uri))).read(columns=columns)
+        except (pa.ArrowException, OSError) as damage:
+            raise TableDamaged(f"{for_people(uri)} is not readable: {damage}") from damage
+        if 0 <= file.rows != table.num_rows:
+            raise TableDamaged(
+                f"{for_people(uri)} has {table.num_rows} rows, its snapshot says {file.rows}"
+            )
+        return table
+
+
+def open_tables(root: str | Path, store: Store | None = None) -> Tables:
+    """The tables of the newest snapshot under `root`; raises `TableMissing` if there is none."""
+    stores, uri = store or Stores(), to_uri(root)
+    snapshot = Snapshots(stores, uri).latest()
+    if snapshot is None:
+        raise TableMissing(
+            f"nothing is published under {for_people(uri)}: run `holdfast pipeline run` first"
+        )
+    return Tables(stores, uri, snapshot)
+
+
+def read_table(root: str | Path, name: str, columns: list[str] | None = None) -> pa.Table:
+    """All rows of a published table, of one snapshot."""
+    for _ in range(_ATTEMPTS):
+        tables = open_tables(root)
+        try:
+            return tables.read(name, columns)
+        except Missing as missing:
+            if open_tables(root).snapshot.number == tables.snapshot.number:
                 raise TableDamaged(
-                    f"the manifest of {name!r} names files that are not in {run}"
+                    f"snapshot {tables.snapshot.number} names {missing}, which is not there. "
+                    "Restore the file, or remove the snapshots and run the pipeline again"
                 ) from None
     raise TableDamaged(f"the table {name!r} was replaced {_ATTEMPTS} times while it was read")
-
-
-def _read_file(run: Path, file: TableFile, columns: list[str] | None) -> pa.Table:
-    path = run / file.name
-    try:
-        table = pq.ParquetFile(path).read(columns=columns)
-    except FileNotFoundError:
-        raise
-    except (pa.ArrowException, OSError) as damage:
-        raise TableDamaged(f"{path} is not readable: {damage}") from damage
-    if table.num_rows != file.rows:
-        raise TableDamaged(f"{path} has {table.num_rows} rows, its manifest says {file.rows}")
-    return table

@@ -8,39 +8,76 @@ from __future__ import annotations
 from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
-from pathlib import Path
 from typing import Any, Final
 
-from holdfast.pipeline.page import TONES, Content, badge, names_of, or_zero, table
-from holdfast.pipeline.publish import write_atomically
-from holdfast.pipeline.reader import read_manifest, read_table
-from holdfast.pipeline.report_paths import show_paths, show_timeline, show_worst
-from holdfast.pipeline.words import UNKNOWN, count, grouped, listing, moment
+from holdfast.pipeline.page import (
+    TONES,
+    Content,
+    and_more,
+    badge,
+    names_of,
+    or_zero,
+    table,
+    violations_box,
+)
+from holdfast.pipeline.quality import checks
+from holdfast.pipeline.reader import Tables
+from holdfast.pipeline.report_dialogs import show_dialogs
+from holdfast.pipeline.report_guarantees import show_guarantees
+from holdfast.pipeline.report_models import show_models
+from holdfast.pipeline.report_paths import show_hours, show_paths, show_timeline, show_worst
+from holdfast.pipeline.storage.port import for_people
+from holdfast.pipeline.units import in_order
+from holdfast.pipeline.words import UNKNOWN, VERDICTS, count, grouped, listing, moment, percent
 
-_TABLES: Final = ("recording", "path_health", "path_troubles", "deliveries", "delivery_audit")
+_TABLES: Final = (
+    *("recording", "nodes", "path_health", "incidents", "deliveries", "delivery_audit"),
+    *("audit_ranges", "delivery_violations", "dialog_audit", "dialog_violations"),
+    *("guarantee_audit", "guarantee_violations"),
+    *("located_faults", "prediction_scores", "predictions", "busy_windows"),
+)
+_UNITS_MAX: Final = 168
+"""Units of hourly tables that the page shows."""
 _SET_ASIDE_MAX: Final = 20
 
 
-def write_report(root: Path, path: Path, stamp: str) -> None:
-    """Write the page for the tables under `root`; `stamp` says which tables, for whoever must know."""
-    write_atomically(path, render(load_content(root), stamp).encode())
+def render_report(tables: Tables) -> str:
+    """The page for a snapshot."""
+    return render(load_content(tables))
 
 
-def load_content(root: Path) -> Content:
-    manifests = {name: read_manifest(root, name) for name in _TABLES}
-    rows = {name: read_table(root, name).to_pylist() for name in _TABLES}
+def load_content(tables: Tables) -> Content:
+    """The rows that the page shows; tables that no run has made yet are empty."""
+    rows = {name: tables.rows(name) if tables.has(name) else [] for name in _TABLES}
+    hours: list[dict[str, Any]] = []
+    if tables.has("path_hours"):
+        units = list(tables.snapshot.parts("path_hours"))
+        hours = tables.read("path_hours", units=in_order(units)[-_UNITS_MAX:]).to_pylist()
     return Content(
+        snapshot=tables.snapshot.number,
         recording=rows["recording"],
+        nodes=rows["nodes"],
         health=rows["path_health"],
-        troubles=rows["path_troubles"],
+        hours=hours,
+        incidents=rows["incidents"],
         deliveries=rows["deliveries"],
         audit=rows["delivery_audit"],
-        set_aside=[_reason(path) for path in sorted((root / "quarantine").rglob("*.reason.txt"))],
-        runs={name: manifest.run for name, manifest in manifests.items() if manifest is not None},
+        ranges=rows["audit_ranges"],
+        violations=rows["delivery_violations"],
+        dialogs=rows["dialog_audit"],
+        dialog_violations=rows["dialog_violations"],
+        guarantees=rows["guarantee_audit"],
+        guarantee_violations=rows["guarantee_violations"],
+        localisation=rows["located_faults"],
+        scores=rows["prediction_scores"],
+        predictions=rows["predictions"],
+        busy=rows["busy_windows"],
+        checks=checks(tables),
+        set_aside=[(for_people(e.path), e.outcome, e.reason) for e in tables.set_aside()],
     )
 
 
-def render(content: Content, stamp: str) -> str:
+def render(content: Content) -> str:
     """The page."""
     names = names_of(content)
     parts = [
@@ -48,8 +85,11 @@ def render(content: Content, stamp: str) -> str:
         _tiles(content),
         show_paths(content, names),
         show_timeline(content, names),
+        show_hours(content, names),
         show_worst(content, names),
-        _groups(content, names),
+        show_models(content, names),
+        _groups(content, names) + show_dialogs(content) + show_guarantees(content),
+        _quality(content),
         _recorded(content, names),
         _footer(content),
     ]
@@ -57,7 +97,7 @@ def render(content: Content, stamp: str) -> str:
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<meta name="holdfast-tables" content="{escape(stamp)}">\n'
+        f'<meta name="holdfast-snapshot" content="{content.snapshot}">\n'
         "<title>Holdfast network report</title>\n"
         f"<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
         + "\n".join(part for part in parts if part)
@@ -70,9 +110,12 @@ def render(content: Content, stamp: str) -> str:
 
 def headline(content: Content) -> str:
     """The one sentence that somebody in a hurry reads."""
-    return " ".join(
-        sentence for sentence in (_paths_sentence(content), _groups_sentence(content)) if sentence
+    sentences = (
+        _paths_sentence(content),
+        _groups_sentence(content),
+        _guarantees_sentence(content),
     )
+    return " ".join(sentence for sentence in sentences if sentence)
 
 
 def _paths_sentence(content: Content) -> str:
@@ -103,6 +146,14 @@ def _groups_sentence(content: Content) -> str:
     return "All replicas agree." if content.audit else ""
 
 
+def _guarantees_sentence(content: Content) -> str:
+    """Only if one is violated: the page says below what holds."""
+    broken = dict.fromkeys(
+        row["guarantee"] for row in content.guarantees if row["verdict"] == "violated"
+    )
+    return f"Violated: {listing(list(broken))}." if broken else ""
+
+
 def _head(content: Content) -> str:
     starts = [row["first_at"] for row in content.recording if row["first_at"]]
     ends = [row["last_at"] for row in content.recording if row["last_at"]]
@@ -117,7 +168,7 @@ def _tiles(content: Content) -> str:
     states = [row["state"] for row in content.health]
     lost = sum(row["missing"] for row in content.recording)
     verdicts = [row["verdict"] for row in content.audit]
-    worst = next((v for v in ("violated", "not provable", "holds") if v in verdicts), None)
+    worst = next((v for v in VERDICTS if v in verdicts), None)
     tiles = [
         ("ok", str(states.count("ok")), "paths ok"),
         ("soft", str(states.count("soft error")), "paths with a soft error"),
@@ -147,39 +198,62 @@ def _groups(content: Content, names: Mapping[str, str]) -> str:
         return ""
     cards = []
     for verdict in content.audit:
-        replicas = [row for row in content.deliveries if row["group"] == verdict["group"]]
+        key = (verdict["group"], verdict["epoch"])
+        replicas = [row for row in content.deliveries if (row["group"], row["epoch"]) == key]
         replica_table = table(
-            "Replica |#Entries |#Messages delivered |#Positions covered |#First |#Last |#Lives",
+            "Replica |#Entries |#Messages |#First index |#Last index |#Incarnations",
             [
                 [
-                    escape(names[row["replica"]]),
+                    escape(names.get(row["replica"], row["replica"][:8])),
                     *(grouped(row[name]) for name in _DELIVERY_NUMBERS),
                 ]
                 for row in replicas
             ],
             card=False,
         )
-        named = ""
-        if verdict["named"]:
-            lines = "\n\n".join(line.replace(" | ", "\n    ") for line in verdict["named"])
-            named = f"<details open><summary>Offending rows</summary><pre>{escape(lines)}</pre></details>"
+        named = [line.replace(" | ", "\n    ") for line in verdict["named"]]
+        epoch = f" <small>epoch {verdict['epoch']:x}</small>" if verdict["epoch"] else ""
         cards.append(
-            f'<div class="card"><div class="group"><h3>{escape(verdict["group"])}</h3>'
-            f'{badge(verdict["verdict"])}<span class="note">{escape(verdict["why"])}</span></div>'
-            f"{replica_table}{named}</div>"
+            f'<div class="card"><div class="group"><h3>{escape(verdict["group"])}{epoch}</h3>'
+            f'{badge(verdict["verdict"])}<span class="note">{escape(verdict["why"])}; '
+            f"{percent(verdict['coverage'])} of the entries are compared</span></div>"
+            f"{_range_table(content, key)}{replica_table}{violations_box(named)}</div>"
         )
     return (
         "<h2>Do replicas agree?</h2>\n"
-        '<p class="note">Every entry of a group\'s order that two replicas recorded is compared: position, stream, '
-        "numbers and a digest of the messages. What a replica did not record counts neither for nor against.</p>\n"
-        + "\n".join(cards)
+        '<p class="note">Every entry of a group\'s log that two replicas recorded is compared: position, stream, '
+        "numbers and a digest of the messages. Entries that a replica did not record count neither for nor "
+        "against.</p>\n" + "\n".join(cards)
     )
 
 
-_DELIVERY_NUMBERS: Final = (
-    *("entries", "messages", "positions"),
-    *("first_position", "last_position", "incarnations"),
-)
+def _range_table(content: Content, key: tuple[str, int]) -> str:
+    ranges = [row for row in content.ranges if (row["group"], row["epoch"]) == key]
+    lines = [
+        [
+            f"{grouped(row['first_index'])} to {grouped(row['last_index'])}",
+            grouped(row["entries"]),
+            badge(row["verdict"]),
+            escape(row["why"]),
+            escape(", ".join(row["replicas"])),
+        ]
+        for row in ranges[:_RANGES_MAX]
+    ]
+    return table("Index |#Entries |Verdict |Why |Replicas", lines, card=False)
+
+
+_RANGES_MAX: Final = 12
+_DELIVERY_NUMBERS: Final = ("entries", "messages", "first_index", "last_index", "incarnations")
+
+
+def _quality(content: Content) -> str:
+    if not content.checks:
+        return ""
+    lines = [
+        [escape(check.name), badge("ok" if check.fine else "attention"), escape(check.detail)]
+        for check in content.checks
+    ]
+    return "<h2>Data quality</h2>\n" + table("Check |Result |Detail", lines)
 
 
 # -- what it rests on --------------------------------------------------------------------------------------------
@@ -241,28 +315,19 @@ def _losses(content: Content, names: Mapping[str, str]) -> str:
 def _set_aside(content: Content) -> str:
     if not content.set_aside:
         return ""
-    more = len(content.set_aside) - _SET_ASIDE_MAX
-    note = f'<p class="note">And {count(more, "more file")}.</p>' if more > 0 else ""
     return (
-        "<h2>Segments set aside</h2>\n"
-        '<p class="note">Damaged or unknown files were not used. They lie in the quarantine beside their reasons.</p>'
+        "<h2>Quarantine</h2>\n"
+        '<p class="note">These segments are not used. They stay where their nodes wrote them.</p>'
         + table(
-            "File |Reason",
+            "File |Outcome |Reason",
             [
-                [f"<code>{escape(name)}</code>", escape(reason)]
-                for name, reason in content.set_aside[:_SET_ASIDE_MAX]
+                [f"<code>{escape(name)}</code>", escape(outcome), escape(reason)]
+                for name, outcome, reason in content.set_aside[:_SET_ASIDE_MAX]
             ],
         )
-        + note
+        + and_more(len(content.set_aside) - _SET_ASIDE_MAX, "file")
     )
 
 
 def _footer(content: Content) -> str:
-    runs = ", ".join(f"{name} {run}" for name, run in content.runs.items())
-    return f"<footer>Made by <code>holdfast pipeline run</code> from these runs: {escape(runs)}</footer>"
-
-
-def _reason(path: Path) -> tuple[str, str]:
-    """The name of a file in quarantine and why it is there."""
-    lines = path.read_text(errors="replace").splitlines()
-    return path.name.removesuffix(".reason.txt"), lines[1] if len(lines) > 1 else "unknown"
+    return f"<footer>Made by <code>holdfast pipeline run</code> from snapshot {content.snapshot}.</footer>"

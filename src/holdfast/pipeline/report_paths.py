@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any, Final
 
-from holdfast.pipeline.page import Content, Rows, badge, or_zero, table
+from holdfast.pipeline.page import Content, Rows, and_more, badge, or_zero, path_name, table
 from holdfast.pipeline.pictures import (
     BARS_MAX,
     NODES_MAX,
@@ -14,13 +14,16 @@ from holdfast.pipeline.pictures import (
     Cell,
     Matrix,
     Row,
+    draw_hours,
     draw_matrices,
     draw_timeline,
     is_wide,
 )
-from holdfast.pipeline.words import CROSS, UNKNOWN, count, duration, microseconds, moment, percent
+from holdfast.pipeline.words import CROSS, UNKNOWN, duration, microseconds, moment, percent
 
 WORST_MAX: Final = 12
+HOUR_PATHS_MAX: Final = 24
+HOURS_MAX: Final = 168
 LOSS_WORTH_TELLING: Final = 0.001
 _BARS_PER_PATH_MAX: Final = 100
 """A path that flaps all day must not make the page unreadable; the longest troubles show."""
@@ -88,28 +91,20 @@ def _cells(rows: Rows, names: Mapping[str, str]) -> dict[tuple[str, str], Cell]:
 def _path_line(row: Mapping[str, Any], names: Mapping[str, str]) -> str:
     size = f", {row['size']} of {row['size_max']} bytes" if row["size_max"] else ""
     return (
-        f"{_path_name(row, names)}: {row['state']}{size}, loss {percent(row['loss_ratio'])}, "
+        f"{path_name(row, names)}: {row['state']}{size}, loss {percent(row['loss_ratio'])}, "
         f"alive {percent(row['alive_ratio'])} of the time"
     )
-
-
-def _path_name(row: Mapping[str, Any], names: Mapping[str, str]) -> str:
-    return f"{names[row['sender']]} → {names[row['listener']]}"
 
 
 def _path_place(row: Mapping[str, Any]) -> str:
     """Where the path runs: subnet, transport, and the adapters if their names say more."""
     adapters = sorted({row["sender_adapter"], row["listener_adapter"]} - {row["subnet"]})
-    return " · ".join([row["subnet"], row["transport"], *adapters])
+    return " · ".join([row["subnet"], row["transport"] or "all transports", *adapters])
 
 
 def _path_key(row: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(
-        row[name]
-        for name in (
-            *("sender", "sender_name", "sender_adapter", "listener", "listener_name"),
-            *("listener_adapter", "subnet", "transport"),
-        )
+        row[name] for name in ("sender", "sender_adapter", "listener", "listener_adapter", "subnet")
     )
 
 
@@ -119,44 +114,94 @@ def _path_key(row: Mapping[str, Any]) -> tuple[str, ...]:
 def show_timeline(content: Content, names: Mapping[str, str]) -> str:
     if not content.health:
         return ""
-    title = "<h2>Times of trouble</h2>\n"
-    if not content.troubles:
-        return title + '<p class="note">No path was in trouble at any time.</p>'
-    by_path: dict[tuple[str, ...], Rows] = {}
-    for trouble in content.troubles:
-        by_path.setdefault(_path_key(trouble), []).append(trouble)
+    title = "<h2>Incidents</h2>\n"
+    if not content.incidents:
+        return title + '<p class="note">No path had an incident.</p>'
+    watched: dict[tuple[str, ...], tuple[Any, Any]] = {}
+    for row in content.health:
+        key = _path_key(row)
+        first, last = watched.get(key, (row["first_seen"], row["last_seen"]))
+        watched[key] = (min(first, row["first_seen"]), max(last, row["last_seen"]))
+    by_pair: dict[tuple[str, ...], Rows] = {}
+    for incident in content.incidents:
+        by_pair.setdefault(_path_key(incident), []).append(incident)
     rows = []
-    for path in content.health:
-        longest = sorted(by_path.get(_path_key(path), []), key=lambda trouble: -trouble["seconds"])
-        bars = [_bar(trouble, names) for trouble in longest[:_BARS_PER_PATH_MAX]]
-        if bars:
-            label = f"{_path_name(path, names)}  {_path_place(path)}"
-            ordered = sorted(bars, key=lambda bar: bar.start)
-            rows.append(Row(label, path["first_seen"], path["last_seen"], ordered))
+    for key, found in by_pair.items():
+        longest = sorted(found, key=lambda incident: -incident["seconds"])[:_BARS_PER_PATH_MAX]
+        bars = sorted((_bar(incident) for incident in longest), key=lambda bar: bar.start)
+        start, end = watched.get(key, (bars[0].start, bars[-1].start))
+        label = f"{path_name(found[0], names)}  {_path_place(found[0])}"
+        rows.append(Row(label, start, end, bars))
     rows.sort(key=lambda row: (-sum(bar.seconds for bar in row.bars), row.label))
     more = f" The {BARS_MAX} worst of {len(rows)} paths." if len(rows) > BARS_MAX else ""
     return (
         f"{title}"
-        f'<p class="note">Paths that were in trouble, worst first; times are UTC. '
+        f'<p class="note">Paths with incidents, worst first; times are UTC. '
         f"A number is the largest packet in bytes that passed.{more}</p>"
         '<div class="key"><span class="soft"><i></i>soft error</span><span class="dead"><i></i>dead</span>'
-        "<span><i></i>watched, and well</span><span>an arrow: it goes on</span></div>\n"
-        f'<div class="card timeline">{draw_timeline(rows, "timeline")}</div>'
+        "<span><i></i>observed, and fine</span><span>an arrow: still open</span></div>\n"
+        f'<div class="card timeline">{draw_timeline(rows, "timeline")}</div>' + _newest(content)
     )
 
 
-def _bar(trouble: Mapping[str, Any], names: Mapping[str, str]) -> Bar:
-    soft = trouble["state"] == "soft error"
-    what = f"soft error, {trouble['size']} of {trouble['size_max']} bytes" if soft else "dead"
-    how = "still so" if trouble["open"] else trouble["ended_by"]
+def _newest(content: Content) -> str:
+    """The incidents that matter most: open ones, then the newest."""
+    chosen = sorted(
+        content.incidents, key=lambda row: (not row["open"], -row["start_at"].timestamp())
+    )
+    lines = [
+        [
+            f"{escape(row['text'])}<small>{escape(_path_place(row))}</small>",
+            escape(row["error_class"]) + (" (flapping)" if row["flapping"] else ""),
+            moment(row["start_at"]),
+            "still open" if row["open"] else duration(row["seconds"]),
+            escape(row["direction"]),
+            or_zero(row["repeats"], str(row["repeats"])),
+            or_zero(row["moves"], f"{row['moves']} moved"),
+            or_zero(row["unobserved_s"], duration(row["unobserved_s"])),
+        ]
+        for row in chosen[:WORST_MAX]
+    ]
+    header = "Incident |Class |Began |Lasted |Direction |#Returns |#Traffic |#Unobserved"
+    return table(header, lines) + and_more(len(chosen) - len(lines), "incident", " in the table")
+
+
+def _bar(incident: Mapping[str, Any]) -> Bar:
+    dead = incident["error_class"] == "dead"
+    how = "still open" if incident["open"] else incident["ended_by"]
     return Bar(
-        start=trouble["start_at"],
-        seconds=trouble["seconds"],
-        state=trouble["state"],
-        text=str(trouble["size"]) if soft else "",
-        tooltip=f"{_path_name(trouble, names)}, {_path_place(trouble)}: {what} from "
-        f"{moment(trouble['start_at'])} for {duration(trouble['seconds'])}, {how}",
-        open=trouble["open"],
+        start=incident["start_at"],
+        seconds=incident["seconds"],
+        state="dead" if dead else "soft error",
+        text=str(incident["worst"]) if incident["error_class"] == "size" else "",
+        tooltip=f"{incident['text']}, {_path_place(incident)}: from {moment(incident['start_at'])} for "
+        f"{duration(incident['seconds'])}, {how}",
+        open=incident["open"],
+    )
+
+
+def show_hours(content: Content, names: Mapping[str, str]) -> str:
+    """The matrix over time: the worst paths by hour."""
+    by_path: dict[tuple[str, ...], dict[str, tuple[float, float]]] = {}
+    labels: dict[tuple[str, ...], str] = {}
+    for row in content.hours:
+        key = (*_path_key(row), row["transport"])
+        labels[key] = f"{path_name(row, names)}  {_path_place(row)}"
+        watched = row["ok_us"] + row["soft_us"] + row["dead_us"]
+        if watched:
+            share = ((row["soft_us"] + row["dead_us"]) / watched, row["dead_us"] / watched)
+            by_path.setdefault(key, {})[row["hour"]] = share
+    hours = sorted({hour for found in by_path.values() for hour in found})
+    bad = {key: sum(share for share, _ in found.values()) for key, found in by_path.items()}
+    worst = sorted((key for key in bad if bad[key] > 0), key=lambda key: (-bad[key], labels[key]))
+    if not worst or len(hours) < 2:
+        return ""
+    lines = [(labels[key], by_path[key]) for key in worst[:HOUR_PATHS_MAX]]
+    return (
+        "<h2>Paths by hour</h2>\n"
+        '<p class="note">Share of each hour with a soft error (amber) or dead (red). Grey: observed and fine. '
+        "Empty: not observed.</p>\n"
+        f'<div class="card">{draw_hours(lines, hours[-HOURS_MAX:])}</div>'
     )
 
 
@@ -172,20 +217,14 @@ def show_worst(content: Content, names: Mapping[str, str]) -> str:
     ]
     if not telling:
         return ""
-    telling.sort(key=lambda row: ([-part for part in badness(row)], _path_name(row, names)))
-    more = len(telling) - WORST_MAX
-    note = (
-        f'<p class="note">And {count(more, "more path")} with trouble or loss.</p>'
-        if more > 0
-        else ""
-    )
+    telling.sort(key=lambda row: ([-part for part in badness(row)], path_name(row, names)))
     return (
         "<h2>Worst paths</h2>\n"
         + table(
             "Path |State |#Bytes now |#Fewest |#Soft error |#Dead |#Falls |#Loss |#Round trip, p50 / p99",
             [_worst_cells(row, names) for row in telling[:WORST_MAX]],
         )
-        + note
+        + and_more(len(telling) - WORST_MAX, "path", " with trouble or loss")
     )
 
 
@@ -195,7 +234,7 @@ def _worst_cells(row: Mapping[str, Any], names: Mapping[str, str]) -> list[str]:
     if row["rtt_p50_us"] is not None:
         rtt = f"{microseconds(row['rtt_p50_us'])} / {microseconds(row['rtt_p99_us'])}"
     return [
-        f"{escape(_path_name(row, names))}<small>{escape(_path_place(row))}</small>",
+        f"{escape(path_name(row, names))}<small>{escape(_path_place(row))}</small>",
         badge(row["state"]),
         f"{row['size']} / {row['size_max']}" if row["alive"] and row["size_max"] else UNKNOWN,
         str(row["worst_size"] or UNKNOWN),

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from holdfast.telemetry.facts import KINDS
+from holdfast.node.subsystems import fact_types
 
 LOST: Final = "lost"
 """The kind in which a node records which facts it could not keep."""
@@ -61,7 +61,7 @@ def _of_fact(fact: type[msgspec.Struct]) -> tuple[Column, ...]:
 
 
 COLUMNS: Final[dict[str, tuple[Column, ...]]] = {
-    **{fact.kind: _of_fact(fact) for fact in KINDS},
+    **{fact.kind: _of_fact(fact) for fact in fact_types()},
     LOST: FRONT + _LOST_COLUMNS,
 }
 """Kind of fact to the columns of its segments."""

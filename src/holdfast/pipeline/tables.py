@@ -1,97 +1,354 @@
-"""The tables that a run makes: from which kinds of facts, by which transform, sorted by what.
+"""The tables of the pipeline, in one place: how each is made, of what, with which columns.
 
+Three kinds, in the order in which a run makes them:
+
+- *hourly* tables are functions of the facts of an hour and are kept per unit;
+- the *path fold* writes four more per unit (`incident_history`, `path_hours`, `path_carry`, `path_rollup`);
+- *views* are small, made of hourly tables, and rebuilt as a whole. They are what people and nodes read.
+
+`version` grows whenever other rows come out for the same facts; the table is then rebuilt from what is kept.
 Transforms are imported when a table is built, so that a run without news starts no Spark.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from holdfast.pipeline.schemas import COLUMNS, LOST
+from holdfast.pipeline.schemas import COLUMNS
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 Facts = Mapping[str, "DataFrame"]
 """Kind to its facts."""
-Made = Callable[[str], "DataFrame"]
-"""A table that this run has made before, by its name."""
 
 
-class Table(msgspec.Struct, frozen=True):
-    """One table. `version` grows whenever other rows come out for the same facts, here or in a table it is made of."""
+class Source(Protocol):
+    """What a view is made of."""
+
+    def hourly(self, name: str, look_back_days: int | None = None) -> DataFrame:
+        """An hourly table, of the last days or of all units that are kept."""
+
+    def carry(self) -> DataFrame | None:
+        """The newest carry of the path fold; None if no path was ever recorded."""
+
+    def view(self, name: str) -> DataFrame:
+        """A view that this run has made before."""
+
+    def facts(self, kind: str, look_back_days: int | None = None) -> DataFrame:
+        """Facts from the fact store. Only for what no roll-up can answer."""
+
+    def facts_around(self, kind: str, hours: Sequence[str]) -> DataFrame:
+        """The facts of the units that hold some hours, and of the unit before each."""
+
+    def incident_rows(self) -> DataFrame:
+        """Written incidents and those that are still open, as rows of the history."""
+
+    def hours_of_incidents(self) -> DataFrame:
+        """Path runs of the hours in which incidents began."""
+
+    @property
+    def look_back_days(self) -> int: ...
+
+    @property
+    def now(self) -> datetime:
+        """The wall clock of the run."""
+
+    @property
+    def inventory(self) -> Sequence[str]:
+        """The lines of the inventory of the network; empty if the run has none."""
+
+    @property
+    def memo(self) -> dict[str, object]:
+        """What several views of one run share."""
+
+    @property
+    def spark(self) -> SparkSession: ...
+
+
+class Hourly(msgspec.Struct, frozen=True):
+    """A table that is a function of the facts of each hour. Rows have a column `hour`."""
 
     name: str
     kinds: tuple[str, ...]
+    schema: str
+    build: Callable[[Facts], DataFrame]
+    version: int = 1
+    sparse: bool = False
+    """Kinds without facts in the units are left out: most units have few of the kinds."""
+
+
+class View(msgspec.Struct, frozen=True):
+    """A table that is rebuilt as a whole from hourly tables and earlier views."""
+
+    name: str
+    inputs: tuple[str, ...]
+    """Tables whose change makes a rebuild necessary."""
     sort: tuple[str, ...]
-    build: Callable[[Facts, Made], DataFrame]
+    build: Callable[[Source], DataFrame]
+    needs: str = ""
+    """A table without which the view says nothing: it is not made before that one exists."""
     version: int = 1
 
-    def run_id(self, contents: Iterable[tuple[str, str, str]]) -> str:
-        """Names the run that makes this table of these `(kind, day, digest)`: the same facts, the same name."""
-        mine = [item for item in contents if item[0] in self.kinds]
-        newest = max((day for _, day, _ in mine), default="empty")
-        inputs = sorted({(kind, digest) for kind, _, digest in mine})
-        name = hashlib.sha256(msgspec.json.encode((self.name, self.version, inputs)))
-        return f"{newest}-{name.hexdigest()[:16]}"
+
+def _path_runs(facts: Facts) -> DataFrame:
+    from holdfast.pipeline.transforms.path_runs import path_runs
+
+    return path_runs(facts["path"])
 
 
-def _recording(facts: Facts, _: Made) -> DataFrame:
+def _link_moves(facts: Facts) -> DataFrame:
+    from holdfast.pipeline.transforms.link_moves import link_moves
+
+    return link_moves(facts["link"])
+
+
+def _recording_hours(facts: Facts) -> DataFrame:
+    from holdfast.pipeline.transforms.recording import recording_hours
+
+    return recording_hours(facts)
+
+
+def _recording(source: Source) -> DataFrame:
     from holdfast.pipeline.transforms.recording import recording
 
-    return recording({kind: facts[kind] for kind in COLUMNS if kind != LOST}, facts[LOST])
+    return recording(source.hourly("recording_hours", source.look_back_days))
 
 
-def _path_health(facts: Facts, _: Made) -> DataFrame:
+def _nodes(source: Source) -> DataFrame:
+    from holdfast.pipeline.transforms.recording import nodes
+
+    return nodes(source.hourly("recording_hours", source.look_back_days))
+
+
+def _path_health(source: Source) -> DataFrame:
     from holdfast.pipeline.transforms.path_health import path_health
 
-    return path_health(facts["path"])
+    rollups = source.hourly("path_rollup", source.look_back_days)
+    return path_health(rollups, source.carry(), source.view("nodes"))
 
 
-def _path_troubles(facts: Facts, _: Made) -> DataFrame:
-    from holdfast.pipeline.transforms.path_health import path_troubles
+def _incidents(source: Source) -> DataFrame:
+    from holdfast.pipeline.transforms.incidents import incidents
 
-    return path_troubles(facts["path"])
-
-
-def _deliveries(facts: Facts, _: Made) -> DataFrame:
-    from holdfast.pipeline.transforms.delivery_audit import deliveries
-
-    return deliveries(facts["delivery"])
-
-
-def _delivery_audit(facts: Facts, made: Made) -> DataFrame:
-    from holdfast.pipeline.transforms.delivery_audit import delivery_audit
-
-    return delivery_audit(facts["delivery"], facts["group"], made("delivery_violations"))
+    return incidents(
+        source.incident_rows(),
+        source.hours_of_incidents(),
+        source.hourly("link_moves", source.look_back_days),
+        source.view("nodes"),
+    )
 
 
-def _delivery_violations(facts: Facts, _: Made) -> DataFrame:
-    from holdfast.pipeline.transforms.delivery_audit import delivery_violations
+def _load_hours(facts: Facts) -> DataFrame:
+    from holdfast.pipeline.transforms.load_hours import load_hours
 
-    return delivery_violations(facts["delivery"], facts["group"])
+    return load_hours(facts["load"])
 
 
-_PATH_SORT: Final = (
+def _delivery_blocks(facts: Facts) -> DataFrame:
+    from holdfast.pipeline.transforms.delivery_blocks import delivery_blocks
+
+    return delivery_blocks(facts["delivery"])
+
+
+def _group_events(facts: Facts) -> DataFrame:
+    from holdfast.pipeline.transforms.group_events import group_events
+
+    return group_events(facts["group"], facts["order"])
+
+
+def _deliveries(source: Source) -> DataFrame:
+    from holdfast.pipeline.transforms.audit_view import deliveries
+
+    return deliveries(source)
+
+
+def _delivery_audit(source: Source) -> DataFrame:
+    from holdfast.pipeline.transforms.audit_view import DELIVERY_AUDIT, as_frame, judged
+
+    return as_frame(source, judged(source).verdicts, DELIVERY_AUDIT)
+
+
+def _audit_ranges(source: Source) -> DataFrame:
+    from holdfast.pipeline.transforms.audit_view import AUDIT_RANGES, as_frame, judged
+
+    return as_frame(source, judged(source).ranges, AUDIT_RANGES)
+
+
+def _delivery_violations(source: Source) -> DataFrame:
+    from holdfast.pipeline.transforms.audit_view import DELIVERY_VIOLATIONS, as_frame, judged
+
+    return as_frame(source, judged(source).violations, DELIVERY_VIOLATIONS)
+
+
+def _dialog_ranges(facts: Facts) -> DataFrame:
+    from holdfast.pipeline.transforms.dialog_ranges import dialog_ranges
+
+    return dialog_ranges(facts["dialog_range"], facts["dialog"])
+
+
+def _dialog_audit(source: Source) -> DataFrame:
+    from holdfast.pipeline.transforms.audit_view import as_frame
+    from holdfast.pipeline.transforms.dialog_ranges import DIALOG_AUDIT
+    from holdfast.pipeline.transforms.dialog_view import judged_dialogs
+
+    return as_frame(source, judged_dialogs(source).verdicts, DIALOG_AUDIT)
+
+
+def _dialog_violations(source: Source) -> DataFrame:
+    from holdfast.pipeline.transforms.audit_view import as_frame
+    from holdfast.pipeline.transforms.dialog_ranges import DIALOG_VIOLATIONS
+    from holdfast.pipeline.transforms.dialog_view import judged_dialogs
+
+    return as_frame(source, judged_dialogs(source).violations, DIALOG_VIOLATIONS)
+
+
+def _guarantee_events(facts: Facts) -> DataFrame:
+    from holdfast.pipeline.transforms.guarantee_events import guarantee_events
+
+    return guarantee_events(facts)
+
+
+def _guarantee_audit(source: Source) -> DataFrame:
+    from holdfast.pipeline.transforms.guarantee_view import guarantee_audit
+
+    return guarantee_audit(source)
+
+
+def _guarantee_violations(source: Source) -> DataFrame:
+    from holdfast.pipeline.transforms.guarantee_view import guarantee_violations
+
+    return guarantee_violations(source)
+
+
+_RUNS: Final = "path_runs"
+_GUARANTEED: Final = ("guarantee_events", "recording_hours")
+_DIALOGS: Final = ("dialog_ranges", "recording_hours")
+_AUDITED: Final = ("delivery_blocks", "group_events", "recording_hours")
+
+
+def _schema(module: str, name: str) -> str:
+    """A schema constant of a transform's module."""
+    import importlib
+
+    return str(getattr(importlib.import_module(f"holdfast.pipeline.transforms.{module}"), name))
+
+
+PATH_SORT: Final = (
     *("subnet", "transport", "sender_name", "sender", "sender_adapter"),
     *("listener_name", "listener", "listener_adapter"),
 )
 
-# In the order in which they are made: a table may be made of an earlier one, if both are made of the same kinds.
-TABLES: Final = (
-    Table("recording", tuple(COLUMNS), ("kind", "node"), _recording),
-    Table("path_health", ("path",), _PATH_SORT, _path_health),
-    Table("path_troubles", ("path",), (*_PATH_SORT, "incarnation", "start_ns"), _path_troubles),
-    Table("deliveries", ("delivery",), ("group", "replica"), _deliveries),
-    Table(
-        "delivery_violations",
-        ("delivery", "group"),
-        ("group", "index", "claim", "position"),
-        _delivery_violations,
+HOURLY: Final = (
+    Hourly(
+        "recording_hours",
+        tuple(COLUMNS),
+        "recording.RECORDING_HOURS",
+        _recording_hours,
+        sparse=True,
     ),
-    Table("delivery_audit", ("delivery", "group"), ("group",), _delivery_audit),
+    Hourly(_RUNS, ("path",), "path_runs.PATH_RUNS", _path_runs),
+    Hourly("delivery_blocks", ("delivery",), "delivery_blocks.DELIVERY_BLOCKS", _delivery_blocks),
+    Hourly("group_events", ("group", "order"), "group_events.GROUP_EVENTS", _group_events),
+    Hourly(
+        "dialog_ranges",
+        ("dialog_range", "dialog"),
+        "dialog_ranges.DIALOG_RANGES",
+        _dialog_ranges,
+    ),
+    Hourly(
+        "guarantee_events",
+        (
+            *("stability", "group", "lock", "dialog_transaction", "dialog_range"),
+            *("object", "object_op", "link"),
+        ),
+        "guarantee_events.GUARANTEE_EVENTS",
+        _guarantee_events,
+        sparse=True,
+    ),
+    Hourly("load_hours", ("load",), "load_hours.LOAD_HOURS", _load_hours),
+    Hourly("link_moves", ("link",), "link_moves.LINK_MOVES", _link_moves),
 )
+
+FOLD_VERSION: Final = 1
+FOLD_TABLES: Final = {
+    "incident_history": "incidents.INCIDENT_HISTORY",
+    "path_hours": "incidents.PATH_HOURS",
+    "path_carry": "incidents.PATH_CARRY",
+    "path_rollup": "path_rollup.PATH_ROLLUP",
+}
+"""Tables that the path fold writes, to the schema."""
+
+VIEWS: Final = (
+    View("nodes", ("recording_hours",), ("name", "node"), _nodes),
+    View("recording", ("recording_hours",), ("kind", "node"), _recording),
+    View(
+        "path_health",
+        ("path_rollup", "path_carry", "recording_hours"),
+        PATH_SORT,
+        _path_health,
+        needs="path_rollup",
+    ),
+    View(
+        "incidents",
+        ("incident_history", "path_carry", _RUNS, "link_moves", "recording_hours"),
+        ("start_at", "id"),
+        _incidents,
+        needs="path_carry",
+    ),
+    View(
+        "deliveries",
+        _AUDITED,
+        ("group", "epoch", "replica"),
+        _deliveries,
+        needs="delivery_blocks",
+    ),
+    View("delivery_audit", _AUDITED, ("group", "epoch"), _delivery_audit, needs="delivery_blocks"),
+    View(
+        "audit_ranges",
+        _AUDITED,
+        ("group", "epoch", "first_index"),
+        _audit_ranges,
+        needs="delivery_blocks",
+    ),
+    View(
+        "delivery_violations",
+        _AUDITED,
+        ("group", "epoch", "index", "claim"),
+        _delivery_violations,
+        needs="delivery_blocks",
+    ),
+    View("dialog_audit", _DIALOGS, ("dialog", "sender"), _dialog_audit, needs="dialog_ranges"),
+    View(
+        "dialog_violations",
+        _DIALOGS,
+        ("dialog", "sender", "claim"),
+        _dialog_violations,
+        needs="dialog_ranges",
+    ),
+    View(
+        "guarantee_audit",
+        _GUARANTEED,
+        ("guarantee", "subject"),
+        _guarantee_audit,
+        needs="guarantee_events",
+    ),
+    View(
+        "guarantee_violations",
+        _GUARANTEED,
+        ("guarantee", "subject", "claim", "text"),
+        _guarantee_violations,
+        needs="guarantee_events",
+    ),
+)
+
+
+def schema_of(table: str) -> str:
+    """The schema of an hourly table."""
+    named = {hourly.name: hourly.schema for hourly in HOURLY} | FOLD_TABLES
+    module, _, name = named[table].partition(".")
+    return _schema(module, name)

@@ -7,6 +7,8 @@ from typing import Final
 
 UNKNOWN: Final = "\N{EN DASH}"
 CROSS: Final = "\N{MULTIPLICATION SIGN}"
+VERDICTS: Final = ("violated", "not provable", "holds")
+"""What an audit says, worst first."""
 _STEPS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 

@@ -1,0 +1,69 @@
+"""The first pass of the audit (digests of blocks, compared between replicas) on the same files, by Spark and by DuckDB.
+
+Both get the landing files and the same query; neither keeps anything in between.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from holdfast.pipeline.bench.data import START, write_deliveries
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from holdfast.pipeline.bench.measures import Measured
+
+REPLICAS: Final = 4
+BLOCK: Final = 4096
+_BLOCKS: Final = """
+SELECT "group" AS g, epoch, "index" // {block} AS block, node, count(*) AS entries,
+       bit_xor({hash}("index", position, stream, "first", "last", digest)) AS digest
+FROM {facts} GROUP BY ALL
+"""
+_DIFFERENT: Final = """
+SELECT count(*) AS different FROM (
+  SELECT g, epoch, block FROM ({blocks}) AS blocks GROUP BY g, epoch, block
+  HAVING count(DISTINCT digest) > 1 OR count(DISTINCT entries) > 1)
+"""
+
+
+def bench_duckdb(directory: Path, session: SparkSession, facts: int, measured: Measured) -> None:
+    """Seconds of both, and their ratio."""
+    landing = directory / "landing"
+    entries = facts // REPLICAS
+    for node in range(REPLICAS):
+        write_deliveries(landing, node, START, entries)
+    spark_s, different = _by_spark(session, landing)
+    measured.figures["block_audit_spark_s"] = spark_s
+    measured.figures["block_audit_facts"] = entries * REPLICAS
+    if importlib.util.find_spec("duckdb") is None:
+        measured.not_measured["block_audit_spark_vs_duckdb"] = "DuckDB is not installed"
+        return
+    duck_s, also = _by_duckdb(landing)
+    assert different == also == 0, "both must find that all replicas agree"
+    measured.figures["block_audit_duckdb_s"] = duck_s
+    measured.ratios["block_audit_spark_vs_duckdb"] = spark_s / duck_s
+
+
+def _by_spark(session: SparkSession, landing: Path) -> tuple[float, int]:
+    begin = time.monotonic_ns()
+    session.read.parquet(f"{landing}/delivery").createOrReplaceTempView("bench_delivery")
+    blocks = _BLOCKS.format(block=BLOCK, hash="xxhash64", facts="bench_delivery")
+    blocks = blocks.replace(f'"index" // {BLOCK}', f'"index" DIV {BLOCK}').replace('"', "`")
+    found = session.sql(_DIFFERENT.format(blocks=blocks)).collect()[0]["different"]
+    return (time.monotonic_ns() - begin) / 1e9, found
+
+
+def _by_duckdb(landing: Path) -> tuple[float, int]:
+    import duckdb
+
+    begin = time.monotonic_ns()
+    facts = f"read_parquet('{landing}/delivery/*/*.parquet')"
+    blocks = _BLOCKS.format(block=BLOCK, hash="hash", facts=facts)
+    row = duckdb.connect().execute(_DIFFERENT.format(blocks=blocks)).fetchone()
+    assert row is not None
+    return (time.monotonic_ns() - begin) / 1e9, int(row[0])

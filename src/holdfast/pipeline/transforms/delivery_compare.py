@@ -1,0 +1,204 @@
+"""Comparing replicas: by blocks first, then entry by entry where blocks differ.
+
+Blocks of a life are summed over hours (counts add, hashes combine by exclusive or). Where all replicas that recorded a
+block have the same counts and hashes, all their entries are the same. Only other blocks are read again, entry by entry,
+from the hours that have them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as sf
+
+from holdfast.pipeline.transforms.delivery_blocks import BLOCK, DIGEST_MASK
+
+_KEY: Final = ("group", "epoch", "block")
+_LIFE: Final = ("group", "epoch", "node", "incarnation")
+_SAME: Final = ("entries", "index_min", "index_max", "entry_hash", "digest_hash", "digests")
+
+SAME: Final = "same"
+SINGLE: Final = "single"
+DIFFERS: Final = "differs"
+UNKNOWN: Final = "unknown"
+"""The entries are the same, but the content of one was not recorded."""
+
+COMPARED: Final = """`group` string, epoch bigint, outcome string, nodes array<string>, first_index bigint,
+    last_index bigint, entries bigint, messages bigint, first_position bigint, last_position bigint"""
+"""Ranges of the log with one outcome and one set of replicas."""
+
+
+def compare_blocks(blocks: DataFrame, edges: DataFrame) -> DataFrame:
+    """One row per block: its outcome, and which replicas recorded it. `edges` adds what hours could not know."""
+    merged = (
+        blocks.select(*_LIFE, "block", *_SUMS)
+        .unionByName(edges.select(*_LIFE, "block", *_SUMS))
+        .groupBy(*_LIFE, "block")
+        .agg(
+            *(sf.sum(name).alias(name) for name in ("entries", "messages", "digests")),
+            *(sf.min(name).alias(name) for name in ("index_min", "position_min")),
+            *(sf.max(name).alias(name) for name in ("index_max", "end_max")),
+            *(sf.bit_xor(name).alias(name) for name in ("entry_hash", "digest_hash")),
+        )
+    )
+    content = sf.struct(*_SAME)
+    nodes = sf.array_distinct(sf.sort_array(sf.collect_list("node")))
+    compared = merged.groupBy(*_KEY).agg(
+        nodes.alias("nodes"),
+        sf.min(content).alias("low"),
+        sf.max(content).alias("high"),
+        sf.max("entries").alias("entries"),
+        sf.max("messages").alias("messages"),
+        sf.min("index_min").alias("first_index"),
+        sf.max("index_max").alias("last_index"),
+        sf.min("position_min").alias("first_position"),
+        (sf.max("end_max") - 1).alias("last_position"),
+    )
+    complete = sf.col("low.digests") == sf.col("low.entries")
+    same = (sf.col("low") == sf.col("high")) & complete
+    outcome = (
+        sf.when((sf.size("nodes") < 2) & (sf.col("low") == sf.col("high")), SINGLE)
+        .when(same, SAME)
+        .otherwise(DIFFERS)
+    )
+    # Blocks must not overlap in positions either; where they do, both are read.
+    by_block = Window.partitionBy("group", "epoch").orderBy("block")
+    overlap = sf.coalesce(
+        sf.lag("last_position").over(by_block) >= sf.col("first_position"), sf.lit(False)
+    )
+    after = sf.coalesce(
+        sf.lead("first_position").over(by_block) <= sf.col("last_position"), sf.lit(False)
+    )
+    return compared.withColumn("outcome", sf.when(overlap | after, DIFFERS).otherwise(outcome))
+
+
+_SUMS: Final = (
+    *("entries", "messages", "digests", "index_min", "position_min", "index_max", "end_max"),
+    *("entry_hash", "digest_hash"),
+)
+
+
+def as_ranges(rows: DataFrame, index: str = "block") -> DataFrame:
+    """Adjacent rows with the same outcome and replicas, as one."""
+    ordered = Window.partitionBy("group", "epoch").orderBy(index)
+    same = (sf.col("outcome") == sf.lag("outcome").over(ordered)) & (
+        sf.col("nodes") == sf.lag("nodes").over(ordered)
+    )
+    return (
+        rows.withColumn("starts", sf.when(sf.coalesce(same, sf.lit(False)), 0).otherwise(1))
+        .withColumn("run", sf.sum("starts").over(ordered))
+        .groupBy("group", "epoch", "run", "outcome", "nodes")
+        .agg(
+            sf.min("first_index").alias("first_index"),
+            sf.max("last_index").alias("last_index"),
+            sf.sum("entries").alias("entries"),
+            sf.sum("messages").alias("messages"),
+            sf.min("first_position").alias("first_position"),
+            sf.max("last_position").alias("last_position"),
+        )
+        .drop("run")
+    )
+
+
+def entries_of(facts: DataFrame, blocks: DataFrame, voids: DataFrame) -> DataFrame:
+    """The deliveries of some blocks with the digest of each entry alone; without those that were rolled back.
+
+    `facts` are all delivery facts of the hours concerned, `voids` has `node`, `incarnation`, `group`, `epoch`,
+    `from_index` and `before_ns` of each rollback.
+    """
+    end = sf.col("position") + sf.col("last") - sf.col("first") + 1
+    by_number = Window.partitionBy(*_LIFE).orderBy("n")
+    goes_on = (sf.lag("end").over(by_number) == sf.col("position")) | (sf.col("position") == 0)
+    delta = (
+        sf.col("digest") - sf.coalesce(sf.lag("digest").over(by_number), sf.lit(0))
+    ).bitwiseAND(sf.lit(DIGEST_MASK).cast("bigint"))
+    rows = (
+        facts.withColumn("epoch", sf.coalesce("epoch", sf.lit(0)))
+        .withColumn("end", end)
+        .withColumn(
+            "delta", sf.when(sf.col("position") == 0, sf.col("digest")).when(goes_on, delta)
+        )
+        .withColumn("block", sf.floor(sf.col("index") / BLOCK))
+        .join(sf.broadcast(blocks.select(*_KEY)), list(_KEY))
+    )
+    return rows.join(
+        sf.broadcast(voids),
+        [
+            *(rows[name] == voids[name] for name in _LIFE),
+            rows["index"] >= voids["from_index"],
+            rows["now_ns"] < voids["before_ns"],
+        ],
+        "left_anti",
+    )
+
+
+def compare_entries(entries: DataFrame) -> DataFrame:
+    """One row per entry: its outcome, which replicas recorded it, and what they recorded if they differ."""
+    frame = sf.struct("term", "position", "stream", "first", "last")
+    told = sf.struct(
+        "node", "incarnation", "n", "index", "term", "position", "stream", "first", "last", "delta"
+    )
+    grouped = entries.groupBy("group", "epoch", "index").agg(
+        sf.array_distinct(sf.sort_array(sf.collect_list("node"))).alias("nodes"),
+        sf.min(frame).alias("low"),
+        sf.max(frame).alias("high"),
+        sf.min("delta").alias("delta_low"),
+        sf.max("delta").alias("delta_high"),
+        sf.count_if(sf.col("delta").isNull()).alias("unknown"),
+        sf.count("delta").alias("known"),
+        sf.max(sf.col("last") - sf.col("first") + 1).alias("messages"),
+        sf.min("position").alias("first_position"),
+        (sf.max("end") - 1).alias("last_position"),
+        sf.sort_array(sf.collect_set(told)).alias("told"),
+    )
+    differs = (sf.col("low") != sf.col("high")) | sf.coalesce(
+        sf.col("delta_low") != sf.col("delta_high"), sf.lit(False)
+    )
+    outcome = (
+        sf.when(differs, DIFFERS)
+        .when(sf.size("nodes") < 2, SINGLE)
+        .when(sf.col("known") < 2, UNKNOWN)
+        .otherwise(SAME)
+    )
+    return (
+        grouped.withColumn("outcome", outcome)
+        .withColumn("entries", sf.lit(1).cast("bigint"))
+        .withColumn("first_index", sf.col("index"))
+        .withColumn("last_index", sf.col("index"))
+    )
+
+
+def overlapping(compared: DataFrame) -> DataFrame:
+    """Entries that claim a position, or repeat a message of a stream, that an entry with a lower index has.
+
+    Only entries on whose place all replicas agree take part: the others are violations already.
+    """
+    agreed = compared.where("low = high").select("*", "low.stream", "low.first", "low.last")
+    in_group = Window.partitionBy("group", "epoch").orderBy("index")
+    in_stream = Window.partitionBy("group", "epoch", "stream").orderBy("index")
+    earlier = (Window.unboundedPreceding, -1)
+    one = sf.col("told")[0].alias("entry")
+    place = sf.max(sf.struct("last_position", one)).over(in_group.rowsBetween(*earlier))
+    number = sf.max(sf.struct("last", one)).over(in_stream.rowsBetween(*earlier))
+    found = agreed.withColumn("place", place).withColumn("number", number)
+    claims = sf.array(
+        sf.when(
+            sf.col("first_position") <= sf.col("place.last_position"),
+            _claim("one place", sf.col("place.entry")),
+        ),
+        sf.when(sf.col("first") <= sf.col("number.last"), _claim("once", sf.col("number.entry"))),
+    )
+    return (
+        found.withColumn("broken", sf.explode(claims))
+        .where("broken IS NOT NULL")
+        .select("group", "epoch", "index", "broken.claim", "broken.told")
+    )
+
+
+def _claim(name: str, other: Column) -> Column:
+    return sf.struct(sf.lit(name).alias("claim"), sf.array(other, sf.col("told")[0]).alias("told"))
+
+
+def of_what(rows: DataFrame, what: str) -> DataFrame:
+    return rows.where(sf.col("what") == what)

@@ -1,0 +1,70 @@
+"""`holdfast bench pipeline`: its figures, ratios and aims, on little data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from holdfast.cli.bench import app
+from holdfast.pipeline.bench.data import write_small_segments
+from holdfast.pipeline.bench.measures import Measured, bench_telemetry
+
+
+def test_the_cost_of_a_fact_at_the_node_is_measured(tmp_path: Path) -> None:
+    measured = Measured()
+    bench_telemetry(tmp_path, measured, facts=65_536)
+    for kind in ("path", "delivery"):
+        assert 0 < measured.figures[f"telemetry_{kind}_record_us"] < 100
+        assert 0 < measured.figures[f"telemetry_{kind}_write_us"] < 100
+    assert set(measured.aims) == {
+        "telemetry_us_per_path_fact_in_all",
+        "telemetry_us_per_delivery_fact_in_all",
+    }
+
+
+def test_small_segments_hold_the_facts_of_a_minute_each_numbered_without_a_gap(
+    tmp_path: Path,
+) -> None:
+    assert write_small_segments(tmp_path, node=3, nodes=10, segments=5) == 5 * 6
+    tables = [pq.read_table(path) for path in sorted(tmp_path.rglob("*.parquet"))]
+    assert [table.num_rows for table in tables] == [6] * 5
+    assert [n for table in tables for n in table["n"].to_pylist()] == list(range(30))
+    starts = [table["now_ns"][0].as_py() // 10**9 for table in tables]
+    assert starts == [0, 60, 120, 180, 240]
+
+
+@pytest.mark.parametrize("arguments", [["--only", "speed"], ["--scales", "1,x"], ["--scales", "0"]])
+def test_a_wrong_call_measures_nothing(arguments: list[str]) -> None:
+    result = CliRunner().invoke(app, ["pipeline", *arguments])
+    assert "nothing was measured" in str(result.exception)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.campaign
+@pytest.mark.timeout(1800)
+def test_every_part_gives_its_figures() -> None:
+    """In a process of its own, because it starts a session of its own."""
+    import subprocess
+    import sys
+
+    parts = "telemetry,scale,incremental,duckdb,files"
+    arguments = ["--only", parts, "--facts", "10000", "--days", "3", "--small-files", "20"]
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", "bench", "pipeline", "--json", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1700,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    assert {"run_1x_s", "run_4x_s", "one_hour_more_s", "small_files_ingest_s"} <= set(
+        found["figures"]
+    )
+    assert {"time_per_fact_4x_vs_1x", "one_hour_vs_full_run"} <= set(found["ratios"])
+    assert {"at_most_linear", "incremental_run"} <= set(found["aims"])
