@@ -1,4 +1,4 @@
-"""What several measurements of a group share: the plan, the report that they fill, and the steps that they take."""
+"""Common parts of the group measurements: the plan, the report, and the steps."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.cli.bench.crew import Crew, Setting, config_text, crew_of, member_names
-from holdfast.cli.bench.report import Report
+from holdfast.bench.crew import Crew, Setting, config_text, crew_of, member_names
+from holdfast.bench.report import Report
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.node.config import parse_config
 from holdfast.runtime.control import ask
@@ -20,7 +20,7 @@ from holdfast.types import SECOND
 
 MEMBERS: Final = 4
 SIZE: Final = 1000
-PARTS: Final = ("throughput", "leader", "loss", "memory")
+PARTS: Final = ("throughput", "leader", "loss", "memory", "telemetry")
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -30,9 +30,9 @@ class Plan(msgspec.Struct, frozen=True):
     seconds: float = 3.0
     rounds: int = 2
     loss_rate: float = 1000.0
-    """Messages per second, of all sources together, under which loss is measured."""
+    """Messages per second, of all sources together, for the measurement of loss."""
     slow_messages: int = 400_000
-    """Messages of the measurement of memory, by all sources together."""
+    """Messages of the memory measurement, of all sources together."""
 
 
 class Bench:
@@ -51,7 +51,7 @@ class Bench:
     async def attempt(
         self, name: str, setting: Setting, measure: Callable[[], Awaitable[None]]
     ) -> None:
-        """Measure, or say why not: this version does not know the setting, or the run did not work out."""
+        """Measure, or record why not: this version does not support the setting, or the run failed."""
         reason = unknown(setting)
         if not reason:
             try:
@@ -62,14 +62,14 @@ class Bench:
             self.report.not_measured[name] = reason
 
     def latency(self, name: str, answers: list[dict[str, Any]]) -> None:
-        """How long messages took, in the middle of all members."""
+        """The median latency over all members."""
         for share in ("p50", "p99", "max"):
             value = median(answer["latency_us"][share] for answer in answers)
             self.report.figures[f"{name}_{share}_us"] = round(value)
 
 
 def unknown(setting: Setting) -> str:
-    """Why this version cannot do what a setting asks for; empty when it can."""
+    """Why this version does not support a setting; empty if it does."""
     names = member_names(setting.members)
     plain = msgspec.structs.replace(setting, security="plain")
     text = config_text(plain, names, list(range(7001, 7001 + len(names))), 0, Path("/nowhere"))
@@ -87,7 +87,7 @@ def rate_of(answers: list[dict[str, Any]], start_ns: int) -> float:
 
 
 def check_same(answers: list[dict[str, Any]], sent: int | None) -> None:
-    """A figure counts only if all replicas applied the same, and everything (if `sent` says how much that is)."""
+    """A figure counts only if all replicas applied the same, and everything (if `sent` gives the number)."""
     if len({answer["digest"] for answer in answers}) > 1:
         raise HoldfastError(f"replicas applied different orders: {answers}")
     counts = {answer["count"] for answer in answers}
@@ -98,7 +98,7 @@ def check_same(answers: list[dict[str, Any]], sent: int | None) -> None:
 async def paced(
     crew: Crew, rate: float, seconds: float, options: dict[str, Any] | None = None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """`rate` messages per second, from all sources together: what each source did, and what each replica saw."""
+    """`rate` messages per second, from all sources together: results of the sources and of the replicas."""
     each = rate / len(crew.hands)
     await crew.all("begin")
     warm = await crew.all("send", size=SIZE, seconds=0.5, rate=each, **(options or {}))
@@ -111,7 +111,7 @@ async def paced(
 async def flat_out(
     crew: Crew, seconds: float, options: dict[str, Any] | None = None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
-    """As fast as the group takes it: what each source did, what each replica saw, and when it began."""
+    """As fast as the group accepts: results of the sources and of the replicas, and the start time."""
     await crew.all("begin")
     warm = await crew.all("send", size=SIZE, seconds=0.5, **(options or {}))
     await crew.all("settled", expect=total_of(warm))

@@ -1,9 +1,8 @@
-"""How fast the simulator is: a ring of real nodes that do nothing but heartbeat.
+"""The speed of the simulator: a ring of production nodes that only exchange heartbeats.
 
-Each node has two subnets and links to its eight neighbours on the ring; basics go ten times a second on every flow.
-An event is one thing that the world takes off its heap: packets that reach a host (here always one), a turn that they
-asked for, a wake-up. Next to it stands what the same machine does per second with a bare heap, so that the figure means
-something elsewhere.
+Each node has two subnets and links to its eight neighbours on the ring, with ten basic heartbeats per second on every
+flow. An event is one item taken from the event heap: packets that reach a host (here always one), a turn, a wake-up.
+For comparison, the report contains the speed of a bare heap on the same machine.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from heapq import heappop, heappush
 from time import perf_counter_ns
 from typing import Final
 
-from holdfast.cli.bench.report import Report, new_report
+from holdfast.bench.report import Report, new_report
 from holdfast.health.config import HealthConfig
 from holdfast.node.config import AdapterConfig, NodeConfig, SecurityConfig, TelemetryConfig
 from holdfast.node.core import NodeCore
@@ -35,7 +34,7 @@ def bench_sim(nodes: int, seconds: float) -> Report:
     world = ring(nodes)
     for host in world.hosts.values():
         host.start()
-    world.run(3 * SECOND)  # links form; measured is the steady state
+    world.run(3 * SECOND)  # links form; the steady state is measured
     calm_collector()
     before, packets, began = world.events, _packets(world), perf_counter_ns()
     world.run(world.now + int(seconds * SECOND))
@@ -101,7 +100,7 @@ def _core(context: HostContext, config: NodeConfig) -> Core:
         identity.incarnation,
         context.seed,
         context.entropy,
-        health=HealthConfig(kinds=()),
+        tunables={"health": HealthConfig(kinds=())},
     )
 
 
@@ -115,7 +114,7 @@ def _links_up(core: Core | None) -> int:
 
 
 def bare_heap(events: int = 200_000) -> float:
-    """Push and pop with nothing in between: what no simulator on this machine can pass."""
+    """Push and pop with nothing in between: the upper limit of any simulator on this machine."""
     heap: list[tuple[int, int, None]] = [(i, i, None) for i in range(1000)]
     began = perf_counter_ns()
     for number in range(events):

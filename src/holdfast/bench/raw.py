@@ -1,7 +1,7 @@
-"""The opponent: bare asyncio protocols that send messages and hand each one to a callback. No checksum, no
-acknowledgement, no second path; one write for each message, or many messages in one write.
+"""The baseline: bare asyncio protocols that send messages and pass each one to a callback. No checksum, no
+acknowledgement, no second path.
 
-Both forms are measured and the better one counts.
+Both one write per message and many messages per write are measured; the better one counts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast.wire.blocks import block_size, pack_block, unpack_block
 _LENGTH: Final = Struct("<I")
 PACK: Final = 64
 BURST: Final = 1024
-"""Messages between two looks at the event loop, for all that are measured."""
+"""Messages between two yields to the event loop, for all measurements."""
 DATAGRAM: Final = 1472
 
 Take = Callable[[bytes | memoryview], None]
@@ -62,7 +62,7 @@ class PackedReceiver(asyncio.Protocol):
 
 
 class Sender(asyncio.Protocol):
-    """Writes until `stop`, with the flow control that asyncio gives."""
+    """Writes until `stop`, with the flow control of asyncio."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
@@ -70,7 +70,7 @@ class Sender(asyncio.Protocol):
         self._writable.set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Those of uvloop are not of the class, and do all that it does.
+        # Those of uvloop are not of the class, but have the same methods.
         self.transport = cast(asyncio.Transport, transport)
 
     def pause_writing(self) -> None:
@@ -99,7 +99,7 @@ class Sender(asyncio.Protocol):
 
 
 class DatagramReceiver(asyncio.DatagramProtocol):
-    """One message in a datagram, or a block of them."""
+    """One message per datagram, or a block of them."""
 
     def __init__(self, take: Take, packed: bool) -> None:
         self._take = take
@@ -116,7 +116,7 @@ class DatagramReceiver(asyncio.DatagramProtocol):
 async def send_datagrams(
     transport: asyncio.DatagramTransport, message: bytes, packed: bool, more: Callable[[], bool]
 ) -> int:
-    """As many as the loop turns; what the receiver does not keep up with is lost."""
+    """As fast as the loop runs; what the receiver cannot keep up with is lost."""
     each = max(1, (DATAGRAM - 8) // (4 + len(message))) if packed else 1
     sent = 0
     while more():

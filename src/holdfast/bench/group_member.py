@@ -1,8 +1,8 @@
-"""A member of the group that `holdfast bench group` measures: a replica and a source in a process of its own.
+"""A member of the group of `holdfast bench group`: a replica and a source in a separate process.
 
-Started by the benchmark; is told what to do by JSON lines on standard input and answers each by one on standard
-output. All processes of a machine read the same monotonic clock, so a message carries the time at which it was sent
-and whoever applies it knows how long it took.
+Started by the benchmark. It receives JSON lines on standard input and answers each with one on standard output. All
+processes of a machine share the monotonic clock, so a message carries its send time, and the replica that applies it
+knows its latency.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from zlib import crc32
 
 import msgspec
 
-from holdfast.cli.bench.fanout import FanOut
-from holdfast.cli.bench.raw import BURST
+from holdfast.bench.fanout import FanOut
+from holdfast.bench.raw import BURST
 from holdfast.group.ports import Batch, Context, Replica
 from holdfast.node.config import parse_config
 from holdfast.runtime.collector import calm_collector
@@ -33,36 +33,36 @@ from holdfast.types import MILLISECOND, SECOND
 
 GROUP: Final = "bench"
 _STAMP: Final = Struct("<qB")
-"""When a message was sent, and whether it is urgent."""
+"""The send time of a message, and whether it is urgent."""
 _TICK_NS: Final = MILLISECOND
 _SILENCE_NS: Final = 5 * SECOND
-"""So long nothing comes before it is believed that nothing will."""
+"""If nothing arrives for this long, nothing more is expected."""
 
 
 class Account(msgspec.Struct):
-    """What a replica has applied; it is the state, so a replica that restarts goes on with it."""
+    """What a replica has applied. It is the state, so a restarted replica continues with it."""
 
     count: int = 0
     digest: int = 0
     next: dict[str, int] = {}
     holes: int = 0
-    """Messages that are missing in a stream."""
+    """Missing messages of a stream."""
     doubled: int = 0
 
 
 class Recorder(Replica):
-    """Counts, one call for each message, and watches the clock."""
+    """Counts messages, one call each, and measures times."""
 
     def __init__(self) -> None:
         self.account = Account()
         self.slow_ns_per_message = 0
         self.timed = False
         self.restores = 0
-        """How often this replica was left behind, or began again, and was given a state."""
+        """How often this replica was left behind, or restarted, and restored a snapshot."""
         self.begin()
 
     def begin(self) -> None:
-        """From now on: how long messages take, and how long nothing comes."""
+        """Start measuring latencies and pauses."""
         self.latencies_ns: list[int] = []
         self.urgent = 0
         self.last_ns = 0
@@ -90,7 +90,7 @@ class Recorder(Replica):
         self.last_ns = monotonic_ns()
 
     def _take(self, message: memoryview) -> None:
-        """What an application would do with a message."""
+        """Simulates the work of an application."""
 
     def _account(self, batch: Batch) -> None:
         account = self.account
@@ -100,7 +100,7 @@ class Recorder(Replica):
         account.doubled += max(0, expected - batch.first)
         account.next[stream] = batch.first + len(batch.messages)
         account.count += len(batch.messages)
-        # Batches may be cut elsewhere on another replica, so each message counts for itself, but cheaply.
+        # Batches may differ between replicas, so each message counts separately, but cheaply.
         place = f"{batch.position - batch.first} {stream}".encode()
         account.digest = (account.digest + crc32(place) * len(batch.messages)) & (1 << 62) - 1
 
@@ -119,7 +119,7 @@ class QuickRecorder(Recorder):
 
 
 class Member:
-    """Does what it is told."""
+    """Executes requests."""
 
     def __init__(self, node: Node, recorder: Recorder) -> None:
         self._node = node
@@ -127,7 +127,7 @@ class Member:
         self.sent = 0
         self.urgent = 0
         self.urgent_every = 0
-        """Of paced messages each so-manieth is urgent; 0: none."""
+        """One in this many paced messages is urgent; 0: none."""
 
     async def status(self, _: dict[str, Any]) -> dict[str, Any]:
         members = sum(m["state"] == "up" for m in self._node.status()["members"])
@@ -149,7 +149,7 @@ class Member:
         return {}
 
     async def send(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Send for some seconds, or a number of messages: as fast as the group takes them, or paced."""
+        """Send for some seconds, or a number of messages: as fast as the group accepts them, or paced."""
         size, rate = int(request["size"]), float(request.get("rate", 0))
         options = request.get("options", {})
         count_max = int(request.get("count", 1 << 60))
@@ -160,11 +160,12 @@ class Member:
             await self._paced(size, rate, end_ns, options)
         else:
             await self._flat_out(bytes(size), end_ns, before + count_max, options)
-        wall_s = (monotonic_ns() - begin_ns) / SECOND
+        wall_s, used_s = (monotonic_ns() - begin_ns) / SECOND, _cpu_s() - cpu_s
         return {
             "sent": self.sent - before,
             "urgent": self.urgent - urgent,
-            "cpu_share": (_cpu_s() - cpu_s) / wall_s,
+            "cpu_s": used_s,
+            "cpu_share": used_s / wall_s,
         }
 
     async def _flat_out(
@@ -202,8 +203,41 @@ class Member:
                 self.urgent += urgent
             await asyncio.sleep(_TICK_NS / SECOND)
 
+    async def locks(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Acquire and release a lock for some seconds: round trips per second, two for each lock, and how long it took
+        to acquire."""
+        lock = self._node.group(GROUP).lock("bench")
+        begin_ns = monotonic_ns()
+        took_ns: list[int] = []
+        while monotonic_ns() - begin_ns < float(request["seconds"]) * SECOND:
+            asked_ns = monotonic_ns()
+            async with lock:
+                took_ns.append(monotonic_ns() - asked_ns)
+        rate = 2 * len(took_ns) * SECOND / (monotonic_ns() - begin_ns)
+        return {"per_s": rate, "latency_us": _percentiles(took_ns)}
+
+    async def lone_barriers(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Pass barriers of one party for some seconds: how long each took."""
+        group, begin_ns = self._node.group(GROUP), monotonic_ns()
+        took_ns: list[int] = []
+        while monotonic_ns() - begin_ns < float(request["seconds"]) * SECOND:
+            asked_ns = monotonic_ns()
+            await group.barrier("lone", parties=1)
+            took_ns.append(monotonic_ns() - asked_ns)
+        return {"latency_us": _percentiles(took_ns)}
+
+    async def barriers(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Pass a number of barriers together with all other members: passages per second."""
+        group, parties = self._node.group(GROUP), int(request["parties"])
+        await group.barrier("begin", parties=parties)
+        begin_ns = monotonic_ns()
+        for _ in range(int(request["count"])):
+            await group.barrier("bench", parties=parties)
+        return {"per_s": int(request["count"]) * SECOND / (monotonic_ns() - begin_ns)}
+
     async def settled(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Wait until `expect` messages were applied since `begin`, or nothing comes any more; what was applied."""
+        """Wait until `expect` messages were applied since `begin`, or nothing more arrives; returns what was
+        applied."""
         recorder, expect = self._recorder, int(request["expect"])
         seen, seen_ns = -1, 0
         while recorder.account.count - recorder.begun_count < expect:
@@ -261,7 +295,7 @@ async def serve(member: Member | FanOut) -> None:
 async def run(config: str, quick: bool) -> None:
     recorder = QuickRecorder() if quick else Recorder()
     node = Node(parse_config(config), {GROUP: recorder})
-    logging.disable(logging.WARNING)  # plain mode is said loudly, and meant here
+    logging.disable(logging.WARNING)  # the warning about plain mode is not needed here
     async with node:
         calm_collector()
         print(json.dumps({"ready": True}), flush=True)

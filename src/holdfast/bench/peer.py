@@ -1,7 +1,7 @@
-"""The receiving process of `holdfast bench links`. Started by it; talks JSON lines on standard output.
+"""The receiving process of `holdfast bench links`, which starts it. It writes JSON lines to standard output.
 
-It counts messages in a callback, one call for each, and says when the first and the last came (the monotonic clock
-of one machine is the same in all its processes).
+It counts messages in a callback, one call each, and reports when the first and the last arrived (all processes of a
+machine share the monotonic clock).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from time import monotonic_ns
 from typing import Any
 
-from holdfast.cli.bench.raw import DatagramReceiver, PackedReceiver, SingleReceiver, Take
+from holdfast.bench.raw import DatagramReceiver, PackedReceiver, SingleReceiver, Take
 from holdfast.node.config import parse_config
 from holdfast.runtime.collector import calm_collector
 from holdfast.runtime.node import Node
@@ -36,7 +36,7 @@ def say(**values: Any) -> None:
 
 
 async def settled(count: Count) -> tuple[int, int]:
-    """Wait until nothing has come for a while; how many came, and when the last did."""
+    """Wait until nothing has arrived for a while; returns the number and the time of the last one."""
     last, last_ns = -1, 0
     idle = 0
     while idle < 10:

@@ -1,7 +1,7 @@
-"""The opponent of a group: every member sends every message to every other over bare asyncio streams, and hands each
-one that arrives, and its own, to a callback. No order, no acknowledgement, no second copy.
+"""The baseline of a group: every member sends every message to every other over bare asyncio streams, and passes each
+arriving message, and its own, to a callback. No order, no acknowledgement, no retransmission.
 
-One write for each message, or many messages in one write; both are measured, and the better one counts.
+Both one write per message and many messages per write are measured; the better one counts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from struct import Struct
 from time import monotonic_ns
 from typing import Any, Final, cast
 
-from holdfast.cli.bench.raw import BURST, PACK, PackedReceiver, SingleReceiver
+from holdfast.bench.raw import BURST, PACK, PackedReceiver, SingleReceiver
 from holdfast.types import SECOND
 from holdfast.wire.blocks import pack_block
 
@@ -25,7 +25,7 @@ class _Outlet(asyncio.Protocol):
         self.writable.set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Those of uvloop are not of the class, and do all that it does.
+        # Those of uvloop are not of the class, but have the same methods.
         self.transport = cast(asyncio.Transport, transport)
 
     def pause_writing(self) -> None:
@@ -36,7 +36,7 @@ class _Outlet(asyncio.Protocol):
 
 
 class FanOut:
-    """One member. `ports` are those of all members, `place` says which is this one's."""
+    """One member. `ports` are those of all members, `place` is the index of this one."""
 
     def __init__(self, ports: list[int], place: int, packed: bool) -> None:
         self._ports = ports

@@ -1,7 +1,7 @@
-"""How much memory a group takes when one replica is at a tenth of the speed of the others.
+"""The memory of a group with one replica at a tenth of the speed of the others.
 
-A replica that can be reached and whose application goes on is waited for: what it has not applied is kept by everybody,
-so sources fill their windows and then send as fast as it applies. What that takes follows from the configuration
+The group waits for a replica that is reachable and makes progress. All members keep what it has not applied, so sources
+fill their windows and then send at its speed. The required memory follows from the configuration
 (`GroupConfig.memory_bytes`) and does not grow with the number of messages.
 """
 
@@ -12,22 +12,15 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Any, Final
 
-from holdfast.cli.bench.crew import Crew, Setting, config_text, member_names
-from holdfast.cli.bench.group_steps import (
-    MEMBERS,
-    SIZE,
-    Bench,
-    check_same,
-    flat_out,
-    rate_of,
-    total_of,
-)
+from holdfast.bench.crew import Crew, Setting, config_text, member_names
+from holdfast.bench.group_steps import MEMBERS, SIZE, Bench, check_same, flat_out, rate_of, total_of
+from holdfast.group.section import groups_of
 from holdfast.node.config import parse_config
 from holdfast.types import SECOND
 
 SLOWER: Final = 10
 STEPS: Final = 4
-"""The messages are sent in so many parts; memory is looked at after each."""
+"""The messages are sent in this many parts; memory is measured after each."""
 PATIENCE_S: Final = 4 * 3600.0
 
 
@@ -54,7 +47,7 @@ async def _slow_replica(bench: Bench, setting: Setting) -> None:
 
 
 async def _speed(bench: Bench, setting: Setting) -> float:
-    """How fast the group is when nobody is slow."""
+    """The speed of the group without a slow replica."""
     async with bench.crew_of(setting) as crew:
         sent, answers, start_ns = await flat_out(crew, bench.plan.seconds)
         check_same(answers, total_of(sent))
@@ -89,8 +82,8 @@ def _report(
     figures["slow_replica_states_taken"] = sum(int(answer["restores"]) for answer in answers)
     if figures["slow_replica_states_taken"]:
         bench.report.notes["slow_replica"] = (
-            "a replica could not be reached or stood still for too long, was left behind, and was given a state: "
-            "what it skipped counts as delivered"
+            "a replica was unreachable or made no progress for too long, was left behind, and "
+            "restored a snapshot: messages that it skipped count as delivered"
         )
     grown = [[peak - first for peak, first in zip(row, peaks[0], strict=True)] for row in peaks]
     figures["slow_replica_memory_grown_mb_max"] = round(max(grown[-1]), 1)
@@ -98,6 +91,6 @@ def _report(
     figures["slow_replica_memory_grown_in_second_half_mb_max"] = round(max(later), 1)
     names = member_names(setting.members)
     text = config_text(setting, names, list(range(7001, 7001 + len(names))), 0, Path("/nowhere"))
-    bound_mb = parse_config(text).groups()[0].memory_bytes(streams=setting.members) / (1 << 20)
+    bound_mb = groups_of(parse_config(text))[0].memory_bytes(streams=setting.members) / (1 << 20)
     figures["slow_replica_memory_bound_mb"] = round(bound_mb)
     bench.report.aim_below("slow_replica_memory_grown_mb_max", max(grown[-1]), round(bound_mb))

@@ -1,8 +1,8 @@
-"""What lost datagrams cost a group: latency under a paced load, and how fast it still is.
+"""The cost of lost datagrams for a group: latency under a paced load, and throughput.
 
-The same setting without loss, in the same run, is what everything is compared with. The load is one that the machine
-carries: a rate at which messages wait for the processor measures the processor. Every tenth message is urgent; rules
-may give up the others, and the run counts only if every urgent one was delivered.
+The baseline is the same setting without loss in the same run. The load must be sustainable: a rate at which messages
+wait for the CPU measures the CPU. Every tenth message is urgent; rules may drop the others, and the run is valid only
+if every urgent one was delivered.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from holdfast.cli.bench.crew import Crew, Setting
-from holdfast.cli.bench.group_steps import (
+from holdfast.bench.crew import Crew, Setting
+from holdfast.bench.group_steps import (
     Bench,
     add_fault,
     check_same,
@@ -32,7 +32,7 @@ POLICIES: Final = {
     ),
 }
 CALM_P99_US: Final = 5_000
-"""A machine on which messages take longer than this without loss is busy with something else, or with too much."""
+"""A machine with a higher latency without loss is overloaded."""
 RATE_MIN: Final = 125.0
 LOAD: Final = {"options": {"priority": 1}, "urgent_every": 10}
 FLAT_OUT: Final = {"options": {"priority": 1}}
@@ -56,7 +56,7 @@ def _setting(policy: str) -> Setting:
 
 
 async def _baseline(bench: Bench) -> float:
-    """Without loss; at half the rate again while messages wait for the processor. The rate that is used."""
+    """Without loss; at half the rate again while messages wait for the CPU. Returns the rate that is used."""
     rate = bench.plan.loss_rate
     setting = _setting("recover")
     while True:
@@ -67,7 +67,7 @@ async def _baseline(bench: Bench) -> float:
             break
         rate /= 2
     bench.report.figures["loss_paced_per_s"] = round(rate)
-    calm = "which it carries" if p99_us <= CALM_P99_US else "and is not calm even then"
+    calm = "which it carries" if p99_us <= CALM_P99_US else "and is overloaded even then"
     bench.report.notes["loss"] = (
         f"{rate:g} messages per second from all sources together to quick applications, {calm}: without loss p99 is "
         f"{p99_us / 1000:.1f} ms"
@@ -80,7 +80,7 @@ async def _lossy(
 ) -> None:
     async with bench.crew_of(setting) as crew:
         for hand in crew.hands if percent else ():
-            add_fault(hand.control, kind="loss", loss_ppm=percent * 10_000, transport="udp")
+            add_fault(hand.control, fault=f"loss {percent}% only udp")
         sent, answers = await paced(crew, rate, bench.plan.seconds, LOAD)
         _check(sent, answers, policy, percent)
         bench.latency(name, answers)
@@ -103,7 +103,7 @@ async def _throughput(bench: Bench, name: str, policy: str, crew: Crew) -> None:
 def _check(
     sent: list[dict[str, Any]], answers: list[dict[str, Any]], policy: str, percent: int
 ) -> None:
-    """Whether the run counts: something was lost, all replicas agree, and nothing is missing that must not be."""
+    """Whether the run is valid: something was lost, all replicas agree, and no required message is missing."""
     check_same(answers, total_of(sent) if policy == "recover" else None)
     urgent = sum(int(one["urgent"]) for one in sent)
     if any(int(answer["urgent"]) != urgent for answer in answers):

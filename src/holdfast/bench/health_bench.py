@@ -1,7 +1,7 @@
-"""How soon link health notices, how soon traffic moves, what it costs, and how often it is wrong.
+"""How soon health detects faults, how soon traffic moves, the cost, and the false alarms.
 
-In the lab (root): faults under a flow of messages, and the cost of measuring in a quiet domain. In virtual time,
-reported apart: false alarms. What others do under the same faults was measured elsewhere and is quoted as text.
+In the lab (root): faults under a message flow, and the cost of measuring in an idle domain. In virtual time, reported
+separately: false alarms. Results of other systems with the same faults were measured elsewhere and are quoted as text.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from tempfile import TemporaryDirectory
 from time import monotonic_ns
 from typing import Final
 
-from holdfast.cli.bench.report import Report, new_report
-from holdfast.cli.lab.lab import Lab
-from holdfast.cli.lab.state import load
-from holdfast.cli.lab.tools import need_root
-from holdfast.cli.lab.trial import ANY_CHANNEL, CLASSES, FLOWS, WAYS, Outcome, Trial
+from holdfast.bench.report import Report, new_report
 from holdfast.errors import HoldfastError, SetupError
+from holdfast.lab.lab import Lab
+from holdfast.lab.state import load
+from holdfast.lab.tools import need_root
+from holdfast.lab.trial import ANY_CHANNEL, CLASSES, FLOWS, WAYS, Outcome, Trial
 from holdfast.types import SECOND
 
 STALL_MS_AIM: Final = 1000.0
@@ -37,7 +37,7 @@ OTHERS: Final = (
     "node expelled after 3.1 s, stalled until the fault was removed. 20 % loss: the median of 0.8 ms becomes 680 to "
     "1295 ms. Serf and BFD notice neither a size limit nor 20 % loss."
 )
-"""Measured for this project on another day and machine: words to compare with, not figures of this run."""
+"""Measured separately on another machine: for comparison, not figures of this run."""
 
 Say = Callable[[str], None]
 
@@ -49,8 +49,9 @@ def bench_health(
     cost_seconds: float,
     minutes: float,
     seed: int = 1,
+    random: int = 0,
 ) -> Report:
-    """All of it; with 0 seconds or minutes a part is left out, and the report says so."""
+    """All parts; a part with 0 seconds or minutes is skipped, and the report says so."""
     report = new_report("health")
     report.env["others"] = OTHERS
     report.env["not_measured"] = missing = []
@@ -63,6 +64,10 @@ def bench_health(
             _trials(report, say, classes, seconds)
         else:
             missing.append("faults in the lab: left out (--seconds 0)")
+        if random > 0 and seconds > 0:
+            _random(report, say, random, seconds, seed)
+        else:
+            missing.append("faults by chance in the lab: left out (--random 0 or --seconds 0)")
         if cost_seconds > 0:
             _cost(report, say, cost_seconds)
         else:
@@ -82,7 +87,7 @@ def _trials(report: Report, say: Say, classes: tuple[str, ...], seconds: float) 
         lab.start_nodes(plain=True)
         trial = Trial(lab)
         trial.start_flow()
-        say("in the lab: nothing is wrong")
+        say("in the lab: no fault")
         undisturbed = trial.run("watch 65000", seconds=seconds)
         report.figures["lab_undisturbed_longest_ms"] = undisturbed.stall_ms
         report.figures["lab_undisturbed_alarms"] = float(undisturbed.alarm_ms >= 0)
@@ -99,6 +104,14 @@ def _trials(report: Report, say: Say, classes: tuple[str, ...], seconds: float) 
     report.figures["lab_expelled"] = expelled
     report.figures["lab_sound_paths_accused"] = accused
     report.aim_below("lab_nobody_expelled", expelled, 0)
+
+
+def _random(report: Report, say: Say, count: int, seconds: float, seed: int) -> None:
+    from holdfast.bench.health_random import random_faults
+
+    with _lab(3, 1500) as lab:
+        lab.start_nodes(plain=True)
+        random_faults(report, say, lab, count, seconds, seed)
 
 
 def _figures(report: Report, name: str, outcome: Outcome, undisturbed: Outcome) -> None:
@@ -143,7 +156,7 @@ def _cost(report: Report, say: Say, seconds: float) -> None:
 
 
 def _cpu_s(pids: dict[str, int]) -> dict[str, float]:
-    """Processor time that each node has used."""
+    """CPU time used by each node."""
     ticks = os.sysconf("SC_CLK_TCK")
     used = {}
     for host, pid in pids.items():
@@ -170,8 +183,8 @@ def _lab(hosts: int, mtu: int) -> Iterator[Lab]:
 
 
 def _quiet(report: Report, say: Say, minutes: float, seed: int) -> None:
-    """Domains with nothing but loss and pauses, one process for each."""
-    from holdfast.cli.bench.health_quiet import PATHS, WORLDS, Quiet
+    """Domains with only loss and pauses, one process each."""
+    from holdfast.bench.health_quiet import PATHS, WORLDS, Quiet
 
     quiet = Quiet(LOSSES_PPM, minutes, seed)
     quiet.run(

@@ -1,6 +1,6 @@
-"""One node process of the demonstration: a node, its page, and a trader that sends orders when told to.
+"""One node process of the demonstration: a node, its web page, and a trader that sends orders on request.
 
-Ends when told to (SIGTERM), and also when its standard input ends: nothing stays behind if the demonstration dies.
+It ends on SIGTERM, and also when its standard input ends, so that nothing is left if the demonstration dies.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from random import Random
 from time import monotonic_ns
 from typing import Any
 
-from holdfast.cli.demo.orderbook import OrderBook, make_order
+from holdfast.demo.orderbook import OrderBook, make_order
 from holdfast.node.config import split_address
 from holdfast.runtime.loop import run as run_loop
 from holdfast.runtime.node import Node
@@ -27,7 +27,7 @@ GROUP = "book"
 
 
 class Trader:
-    """Sends orders at a steady rate, numbered, and never more than the group takes."""
+    """Sends numbered orders at a steady rate, and never more than the group accepts."""
 
     def __init__(self, node: Node, seed: int) -> None:
         self.rate = 0
@@ -92,7 +92,7 @@ async def main(path: Path) -> None:
             trading = asyncio.ensure_future(trader.run())
             if config.web.address:
                 host, port = split_address(config.web.address, "[web] address")
-                page = WebServer(host, port, node.status, None)
+                page = WebServer(host, port, node.status, None, tree=node.roles.tree_nodes)
                 await page.start()
             stopped = asyncio.ensure_future(node.wait_stopped())
             waiting = asyncio.ensure_future(told.wait())

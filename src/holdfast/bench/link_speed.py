@@ -1,4 +1,4 @@
-"""Messages per second between two processes on loopback, from `try_send` to a callback for each message."""
+"""Messages per second between two processes on loopback, from `try_send` to a callback per message."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tempfile import TemporaryDirectory
 from time import monotonic_ns
 from typing import Any, Final
 
-from holdfast.cli.bench import raw
-from holdfast.cli.bench.peer import PORT
-from holdfast.cli.bench.report import Report, new_report
+from holdfast.bench import raw
+from holdfast.bench.peer import PORT
+from holdfast.bench.report import Report, new_report
 from holdfast.errors import HoldfastError
 from holdfast.node.config import parse_config
 from holdfast.runtime.node import Node
@@ -52,7 +52,7 @@ def bench_links(seconds: float, rounds: int) -> Report:
 
 
 async def _all(report: Report, seconds: float, rounds: int, directory: Path) -> None:
-    """Opponents and ours in turn, so that a machine that slows down slows down for both."""
+    """Baselines and links alternate, so that a slower machine affects both."""
     for _ in range(rounds):
         for size in SIZES:
             message = bytes(size)
@@ -100,7 +100,7 @@ async def _peer(kind: str, config: str = "") -> AsyncIterator[tuple[Peer, int]]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "holdfast.cli.bench.peer",
+        "holdfast.bench.peer",
         kind,
         config,
         stdin=asyncio.subprocess.PIPE,

@@ -1,7 +1,7 @@
-"""How fast a group is, how long it stands still when its leader fails, what loss costs, and how much memory it takes.
+"""Throughput of a group, its pause when the leader fails, the cost of loss, its memory, and the share of telemetry.
 
-Four members, each a replica and a source in a process of its own, on loopback; one `send` call for each message. What
-this version of Holdfast cannot do yet is named under `not_measured`, with the reason.
+Four members on loopback, each a replica and a source in a separate process; one `send` call per message. What this
+version cannot do is listed under `not_measured` with the reason.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from tempfile import TemporaryDirectory
 from time import monotonic_ns
 from typing import Any, Final
 
-from holdfast.cli.bench.crew import Crew, Setting, member_host, raw_crew
-from holdfast.cli.bench.group_loss import measure_loss
-from holdfast.cli.bench.group_memory import measure_memory
-from holdfast.cli.bench.group_steps import (
+from holdfast.bench.crew import Crew, Setting, member_host, raw_crew
+from holdfast.bench.group_loss import measure_loss
+from holdfast.bench.group_memory import measure_memory
+from holdfast.bench.group_steps import (
     MEMBERS,
     PARTS,
     SIZE,
@@ -32,7 +32,8 @@ from holdfast.cli.bench.group_steps import (
     rate_of,
     total_of,
 )
-from holdfast.cli.bench.report import Report, new_report
+from holdfast.bench.group_telemetry import measure_telemetry
+from holdfast.bench.report import Report, new_report
 from holdfast.errors import HoldfastError
 from holdfast.types import SECOND
 
@@ -53,7 +54,7 @@ SETTINGS: Final = {
 }
 LIGHT: Final = ("memory_tcp", "memory_tcp_quick")
 LIGHT_PER_S: Final = 400.0
-"""Messages that come one by one: how long each takes when nobody else is in its way."""
+"""Latency of single messages without other load."""
 
 
 def bench_group(plan: Plan) -> Report:
@@ -70,6 +71,7 @@ class _Bench(Bench):
             "leader": self._leader,
             "loss": partial(measure_loss, self),
             "memory": partial(measure_memory, self),
+            "telemetry": partial(measure_telemetry, self),
         }
         for name in self.plan.parts:
             await parts[name]()
@@ -77,7 +79,7 @@ class _Bench(Bench):
     # -- deliveries per second, latency --------------------------------------------------------------------------
 
     async def _throughput(self) -> None:
-        """Opponent and ours in turn, so that a machine that slows down slows down for both."""
+        """Baseline and group alternate, so that a slower machine affects both."""
         figures = self.report.figures
         for _ in range(self.plan.rounds):
             for form in ("single", "packed"):
@@ -161,7 +163,7 @@ class _Bench(Bench):
             answers = await others.all("settled", expect=total_of(sent))
             if not _goes_on(answers, sent):
                 raise HoldfastError(
-                    "nothing was delivered after the leader failed: nobody took its place"
+                    "nothing was delivered after the leader failed: there was no new leader"
                 )
             check_same(answers, None)
             self.report.figures[f"{name}_gap_ms"] = round(max(a["gap_ms"] for a in answers), 1)
@@ -180,19 +182,19 @@ def _break(crew: Crew, leader: str, way: str) -> None:
         host = member_host(crew.hands.index(hand))
         for other in crew.hands:
             if other is hand:
-                add_fault(other.control, kind="drop_all")
+                add_fault(other.control, fault="blackout")
             else:
-                add_fault(other.control, kind="drop_all", host=host)
+                add_fault(other.control, fault="blackout", host=host)
 
 
 def _goes_on(answers: list[dict[str, Any]], sent: list[dict[str, Any]]) -> bool:
-    """Whether deliveries came to an end with the load and not with the leader, five seconds before it."""
+    """Whether deliveries ended with the load and not with the leader, five seconds earlier."""
     total = total_of(sent)
     return min(int(answer["count"]) for answer in answers) > total * 3 // 4
 
 
 def disk_syncs_per_s(directory: Path, seconds: float = 1.0) -> float:
-    """What the disk can do: writes of 64 KiB, each made durable before the next."""
+    """The speed of the disk: writes of 64 KiB, each made durable before the next."""
     block, count = bytes(64 << 10), 0
     file = os.open(directory / "syncs", os.O_CREAT | os.O_WRONLY)
     try:

@@ -1,8 +1,7 @@
 """The application of the demonstration: a small limit order book, the same on every replica.
 
-Orders come from traders on all nodes. The book matches them in the order of the group; since every replica sees the
-same order, every replica makes the same trades. Each trader numbers its orders, so the book itself can tell whether
-one was lost, doubled or overtaken on the way.
+Orders come from traders on all nodes. The book matches them in the order of the group, so every replica makes the same
+trades. Each trader numbers its orders, so the book can detect lost, duplicated and reordered orders.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ class Order(msgspec.Struct, frozen=True, gc=False, array_like=True):
     price: int
     quantity: int
     note: bytes = b""
-    """Makes orders of different sizes, as real ones are."""
+    """Creates orders of different sizes."""
 
 
 class State(msgspec.Struct):
-    """Everything that makes up the book."""
+    """The complete state of the book."""
 
     bids: list[tuple[int, int, int]] = []
-    """(minus price, sequence, quantity left): a heap with the best bid on top."""
+    """(minus price, sequence, remaining quantity): a heap with the best bid on top."""
     asks: list[tuple[int, int, int]] = []
     orders: int = 0
     trades: int = 0
@@ -41,7 +40,7 @@ class State(msgspec.Struct):
     """The last number of each trader."""
     violations: int = 0
     digest: int = 0
-    """Of every trade so far, in order: two books with the same digest made the same trades."""
+    """Digest of every trade so far, in order: two books with the same digest made the same trades."""
 
 
 _orders = msgspec.msgpack.Decoder(Order)
@@ -71,7 +70,7 @@ class OrderBook(Replica):
         self.state = _state.decode(state)
 
     def _match(self, order: Order) -> None:
-        """Trade against the other side while prices meet; what is left waits in the book."""
+        """Trade against the other side while prices match; the rest waits in the book."""
         state = self.state
         mine, others = (state.bids, state.asks) if order.buy else (state.asks, state.bids)
         sign = 1 if order.buy else -1

@@ -1,11 +1,10 @@
-"""False alarms, in virtual time: domains with a little loss and pauses, and nothing wrong with any path.
+"""False alarms in virtual time: domains with some loss and pauses, and no faulty path.
 
-    python -m holdfast.cli.bench.health_quiet LOSS_PPM MINUTES SEED
+    python -m holdfast.bench.health_quiet LOSS_PPM MINUTES SEED
 
-runs one domain and prints a line of JSON for every virtual minute. `Quiet` runs several, each with its own seed, as
-many at once as there are cores: a hundred paths in one domain would take as long and keep one core busy. A verdict
-counts as false unless its sender was standing still, or had been until a moment before: whoever is silent may be called
-silent.
+runs one domain and prints a line of JSON per virtual minute. `Quiet` runs several, each with its own seed, as many
+at once as there are cores: a hundred paths in one domain would take as long and use one core. A verdict counts as false
+unless its sender was paused at the time or shortly before.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from random import Random
 from typing import Any, Final
 
 from holdfast.errors import HoldfastError
-from holdfast.sim.amounts import share_text
+from holdfast.faults.amounts import share_text
+from holdfast.faults.text import Words, parse_fault
 from holdfast.sim.cluster import Cluster, node_name
 from holdfast.sim.facts import FactBook
-from holdfast.sim.fault_text import Words, parse_fault
 from holdfast.sim.host import Host
 from holdfast.sim.scenario import Break, Do, Scenario, Step
 from holdfast.telemetry.facts import LinkFact, PathFact
@@ -40,7 +39,7 @@ _PAUSE_MS: Final = (10, 2000)
 
 
 class Alarms(FactBook):
-    """Keeps the verdicts that say that something is wrong, and forgets everything else."""
+    """Keeps the verdicts that report an error, and discards everything else."""
 
     def __init__(self, pauses: dict[str, list[tuple[Nanos, Nanos]]]) -> None:
         super().__init__(facts_max=0)
@@ -75,7 +74,7 @@ def _is_bad(fact: PathFact) -> bool:
 
 
 def plan_pauses(seed: int, until_ns: Nanos) -> dict[str, list[tuple[Nanos, Nanos]]]:
-    """When each node stands still; never two at once."""
+    """When each node is paused; never two at once."""
     rng = Random(seed)
     pauses: dict[str, list[tuple[Nanos, Nanos]]] = {}
     at = START_NS
@@ -89,7 +88,7 @@ def plan_pauses(seed: int, until_ns: Nanos) -> dict[str, list[tuple[Nanos, Nanos
 
 
 def quiet(loss_ppm: int, minutes: float, seed: int, on_minute: Any = None) -> Alarms:
-    """So many virtual minutes; `on_minute(minutes so far)` is called after each."""
+    """Run this many virtual minutes; `on_minute(minutes so far)` is called after each."""
     until_ns = START_NS + int(minutes * 60) * SECOND
     pauses = plan_pauses(seed, until_ns)
     alarms = Alarms(pauses)
@@ -117,11 +116,11 @@ def quiet(loss_ppm: int, minutes: float, seed: int, on_minute: Any = None) -> Al
 
 
 class Quiet:
-    """Several domains, each in a process of its own."""
+    """Several domains, each in a separate process."""
 
     def __init__(self, losses_ppm: tuple[int, ...], minutes: float, seed: int) -> None:
         self.answers: dict[int, list[dict[str, Any]]] = {ppm: [] for ppm in losses_ppm}
-        """What each domain came to, by loss."""
+        """The result of each domain, by loss."""
         self._minutes = minutes
         self._tasks = [(ppm, seed + world) for world in range(WORLDS) for ppm in losses_ppm]
         self._done: dict[tuple[int, int], float] = {}
@@ -129,7 +128,7 @@ class Quiet:
         self._stopped = False
 
     def run(self, on_minute: Callable[[float, float], None]) -> None:
-        """All of them; `on_minute(virtual minutes of all domains so far, of how many)` is called now and then."""
+        """Run all; `on_minute(virtual minutes of all domains so far, total)` is called periodically."""
         with ThreadPoolExecutor(max(1, os.cpu_count() or 1)) as pool:
             try:
                 for answer in [pool.submit(self._one, *task, on_minute) for task in self._tasks]:

@@ -1,4 +1,4 @@
-"""What happens in the demonstration, in plain words, and whether it was as claimed."""
+"""The steps of the demonstration and their checks."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from holdfast.cli.demo.domain import Domain, Member
+from holdfast.demo.domain import Domain, Member
 from holdfast.errors import HoldfastError
 from holdfast.types import SECOND
 
 BROKEN = ("n1", "n2", "red")
-"""Who sends, who listens, on which subnet: large packets vanish in this direction only."""
+"""Sender, listener and subnet: large packets are dropped in this direction only."""
 LIMIT = 1000
 PAUSE_S_MAX = 1.0
-"""Longer than this, and the application would have noticed."""
+"""A longer pause would be noticeable to the application."""
 VICTIM = "n4"
 WATCHER = "n5"
 
 
 class Claim:
-    """Something that we said would hold."""
+    """A claim that is checked."""
 
     def __init__(self, text: str, holds: bool, detail: str) -> None:
         self.text = text
@@ -39,7 +39,7 @@ class Claim:
 
 
 class Story:
-    """The demonstration from beginning to end."""
+    """The whole demonstration."""
 
     def __init__(self, directory: Path, rate: int, keep: bool, pipeline: bool) -> None:
         self.console = Console(highlight=False)
@@ -53,8 +53,8 @@ class Story:
         self._domain: Domain | None = None
 
     def tell(self) -> bool:
-        """Run it all; True when every claim holds. Whatever happens, nothing is left running."""
-        # A terminal that closes, or `timeout`, ends us like Ctrl-C does: in order.
+        """Run all steps; True if every check passes. All processes are stopped in any case."""
+        # A closed terminal, or `timeout`, ends us like Ctrl-C does: in order.
         signal.signal(signal.SIGTERM, _interrupt)
         signal.signal(signal.SIGHUP, _interrupt)
         try:
@@ -67,7 +67,7 @@ class Story:
             self.console.print("\n[yellow]Interrupted; stopping the nodes.[/]")
             return False
         except HoldfastError as error:
-            self.console.print(f"[red]The demonstration could not go on: {escape(str(error))}[/]")
+            self.console.print(f"[red]The demonstration failed: {escape(str(error))}[/]")
             return False
         finally:
             if self._domain is not None:
@@ -83,7 +83,7 @@ class Story:
         self._compare(domain)
         if self.pipeline:
             if not self.keep:
-                self._say("The nodes stop and seal what they have recorded.")
+                self._say("The nodes stop and seal their telemetry.")
                 domain.stop()
             self._run_pipeline()
 
@@ -101,7 +101,7 @@ class Story:
         self._say(f"{mark} {text}: {escape(detail)}")
 
     def _until(self, what: str, limit_s: float, check: Callable[[], Any]) -> Any:
-        """Wait for something with a spinner; None when it did not come in time."""
+        """Wait for a condition with a spinner; None if it did not become true in time."""
         end = _now() + limit_s
         with self.console.status(what):
             while _now() < end:
@@ -115,15 +115,16 @@ class Story:
 
     def _start(self, domain: Domain) -> None:
         self._title("1. A domain of five nodes")
-        self._say(f"Everything is in {self.directory}.")
+        self._say(f"All files are in {self.directory}.")
         self._say(
-            "An authority and five certificates are made; five processes start, each with an adapter on the "
-            "subnets red and blue. They authenticate each other (TLS 1.3) and seal their datagrams."
+            "An authority and five certificates are created; five processes start, each with an "
+            "adapter on the subnets red and blue. They authenticate each other (TLS 1.3) and "
+            "encrypt their datagrams."
         )
         domain.start()
         members = list(domain.members.values())
         ready = self._until(
-            "waiting until everybody sees everybody", 40, lambda: _complete(members)
+            "waiting until every node sees every other", 40, lambda: _complete(members)
         )
         paths = len(ready["paths"]) if ready else 0
         self._claim(
@@ -140,8 +141,8 @@ class Story:
         for member in domain.members.values():
             member.ask("load", rate=self.rate)
         self._say(
-            f"A trader on each node sends {self.rate} orders a second straight to all five replicas; "
-            "the leader (n1) decides one order for all of them."
+            f"A trader on each node sends {self.rate} orders per second directly to all five "
+            "replicas; the leader (n1) decides one order for all of them."
         )
         self._pause("trading", 8)
         book = domain[WATCHER].ask("book")
@@ -153,28 +154,28 @@ class Story:
 
     def _break_path(self, domain: Domain) -> None:
         sender, listener, subnet = BROKEN
-        self._title("3. A soft error: ping would work, large packets vanish")
+        self._title("3. A soft error: ping works, large packets are dropped")
         self._say(
-            f"From now on packets over {LIMIT} bytes from {sender} to {listener} on {subnet} vanish. No root needed: "
-            f"a fault layer below {sender}'s sockets takes them away, as a bad cable would (streams stall)."
+            f"From now on, packets over {LIMIT} bytes from {sender} to {listener} on {subnet} are "
+            f"dropped. This needs no root: a fault layer below the sockets of {sender} drops "
+            "them, as a bad cable would (streams stall)."
         )
         stall = _Stall(domain[listener])
         broken_at = _now()
         domain[sender].ask(
             "fault",
-            kind="over_size",
-            size=LIMIT,
+            fault=f"over {LIMIT}",
             adapter=subnet,
             host=domain[listener].hosts[subnet],
         )
         seen = self._until(
-            "waiting until it is noticed",
+            "waiting until it is detected",
             15,
             stall.while_waiting(lambda: _path_size(domain[WATCHER], *BROKEN) == LIMIT),
         )
         took = _now() - broken_at
         self._claim(
-            "the fault is seen, with its direction and its size",
+            "the fault is detected, with its direction and its size",
             bool(seen),
             f"after {took:.1f} s, {WATCHER} knows: {sender} to {listener} on {subnet} passes {LIMIT} bytes, not more"
             if seen
@@ -182,11 +183,11 @@ class Story:
         )
         back = _path_size(domain[WATCHER], listener, sender, subnet)
         self._claim(
-            "the other direction is not accused",
+            "the other direction is not reported",
             back is not None and back > LIMIT,
             f"it passes {back} bytes",
         )
-        self._pause("traffic goes on over the other subnet", 6, stall.sample)
+        self._pause("traffic continues over the other subnet", 6, stall.sample)
         self._claim(
             "the order book never stopped",
             stall.longest < PAUSE_S_MAX,
@@ -194,37 +195,41 @@ class Story:
         )
         up = [m["state"] for m in domain[WATCHER].ask("status")["members"]]
         self._claim(
-            "nobody was expelled",
+            "no node was expelled",
             up.count("up") == len(up),
             f"{up.count('up')} of {len(up)} are up",
         )
 
     def _heal_path(self, domain: Domain) -> None:
         sender = BROKEN[0]
-        self._title("4. The cable is repaired")
+        self._title("4. The path is repaired")
         domain[sender].ask("heal")
         healed_at = _now()
         seen = self._until(
-            "waiting until it is noticed",
+            "waiting until it is detected",
             20,
             lambda: (_path_size(domain[WATCHER], *BROKEN) or 0) > LIMIT,
         )
         took = _now() - healed_at
-        self._claim("the repair is seen", bool(seen), f"after {took:.1f} s all sizes pass again")
+        self._claim(
+            "the repair is detected", bool(seen), f"after {took:.1f} s all sizes pass again"
+        )
         self._pause("trading", 4)
 
     def _kill_and_restart(self, domain: Domain) -> None:
         self._title("5. A node is killed")
         stall = _Stall(domain[WATCHER])
         domain[VICTIM].kill()
-        self._say(f"{VICTIM} got SIGKILL: no goodbye, everything that it had in memory is gone.")
+        self._say(f"{VICTIM} got SIGKILL: it could not stop cleanly, and its memory is lost.")
         down = self._until(
-            "waiting until it is noticed",
+            "waiting until it is detected",
             15,
             stall.while_waiting(lambda: _state(domain[WATCHER], VICTIM) == "down"),
         )
-        self._claim("its death is noticed", bool(down), f"{WATCHER} says that {VICTIM} is down")
-        self._pause("the others go on", 5, stall.sample)
+        self._claim(
+            "its failure is detected", bool(down), f"{WATCHER} reports that {VICTIM} is down"
+        )
+        self._pause("the others continue", 5, stall.sample)
         self._claim(
             "the others never stopped",
             stall.longest < PAUSE_S_MAX,
@@ -233,11 +238,12 @@ class Story:
         domain[VICTIM].start()
         restarted_at = _now()
         self._say(
-            f"{VICTIM} starts again, as a new incarnation with an empty book, and asks for the state."
+            f"{VICTIM} starts again, as a new incarnation with an empty book, and requests the "
+            "state."
         )
         caught = self._until("waiting until it has caught up", 40, lambda: _caught_up(domain))
         took = _now() - restarted_at
-        self._claim("it has caught up while trading went on", bool(caught), f"after {took:.1f} s")
+        self._claim("it has caught up while trading continued", bool(caught), f"after {took:.1f} s")
         self._until("its trader", 5, lambda: domain[VICTIM].try_ask("book"))
         domain[VICTIM].ask("load", rate=self.rate)
         self._pause("all five trade", 5)
@@ -261,17 +267,17 @@ class Story:
         self._claim(
             "nothing was lost",
             not any(missing.values()),
-            f"every one of the {sent} orders of the traders alive now was executed"
+            f"every one of the {sent} orders of the running traders was executed"
             if not any(missing.values())
             else f"missing: {missing}",
         )
         wrong = sum(book["violations"] for book in books.values())
-        self._claim("nothing was doubled or overtaken", wrong == 0, f"{wrong} violations")
+        self._claim("nothing was duplicated or reordered", wrong == 0, f"{wrong} violations")
 
     def _run_pipeline(self) -> None:
-        self._title("7. What was recorded becomes a report")
+        self._title("7. The telemetry becomes a report")
         out = self.directory / "pipeline"
-        self._say("Spark reads what the nodes recorded (its start takes some seconds).")
+        self._say("Spark reads the recorded telemetry (its start takes some seconds).")
         command = [sys.executable, "-m", "holdfast", "pipeline", "run"]
         command += ["--telemetry", str(self.directory), "--out", str(out)]
         with self.console.status("running the pipeline"):
@@ -280,9 +286,10 @@ class Story:
             self._claim("the pipeline ran", False, (done.stderr or done.stdout).strip()[-600:])
             return
         self._claim("the pipeline ran", True, "path health and the audit are published")
-        from holdfast.pipeline.reader import read_table
+        from holdfast.pipeline.reader import open_tables
 
-        rows = read_table(out, "path_health").to_pylist()
+        tables = open_tables(out)
+        rows = tables.rows("path_health")
         sender, listener, subnet = BROKEN
         hit = [
             row
@@ -298,6 +305,11 @@ class Story:
             f"{sender} to {listener} on {subnet} was limited to {worst} bytes",
         )
         self.report = str(out / "report.html")
+        from holdfast.demo.findings import audit_of, cause_of, incident_of
+
+        self._claim("the incident is on record", *incident_of(tables, BROKEN))
+        self._claim("its cause is located", *cause_of(tables, BROKEN))
+        self._claim("the audit found no violation", *audit_of(tables))
 
     # -- the end -------------------------------------------------------------------------------------------------
 
@@ -323,17 +335,17 @@ class Story:
 
     def _wait_for_ctrl_c(self) -> None:
         assert self._domain is not None
-        self.console.print(f"\nThe nodes stay up: {self._domain.page}   (Ctrl-C stops them)")
+        self.console.print(f"\nThe nodes keep running: {self._domain.page}   (Ctrl-C stops them)")
         signal.pause()
 
 
 def _now() -> float:
-    """Seconds, for people; from some moment on."""
+    """Seconds since an arbitrary moment."""
     return time.monotonic_ns() / SECOND
 
 
 class _Stall:
-    """The longest time in which a replica's book did not grow."""
+    """The longest time in which the book of a replica did not grow."""
 
     def __init__(self, member: Member) -> None:
         self._member = member
@@ -383,7 +395,7 @@ def _complete(members: list[Member]) -> dict[str, Any] | None:
 
 
 def _path_size(watcher: Member, sender: str, listener: str, subnet: str) -> int | None:
-    """What a node other than the two says of the path between them."""
+    """What a node other than the two reports about the path between them."""
     for path in watcher.ask("status")["paths"]:
         key = (path["sender"], path["listener"], path["subnet"], path["transport"])
         if key == (sender, listener, subnet, "udp"):

@@ -1,4 +1,4 @@
-"""The shape of every benchmark's output: figures, ratios to something measured in the same run, aims."""
+"""The output format of benchmarks: figures, ratios to a baseline of the same run, targets."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from rich.console import Console
 from rich.table import Table
 
 from holdfast import __version__
+from holdfast.accelerator import core
 
 
 class Aim(msgspec.Struct, frozen=True):
-    """What we wanted, and whether it was reached."""
+    """A target, and whether it was reached."""
 
     value: float
     target: float
@@ -24,7 +25,7 @@ class Aim(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct):
-    """One benchmark's results; units are in the names of figures, the opponent is in the names of ratios."""
+    """The results of one benchmark; names of figures contain the unit, names of ratios the baseline."""
 
     name: str
     env: dict[str, Any]
@@ -32,16 +33,16 @@ class Report(msgspec.Struct):
     ratios: dict[str, float] = {}
     aims: dict[str, Aim] = {}
     not_measured: dict[str, str] = {}
-    """What this benchmark would measure and could not, with the reason."""
+    """What could not be measured, with the reason."""
     notes: dict[str, str] = {}
-    """What one must know to read the figures."""
+    """Remarks needed to read the figures."""
 
     def aim(self, name: str, value: float, target: float) -> None:
-        """An aim that is met when the value is at least the target."""
+        """A target that is met if the value is at least this."""
         self.aims[name] = Aim(value, target, value >= target)
 
     def aim_below(self, name: str, value: float, target: float) -> None:
-        """An aim that is met when the value is at most the target."""
+        """A target that is met if the value is at most this."""
         self.aims[name] = Aim(value, target, value <= target)
 
 
@@ -56,6 +57,7 @@ def new_report(name: str) -> Report:
         name,
         {
             "cores": os.cpu_count() or 1,
+            "core": core(),
             "python": platform.python_version(),
             "kernel": platform.release(),
             "versions": versions,

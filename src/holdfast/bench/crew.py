@@ -1,4 +1,4 @@
-"""The processes of one measurement of a group: started, told what to do all at once, ended whatever happens."""
+"""The processes of one measurement of a group: started and controlled together, and always ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.cli.bench.group_member import GROUP
+from holdfast.bench.group_member import GROUP
 from holdfast.errors import HoldfastError
 from holdfast.transports.authority import issue, load_authority, make_authority, write_pair
 
@@ -23,16 +23,18 @@ PATIENCE_S: Final = 120.0
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """How the group of a measurement is set up."""
+    """The settings of the group of a measurement."""
 
     members: int = 4
     security: str = "plain"
     transports: tuple[str, ...] = ("tcp",)
     faults: bool = False
     group: str = ""
-    """Further lines of the group's section."""
+    """Further lines of the group section."""
     quick: bool = False
-    """The applications say that they are quick."""
+    """The applications are `quick`."""
+    telemetry: bool = False
+    """The members record facts."""
 
 
 class Hand:
@@ -43,7 +45,7 @@ class Hand:
         self.control = control
         self._process = process
         self.patience_s = PATIENCE_S
-        """How long it may take to do what it is told."""
+        """Timeout of a request."""
         self.gone = False
 
     async def ask(self, do: str, **values: Any) -> dict[str, Any]:
@@ -83,7 +85,7 @@ class Crew:
         self.hands = hands
 
     async def all(self, do: str, **values: Any) -> list[dict[str, Any]]:
-        """Ask everybody who is there at once, and wait for every answer."""
+        """Send a request to all processes at once, and wait for all answers."""
         there = [hand for hand in self.hands if not hand.gone]
         return list(await asyncio.gather(*(hand.ask(do, **values) for hand in there)))
 
@@ -91,7 +93,7 @@ class Crew:
         return next(hand for hand in self.hands if hand.name == name)
 
     async def formed(self, timeout_s: float = 30.0) -> str:
-        """Wait until everybody sees everybody and one leads; its name."""
+        """Wait until all members see each other and there is a leader; returns its name."""
         statuses: list[dict[str, Any]] = []
         try:
             async with asyncio.timeout(timeout_s):
@@ -111,7 +113,7 @@ class Crew:
 
 @asynccontextmanager
 async def crew_of(setting: Setting, directory: Path) -> AsyncIterator[Crew]:
-    """A group in processes of its own, formed."""
+    """A group in separate processes, formed."""
     hands: list[Hand] = []
     try:
         for name, file in _write_configs(setting, directory).items():
@@ -137,7 +139,7 @@ def _write_configs(setting: Setting, directory: Path) -> dict[str, Path]:
 
 @asynccontextmanager
 async def raw_crew(members: int, form: str) -> AsyncIterator[Crew]:
-    """The opponent, connected."""
+    """The baseline, connected."""
     ports = free_ports(members)
     hands: list[Hand] = []
     try:
@@ -155,7 +157,7 @@ async def raw_crew(members: int, form: str) -> AsyncIterator[Crew]:
 
 async def _start(name: str, control: Path, arguments: list[str]) -> Hand:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "holdfast.cli.bench.group_member", *arguments,
+        sys.executable, "-m", "holdfast.bench.group_member", *arguments,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     return Hand(name, process, control)
@@ -166,7 +168,7 @@ def member_names(members: int) -> list[str]:
 
 
 def member_host(place: int) -> str:
-    """An address of its own on loopback, so that faults can name a member."""
+    """A separate loopback address, so that faults can name a member."""
     return f"127.0.1.{place + 1}"
 
 
@@ -184,7 +186,7 @@ name = "{name}"
 data = "{directory}/{name}"
 join = [{join}]
 [telemetry]
-enabled = false
+enabled = {str(setting.telemetry).lower()}
 [lab]
 faults = {str(setting.faults).lower()}
 [security]
@@ -211,7 +213,7 @@ def _make_certificate(directory: Path, name: str) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that are free now, all different."""
+    """Free ports, all different."""
     probes = [socket.socket() for _ in range(count)]
     try:
         for probe in probes:

@@ -1,4 +1,4 @@
-"""The domain of the demonstration: five node processes on this machine, two subnets, and the means to hurt them."""
+"""The domain of the demonstration: five node processes on this machine with two subnets, and fault injection."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SUBNETS = ("red", "blue")
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """An interruption waits until the end of this: a process that was just started must not be forgotten."""
+    """Delays an interruption until the end of the block, so that a process that was just started is not lost."""
     came: list[int] = []
     before = {
         number: signal.signal(number, lambda got, _: came.append(got))
@@ -51,7 +51,7 @@ class Member:
         with undisturbed():
             self._log = (self.directory.parent / f"{self.name}.log").open("ab")
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "holdfast.cli.demo.member", str(self.config)],
+                [sys.executable, "-m", "holdfast.demo.member", str(self.config)],
                 stdin=subprocess.PIPE,
                 stdout=self._log,
                 stderr=self._log,
@@ -59,7 +59,7 @@ class Member:
             )
 
     def kill(self) -> None:
-        """As a power cut would: no goodbye."""
+        """Kill it like a power failure, without a clean stop."""
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
@@ -84,14 +84,16 @@ class Member:
             self._log.close()
 
     def ask(self, do: str, **request: Any) -> dict[str, Any]:
-        """Ask the node something; an error says which node, and where its log is."""
+        """Send a request to the node; an error names the node and its log."""
         if self.process is not None and self.process.poll() is not None:
             tail = (self.directory.parent / f"{self.name}.log").read_text(errors="replace")[-800:]
-            raise HoldfastError(f"node {self.name} ended by itself; the end of its log:\n{tail}")
+            raise HoldfastError(
+                f"node {self.name} stopped unexpectedly; the end of its log:\n{tail}"
+            )
         return ask(self.directory / "control.sock", {"do": do, **request}, timeout_s=5.0)
 
     def try_ask(self, do: str) -> dict[str, Any] | None:
-        """As `ask`, but None while the node is not there yet."""
+        """As `ask`, but None while the node is not available yet."""
         with contextlib.suppress(HoldfastError):
             return self.ask(do)
         return None
@@ -131,7 +133,7 @@ class Domain:
             member.start()
 
     def stop(self) -> None:
-        """All at once, then each is waited for; whoever does not go is killed."""
+        """Stop all at once, then wait for each; a process that does not stop is killed."""
         for member in self.members.values():
             if member.process is not None:
                 member.process.terminate()
@@ -174,7 +176,7 @@ leader = "n1"
 
 
 def _free_port(hosts: list[str]) -> int:
-    """A port that is free on every one of these addresses, for TCP and UDP."""
+    """A port that is free on all these addresses, for TCP and UDP."""
     for _ in range(50):
         with socket.socket() as first:
             first.bind((hosts[0], 0))

@@ -1,0 +1,165 @@
+"""`holdfast bench dialog`: exactly-once in-order messages between two processes on loopback, by store.
+
+Each store is measured with 100 bytes and 4 KB, pipelined and one at a time. The opponent is the bare store in the same
+run: the least that the same durability costs without a protocol. Every part has a time limit, so the whole ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.bench.dialog_bare import bare_postgres_rate, bare_rate
+from holdfast.bench.dialog_idle import Idle, measure_deactivated, measure_open
+from holdfast.bench.dialog_peer import QUOTA, config_text
+from holdfast.bench.report import Report, new_report
+from holdfast.node.config import parse_config
+from holdfast.runtime.dialogs.handles import Dialog
+from holdfast.runtime.loop import loop_factory
+from holdfast.runtime.node import Node
+
+SENT_AT_ONCE: Final = 1000
+AHEAD: Final = 8
+"""Batches whose commit is not waited for."""
+SIZES: Final = (100, 4096)
+PART_S: Final = 12.0
+"""Time limit of each pipelined part; what was delivered until then counts."""
+SINGLE: Final = 300
+SINGLE_S: Final = 4.0
+"""Requests and responses, and the time limit of that part."""
+PORT: Final = 7493
+
+
+def bench_dialog(
+    stores: list[str], messages: int, dsn: str = "", open_dialogs: int = 0, deactivated: int = 0
+) -> Report:
+    """Measure each store, and what dialogs cost that do nothing."""
+    report = new_report("dialog")
+    for store in stores:
+        with tempfile.TemporaryDirectory() as directory:
+            for size, (rate, single_us) in measure(Path(directory), store, messages, dsn).items():
+                name = f"{store}_{size}B"
+                report.figures[f"{name}_messages_per_s"] = round(rate)
+                report.figures[f"{name}_request_response_p50_us"] = round(single_us)
+                bare = _bare(store, size, _count(messages, size), dsn)
+                if bare:
+                    report.figures[f"{name}_bare_messages_per_s"] = round(bare)
+                    report.ratios[f"{name}_vs_bare_{store}"] = round(rate / bare, 3)
+    ratio = report.ratios.get("sqlite_100B_vs_bare_sqlite")
+    if ratio is not None:
+        report.aim("sqlite_100B_vs_bare_sqlite", ratio, 0.5)
+    for kind, idle in _idle(open_dialogs, deactivated):
+        report.figures[f"{kind}_dialogs"] = idle.dialogs
+        report.figures[f"{kind}_memory_bytes_per_dialog"] = idle.bytes_each
+        report.figures[f"{kind}_idle_cpu_percent"] = idle.cpu_percent
+        report.figures[f"{kind}_disk_bytes_per_dialog"] = idle.disk_each
+    report.notes["bare"] = (
+        "one row for each message, the same syncs, nothing else (dialog_bare); sqlite: two processes, one file each; "
+        "postgres: one process, two connections, one table"
+    )
+    return report
+
+
+def _count(messages: int, size: int) -> int:
+    return max(SENT_AT_ONCE, (messages if size <= 100 else messages // 5) // 1000 * 1000)
+
+
+def _bare(store: str, size: int, count: int, dsn: str) -> float:
+    """The limit of the same store, or 0 where there is none to measure."""
+    if store == "sqlite":
+        with tempfile.TemporaryDirectory() as directory:
+            return bare_rate(Path(directory), size, count)
+    if store == "postgres":
+        return asyncio.run(bare_postgres_rate(dsn, size, count))
+    return 0.0
+
+
+def _idle(open_dialogs: int, deactivated: int) -> list[tuple[str, Idle]]:
+    parts = []
+    if open_dialogs:
+        parts.append(("open", measure_open(open_dialogs)))
+    if deactivated:
+        parts.append(("deactivated", measure_deactivated(deactivated)))
+    return parts
+
+
+def measure(directory: Path, store: str, messages: int, dsn: str) -> dict[int, tuple[float, float]]:
+    """By size: messages per second, and the median of a request and its response in microseconds."""
+    peer = subprocess.Popen(
+        [sys.executable, "-m", "holdfast.bench.dialog_peer"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert peer.stdin is not None
+    assert peer.stdout is not None
+    text = config_text("far", 2, PORT, str(directory / "far"), store, dsn)
+    peer.stdin.write(text.replace("\n", "\\n") + "\n")
+    peer.stdin.flush()
+    try:
+        peer.stdout.readline()
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            return runner.run(_near(directory, store, messages, dsn))
+    finally:
+        peer.stdin.close()
+        try:
+            peer.wait(30)
+        except subprocess.TimeoutExpired:
+            peer.kill()
+
+
+async def _near(
+    directory: Path, store: str, messages: int, dsn: str
+) -> dict[int, tuple[float, float]]:
+    node = Node(parse_config(config_text("near", 1, PORT, str(directory / "near"), store, dsn)))
+    await node.start()
+    results = {}
+    try:
+        await node.until_up("far", timeout_s=30)
+        dialog = await node.dialogs.open("holdfast://far/bench", **QUOTA)
+        await _pipelined(dialog, 100, 2 * SENT_AT_ONCE)
+        for size in SIZES:
+            rate = await _pipelined(dialog, size, _count(messages, size))
+            results[size] = (rate, await _one_by_one(dialog, size, SINGLE))
+        return results
+    finally:
+        await node.stop()
+
+
+async def _pipelined(dialog: Dialog, size: int, count: int) -> float:
+    """Send batches until `count` or the time limit; the peer says when it has taken all."""
+    batch = [bytes(size)] * SENT_AT_ONCE
+    begin = time.perf_counter_ns()
+    deadline = begin + int(PART_S * 1e9)
+    await dialog.send(b"take")
+    pending: list[asyncio.Task[Any]] = []
+    sent = 0
+    while sent < count and time.perf_counter_ns() < deadline:
+        pending.append(asyncio.ensure_future(dialog.send_many(batch, timeout_s=120)))
+        sent += SENT_AT_ONCE
+        if len(pending) >= AHEAD:
+            await pending.pop(0)
+    await asyncio.gather(*pending)
+    await dialog.send(b"end")
+    await dialog.receive(timeout_s=120)
+    took = time.perf_counter_ns() - begin
+    return sent * 1e9 / took
+
+
+async def _one_by_one(dialog: Dialog, size: int, count: int) -> float:
+    body = bytes(size)
+    deadline = time.perf_counter_ns() + int(SINGLE_S * 1e9)
+    await dialog.send(b"echo")
+    times: list[float] = []
+    while len(times) < count and (not times or time.perf_counter_ns() < deadline):
+        begin = time.perf_counter_ns()
+        await dialog.request(body, timeout_s=30)
+        times.append((time.perf_counter_ns() - begin) / 1000)
+    await dialog.request(b"end", timeout_s=30)
+    times.sort()
+    return times[len(times) // 2]

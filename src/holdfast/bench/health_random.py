@@ -1,0 +1,86 @@
+"""Faults with values drawn at random, in the lab: how many are named correctly, and what they do to traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+from holdfast.bench.report import Report
+from holdfast.errors import HoldfastError
+from holdfast.lab.lab import Lab
+from holdfast.lab.random_trial import FAMILIES, RandomOutcome, RandomTrial
+from holdfast.sim.sweep.draw import draw
+
+WITHIN_MS: Final = 2000.0
+RIGHT_AIM: Final = 0.95
+STALL_MS_AIM: Final = 60.0
+STALL_MS_WORST: Final = 200.0
+SHOWN_MAX: Final = 20
+
+
+def random_faults(
+    report: Report, say: Callable[[str], None], lab: Lab, count: int, seconds: float, seed: int
+) -> None:
+    """`count` faults, the families in turn; the seed decides all of them."""
+    trial, outcomes, failed = RandomTrial(lab), [], []
+    for number in range(count):
+        family = FAMILIES[number % len(FAMILIES)]
+        case = draw(Random(seed + number), family)
+        say(f"in the lab: {number + 1} of {count} by chance: {case.fault}")
+        try:
+            outcomes.append(trial.run(case, seconds))
+        except HoldfastError as error:
+            failed.append(f"{case.fault}: {error}")
+            lab.heal()
+    report.env["lab_random_seed"] = seed
+    report.env["lab_random_not_run"] = failed
+    if outcomes:
+        add_figures(report, outcomes)
+
+
+def add_figures(report: Report, outcomes: list[RandomOutcome]) -> None:
+    """Figures over all trials and for each family, and the aims."""
+    named = [one for one in outcomes if one.family != "noise"]
+    right = [one for one in named if _is_right(one)]
+    share = round(len(right) / len(named), 3) if named else 1.0
+    stall_ms = max(one.stall_ms for one in outcomes)
+    false = sum(bool(one.false) for one in outcomes)
+    worse = sum(one.worse_moves for one in outcomes)
+    several = sum(one.incidents > 1 for one in outcomes)
+    report.figures |= {
+        "lab_random_faults": len(outcomes),
+        "lab_random_right_within_2_s_share": share,
+        "lab_random_verdict_ms_median": _median([o.verdict_ms for o in named if o.verdict_ms >= 0]),
+        "lab_random_false_accusations": false,
+        "lab_random_several_incidents": several,
+        "lab_random_worse_moves": worse,
+        "lab_random_stall_ms_median": _median([one.stall_ms for one in outcomes]),
+        "lab_random_stall_ms_max": stall_ms,
+    }
+    for family in dict.fromkeys(one.family for one in outcomes):
+        own = [one for one in outcomes if one.family == family]
+        report.figures[f"lab_random_{family}_right"] = sum(map(_is_right, own)) / len(own)
+        report.figures[f"lab_random_{family}_stall_ms_max"] = max(one.stall_ms for one in own)
+    report.env["lab_random_wrong"] = [
+        f"{one.fault}: {'; '.join((*one.lacking, *one.false)) or 'late or elsewhere'}"
+        for one in outcomes
+        if one.false or (one.family != "noise" and not _is_right(one))
+    ][:SHOWN_MAX]
+    report.aim("lab_random_right_share", share, RIGHT_AIM)
+    report.aim_below("lab_random_false_accusations", false, 0)
+    report.aim_below("lab_random_several_incidents", several, 0)
+    report.aim_below("lab_random_worse_moves", worse, 0)
+    report.aim_below("lab_random_stall_ms", stall_ms, STALL_MS_WORST)
+    report.aim_below(
+        "lab_random_stall_ms_median", report.figures["lab_random_stall_ms_median"], STALL_MS_AIM
+    )
+
+
+def _is_right(one: RandomOutcome) -> bool:
+    in_time = 0 <= one.verdict_ms <= WITHIN_MS or (one.family == "flapping" and one.verdict_ms >= 0)
+    return one.family == "noise" or (in_time and one.place and not one.false)
+
+
+def _median(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2] if values else -1.0

@@ -1,0 +1,202 @@
+"""`holdfast bench stability`: rounds of the four protocols, their cost to a group, and locks and barriers.
+
+- `rounds`: messages and bytes of a round against the paper's formulas, and CPU, with the protocol code of the product
+  on a network without loss. The network is simulated, the CPU time is not.
+- `throughput`: deliveries of four members on loopback with stability detection, against those with the leader's account
+  (`mode = "availability"`), which was there before. Runs alternate.
+- `held`: bytes that members hold at full load, with each protocol, against the bytes in flight from the sources.
+- `services`: locks and barriers per second against bare majority round trips, and how long they take at full load.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.bench.crew import Crew, Hand, Setting
+from holdfast.bench.group_steps import (
+    MEMBERS,
+    SIZE,
+    Bench,
+    Plan,
+    check_same,
+    flat_out,
+    rate_of,
+    total_of,
+)
+from holdfast.bench.majority import majority_trips_per_s
+from holdfast.bench.report import Report, new_report
+from holdfast.bench.stability_rounds import measure
+from holdfast.runtime.control import ask
+from holdfast.stability.config import FULL, PROTOCOLS
+from holdfast.types import NEVER
+
+PARTS: Final = ("rounds", "throughput", "held", "services")
+SIZES: Final = (8, 32, 128, 512, 2000)
+FULL_MAX: Final = 128
+"""FullDist sends n² messages: larger rounds say nothing more."""
+SLOTS: Final = 50
+AIM_THROUGHPUT: Final = 0.97
+AIM_SERVICES: Final = 0.5
+POLL_S: Final = 0.2
+BARRIERS: Final = 300
+
+
+class StabilityPlan(msgspec.Struct, frozen=True):
+    """What is measured, and how long."""
+
+    parts: tuple[str, ...] = PARTS
+    seconds: float = 3.0
+    rounds: int = 2
+    sizes: tuple[int, ...] = SIZES
+
+
+def bench_stability(plan: StabilityPlan) -> Report:
+    report = new_report("stability")
+    with TemporaryDirectory(prefix="holdfast-bench-") as directory:
+        asyncio.run(_Bench(report, plan, Path(directory)).run())
+    return report
+
+
+class _Bench(Bench):
+    def __init__(self, report: Report, plan: StabilityPlan, directory: Path) -> None:
+        super().__init__(report, Plan(seconds=plan.seconds, rounds=plan.rounds), directory)
+        self._stability = plan
+
+    async def run(self) -> None:
+        parts = {
+            "rounds": self._rounds,
+            "throughput": self._throughput,
+            "held": self._held,
+            "services": self._services,
+        }
+        for name in self._stability.parts:
+            await parts[name]()
+
+    # -- rounds --------------------------------------------------------------------------------------------------
+
+    async def _rounds(self) -> None:
+        figures, ratios = self.report.figures, self.report.ratios
+        for protocol in PROTOCOLS:
+            for size in self._stability.sizes:
+                if protocol == FULL and size > FULL_MAX:
+                    continue
+                one = measure(protocol, size, SLOTS)
+                name = f"{protocol}_{size}"
+                figures[f"{name}_messages"] = one.messages
+                figures[f"{name}_bytes_per_member"] = round(one.bytes / size)
+                figures[f"{name}_busiest_messages"] = one.busiest
+                figures[f"{name}_cpu_us_per_message"] = round(one.cpu_ns_per_message / 1000, 2)
+                figures[f"{name}_cpu_us_per_member"] = round(one.cpu_ns_per_member / 1000, 1)
+                ratios[f"{name}_messages_vs_paper"] = round(one.messages / one.paper_messages, 3)
+                ratios[f"{name}_bytes_vs_paper"] = round(one.bytes / one.paper_bytes, 3)
+        self.report.notes["rounds"] = (
+            "Frames travel over a simulated network without loss. `coord` and `tree` confirm results (section 3.5), "
+            "which the paper's count leaves out; our vectors have eight bytes per number and the paper's four."
+        )
+
+    # -- a group with and without ----------------------------------------------------------------------------------
+
+    async def _throughput(self) -> None:
+        on, off = Setting(members=MEMBERS), Setting(members=MEMBERS, group='mode = "availability"')
+        rates: dict[str, list[float]] = {"on": [], "off": []}
+        for _ in range(self.plan.rounds):
+            for name, setting in (("off", off), ("on", on)):
+                async with self.crew_of(setting) as crew:
+                    sent, got, start_ns = await flat_out(crew, self.plan.seconds)
+                    check_same(got, total_of(sent))
+                    rates[name].append(rate_of(got, start_ns))
+        best = {name: max(values) for name, values in rates.items()}
+        for name, rate in best.items():
+            self.report.figures[f"deliveries_per_s_{name}"] = round(rate)
+        ratio = round(best["on"] / best["off"], 3)
+        self.report.ratios["deliveries_with_stability_vs_leader_account"] = ratio
+        self.report.aim("throughput_with_stability", ratio, AIM_THROUGHPUT)
+
+    async def _held(self) -> None:
+        for protocol in PROTOCOLS:
+            async with self.crew_of(
+                Setting(members=MEMBERS, group=f'stability = "{protocol}"')
+            ) as crew:
+                polling = asyncio.ensure_future(self._poll(crew))
+                await flat_out(crew, self.plan.seconds)
+                polling.cancel()
+                held, flight, kept, lag = await polling
+            self.report.figures[f"{protocol}_held_bytes_max"] = held
+            self.report.figures[f"{protocol}_source_kept_bytes_max"] = kept
+            self.report.figures[f"{protocol}_lag_ms_max"] = lag
+            if flight:
+                self.report.ratios[f"{protocol}_held_vs_bytes_in_flight"] = round(held / flight, 3)
+                self.report.ratios[f"{protocol}_source_kept_vs_window"] = round(kept / flight, 3)
+
+    async def _poll(self, crew: Crew) -> tuple[int, int, int, int]:
+        """The most that any member held of one stream, that a source had in its window and in memory, and the longest
+        lag."""
+        held = flight = kept = lag = 0
+        try:
+            while True:
+                await asyncio.sleep(POLL_S)
+                for hand in crew.hands:
+                    status: dict[str, Any] = await asyncio.to_thread(
+                        ask, hand.control, {"do": "status"}
+                    )
+                    for group in status["groups"]:
+                        held = max(held, int(group["stability"]["held"]))
+                        lag = max(lag, int(group["stability"]["lag_ms"]))
+                    for source in status["sources"]:
+                        flight = max(flight, int(source["held"]))
+                        kept = max(kept, int(source["kept"]))
+        except asyncio.CancelledError:
+            return held, flight, kept, lag
+
+    # -- locks and barriers ----------------------------------------------------------------------------------------
+
+    async def _services(self) -> None:
+        seconds, figures, ratios = self.plan.seconds, self.report.figures, self.report.ratios
+        bare: list[float] = []
+        best: dict[str, float] = {}
+        for _ in range(self.plan.rounds):
+            bare.append(await majority_trips_per_s(seconds))
+            async with self.crew_of(Setting(members=MEMBERS)) as crew:
+                leader = await crew.formed()
+                other = next(hand for hand in crew.hands if hand.name != leader)
+                for name, hand in (("leader", crew.named(leader)), ("other", other)):
+                    answer = await hand.ask("locks", seconds=seconds)
+                    key = f"lock_round_trips_per_s_{name}"
+                    best[key] = max(best.get(key, 0), answer["per_s"])
+                answers = await crew.all("barriers", count=BARRIERS, parties=MEMBERS)
+                slowest = min(answer["per_s"] for answer in answers)
+                best["barriers_per_s"] = max(best.get("barriers_per_s", 0), slowest)
+                await self._under_load(crew, other)
+        figures["bare_majority_trips_per_s"] = round(max(bare))
+        for name, rate in best.items():
+            figures[name] = round(rate)
+        for name, key in (
+            ("locks", "lock_round_trips_per_s_leader"),
+            ("barriers", "barriers_per_s"),
+        ):
+            ratio = round(best[key] / max(bare), 3)
+            ratios[f"{name}_vs_bare_majority_trip"] = ratio
+            self.report.aim(f"{name}_vs_bare_majority_trip", ratio, AIM_SERVICES)
+        self.report.notes["services"] = (
+            "A lock takes two round trips, acquire and release, and both are counted. All four members arrive at a "
+            "barrier at once; its passage is one round trip of the last arrival. The baseline keeps, orders and "
+            "repeats nothing."
+        )
+
+    async def _under_load(self, crew: Crew, asker: Hand) -> None:
+        """Locks and barriers of one member while all the others send as fast as the group accepts."""
+        seconds, figures = self.plan.seconds, self.report.figures
+        for do, name in (("locks", "lock"), ("lone_barriers", "barrier")):
+            senders = [hand for hand in crew.hands if hand is not asker]
+            answer, *_ = await asyncio.gather(
+                asker.ask(do, seconds=seconds),
+                *(hand.ask("send", size=SIZE, seconds=seconds) for hand in senders),
+            )
+            for part, value_us in answer["latency_us"].items():
+                key = f"{name}_under_load_{part}_ms"
+                figures[key] = min(figures.get(key, NEVER), round(value_us / 1000, 2))
