@@ -130,7 +130,7 @@ def test_a_second_node_on_the_same_data_is_refused(tmp_path: Path) -> None:
 
 def test_status_of_a_node_that_does_not_run_says_so(tmp_path: Path) -> None:
     (tmp_path / "n1").mkdir()
-    check_refused(holdfast("status", tmp_path / "n1"), "no node runs here", code=1)
+    check_refused(holdfast("status", tmp_path / "n1"), "no node is running here", code=1)
 
 
 def test_a_killed_node_starts_again_as_a_new_incarnation(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def wait_until_it_answers(node: subprocess.Popen[str], data: Path) -> None:
     """The node prints a line when it runs; then it answers."""
     assert node.stdout is not None
     for line in node.stdout:
-        if " runs, incarnation " in line:
+        if " is running, incarnation " in line:
             break
     else:
         raise HoldfastError("the node ended before it ran")

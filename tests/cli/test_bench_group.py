@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.bench.group_loss import POLICIES, _check, _setting
-from holdfast.cli.bench.group_steps import rate_of, unknown
+from holdfast.bench.group_loss import POLICIES, _check, _setting
+from holdfast.bench.group_steps import rate_of, unknown
+from holdfast.bench.group_telemetry import SETTINGS, cpu_per_delivery_us
 from holdfast.errors import HoldfastError
 from holdfast.types import SECOND
 
@@ -53,3 +54,9 @@ def test_this_version_knows_every_setting_under_which_loss_is_measured() -> None
 
 def test_a_rate_is_that_of_each_member_to_its_own_last_message() -> None:
     assert rate_of(answers(last_ns=2 * SECOND), 0) == 75
+
+
+def test_the_cost_of_a_delivery_is_the_time_of_all_members_over_the_deliveries_of_all() -> None:
+    sent = [{"sent": 60, "cpu_s": 0.5}, {"sent": 40, "cpu_s": 1.5}]
+    assert cpu_per_delivery_us(sent, answers()) == 2e6 / 200
+    assert [unknown(setting) for setting in SETTINGS.values()] == ["", ""]

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from holdfast.cli.bench import health_bench as health
-from holdfast.cli.bench.health_quiet import NODES, START_NS, plan_pauses, quiet
+from holdfast.bench import health_bench as health
+from holdfast.bench.health_quiet import NODES, START_NS, plan_pauses, quiet
 from holdfast.errors import SetupError
 from holdfast.types import SECOND
 
@@ -44,6 +44,6 @@ def test_a_fault_is_no_false_alarm_that_would_be_overlooked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The counter of false alarms sees alarms: with half of the packets lost there are some."""
-    monkeypatch.setattr("holdfast.cli.bench.health_quiet.NODES", 3)
+    monkeypatch.setattr("holdfast.bench.health_quiet.NODES", 3)
     alarms = quiet(900_000, 0.1, 1)
     assert alarms.false

@@ -56,3 +56,29 @@ def test_the_simulator_is_measured_against_a_bare_heap() -> None:
     report = bench("sim", "--nodes", "20", "--seconds", "0.5")
     assert report["figures"]["links_up"] == 20 * 8
     assert report["figures"]["events_per_s"] > 0
+
+
+def test_stability_is_measured_against_the_paper_and_services_against_bare_round_trips() -> None:
+    report = bench(
+        "stability",
+        "--only",
+        "rounds,services",
+        "--seconds",
+        "0.2",
+        "--rounds",
+        "1",
+        "--sizes",
+        "8,16",
+    )
+    figures, ratios = report["figures"], report["ratios"]
+    assert figures["cube_16_messages"] == 16 * 4 * 5
+    assert ratios["cube_16_messages_vs_paper"] == 1
+    assert figures["bare_majority_trips_per_s"] > 0
+    locks = figures["lock_round_trips_per_s_leader"]
+    assert ratios["locks_vs_bare_majority_trip"] == pytest.approx(
+        locks / figures["bare_majority_trips_per_s"], abs=0.01
+    )
+    assert figures["barriers_per_s"] > 0
+    for name in ("lock", "barrier"):
+        p50, p99 = (figures[f"{name}_under_load_{part}_ms"] for part in ("p50", "p99"))
+        assert 0 < p50 <= p99

@@ -41,6 +41,7 @@ def left_running(directory: Path) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_the_demonstration_keeps_its_claims(tmp_path: Path) -> None:
     demo = start(tmp_path / "demo", "--no-pipeline")
     output, _ = demo.communicate(timeout=PATIENCE_S)

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+import re
+from collections.abc import Iterator
 from pathlib import Path
-from time import monotonic_ns, sleep
 from typing import Any
 
 import pytest
-from tests.conformance.worlds import free_port
+from tests.support.command_line import agreed, book_domain, holdfast, leader, parts, until
 from typer.testing import CliRunner
 
 from holdfast.cli import app
 from holdfast.runtime import control
 
-PATIENCE_S = 60
 ROOF, WELL = "7389047a" * 4, "02f977b2" * 4
 LOSSES: dict[str, Any] = {
     "members": [{"id": ROOF, "name": "roof"}, {"id": "bec51d5e" * 4, "name": "ann"}],
@@ -46,8 +42,8 @@ def test_losses_and_decisions_are_shown_with_the_names_of_their_sources(
     result = CliRunner().invoke(app, ["groups", str(tmp_path)], catch_exceptions=False)
     lines = [line.strip() for line in result.stdout.splitlines()]
     for line in (
-        "leader ann, term 12, position 1403117, entries 1403222 (decided 1403221, applied 1403219), lag 3",
-        "lost messages since it started: from source 94, from log 1, questions 4, dropped 11, ignored 5",
+        "leader ann, term 12, position 1403117, entries 1403222 (committed 1403221, applied 1403219), lag 3",
+        "lost messages since the start: from source 94, from log 1, questions 4, dropped 11, ignored 5",
         "ignores (criterion 7): stream roof/1/0, topic rain for 9 messages, 4 more",
         "ignores (criterion 8): source 02f977b2 for ever",
         "decided: recover else drop: 2 of roof/1/0 from 385 (by application, ben led, entry 388, question 2)",
@@ -57,98 +53,137 @@ def test_losses_and_decisions_are_shown_with_the_names_of_their_sources(
     assert "│ 02f977b2/3/0" in result.stdout
 
 
-def holdfast(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "holdfast", *map(str, arguments)],
-        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
+SERVICES: dict[str, Any] = {
+    "members": [],
+    "groups": [
+        {"name": "book", "services": {
+            "locks": [{"name": "till", "holder": "ann", "token": 17, "lease_s": 2.5, "waiting": ["ben", "cem"]}],
+            "barriers": [{"name": "gate", "generation": 9, "parties": 3, "phase": 1, "phases": 2, "arrived": ["ann"]}],
+            "grants": 3, "expired": 0}},
+        {"name": "other", "services": {"locks": [], "barriers": [], "grants": 0, "expired": 0}},
+    ],
+}  # fmt: skip
+
+
+def test_locks_and_barriers_are_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(control, "ask", lambda *_: SERVICES)
+    done = CliRunner().invoke(app, ["groups", "locks", str(tmp_path)], catch_exceptions=False)
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    assert lines == [
+        "book: 1 lock, 1 barrier",
+        "lock till held by ann, token 17, lease 2.5 s, ben, cem wait",
+        "barrier gate in phase 1 of 2: ann of 3 arrived, generation 9",
+        "other: 0 locks, 0 barriers",
+    ]
+    told = CliRunner().invoke(app, ["groups", "locks", str(tmp_path), "book", "--json"])
+    assert json.loads(told.stdout) == {"book": SERVICES["groups"][0]["services"]}
+    missing = CliRunner().invoke(app, ["groups", "locks", str(tmp_path), "nothing"])
+    assert missing.exit_code != 0
 
 
 @pytest.fixture(scope="module")
 def domain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
-    """Three nodes with a replica each, as processes."""
-    directory = tmp_path_factory.mktemp("domain")
-    names = ["n1", "n2", "n3"]
-    ports = {name: free_port(["127.0.0.1"]) for name in names}
-    files = {}
-    for name in names:
-        files[name] = directory / f"{name}.toml"
-        files[name].write_text(
-            f"""
-domain = "groups"
-name = "{name}"
-data = "{directory / name}"
-join = ["127.0.0.1:{ports["n1"]}"]
-[security]
-mode = "plain"
-[[adapter]]
-name = "lo"
-address = "127.0.0.1:{ports[name]}"
-[[group]]
-name = "book"
-voters = {json.dumps(names)}
-application = "holdfast.sim.ledger:Ledger"
-"""
-        )
-    with ExitStack() as stack:
-        for file in files.values():
-            process = subprocess.Popen(
-                [sys.executable, "-m", "holdfast", "node", str(file), "--quiet"],
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
-            stack.callback(process.wait)
-            stack.callback(process.terminate)
-        until(files["n1"], lambda group: len(group["view"]) == 3 and group["leader"])
+    with book_domain(tmp_path_factory.mktemp("domain")) as files:
         yield files
 
 
-def shown(where: Path) -> dict[str, Any]:
-    done = holdfast("groups", where, "--json")
-    groups: list[dict[str, Any]] = json.loads(done.stdout) if done.returncode == 0 else []
-    return groups[0] if groups else {"view": [], "leader": ""}
-
-
-def until(where: Path, holds: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
-    deadline_ns = monotonic_ns() + PATIENCE_S * 1_000_000_000
-    while not holds(group := shown(where)):
-        assert monotonic_ns() < deadline_ns, group
-        sleep(0.05)
-    return group
-
-
-def parts(group: dict[str, Any]) -> dict[str, str]:
-    return {member["name"]: member["part"] for member in group["view"]}
+def leads(domain: dict[str, Path]) -> str:
+    """The leader, when all nodes know it."""
+    return leader(agreed(domain))
 
 
 def test_a_group_is_shown_with_its_leader_members_and_positions(domain: dict[str, Path]) -> None:
-    leader = shown(domain["n1"])["leader"]
+    agreed(domain)
     done = holdfast("groups", domain["n1"])
     assert done.returncode == 0, done.stderr
-    assert f"leader {leader}, term" in done.stdout
-    assert "lag 0" in done.stdout
+    # On a busy machine another replica may lead by now.
+    assert re.search(r"leader n[123], term \d+, .*, lag \d+$", done.stdout, re.MULTILINE)
     for name in domain:
         assert f"│ {name}" in done.stdout
 
 
 def test_a_replica_is_removed_and_let_in_again(domain: dict[str, Path]) -> None:
-    leader = shown(domain["n1"])["leader"]
-    other = next(name for name in domain if name != leader)
-    done = holdfast("groups", "remove", domain[leader], "book", other)
+    first = leads(domain)
+    other = next(name for name in domain if name != first)
+    done = holdfast("groups", "remove", domain[first], "book", other)
     assert done.returncode == 0, done.stderr
-    assert f"asked book: remove {other}" in done.stdout
-    until(domain[leader], lambda group: other not in parts(group))
-    assert holdfast("groups", "add", domain[leader], "book", other).returncode == 0
-    until(domain[leader], lambda group: parts(group).get(other) == "voter")
+    assert f"requested from book: remove {other}" in done.stdout
+    until(domain[first], lambda now: other not in parts(now))
+    assert holdfast("groups", "add", domain[first], "book", other).returncode == 0
+    until(domain[first], lambda now: parts(now).get(other) == "voter")
+
+
+def test_a_replica_moves_to_another_node(domain: dict[str, Path]) -> None:
+    """H17: the new one has caught up before the old one goes; what cannot be is refused before anything changes."""
+    first = leads(domain)
+    away, stays = (name for name in domain if name != first)
+    for source, target, says in (
+        (first, away, f"{away} has a replica of book already"),
+        (stays, away, f"{away} has a replica of book already"),
+        ("n9", away, "'n9' is no replica of book"),
+        (stays, "n9", "'n9' is no member of the domain"),
+    ):
+        refused = holdfast(
+            "admin", "move", domain[first], "group", "book", "--from", source, "--to", target
+        )
+        assert refused.returncode != 0
+        assert says in refused.stderr
+    assert holdfast("groups", "remove", domain[first], "book", away).returncode == 0
+    move = (
+        "admin",
+        "move",
+        domain[first],
+        "group",
+        "book",
+        "--from",
+        stays,
+        "--to",
+        away,
+        "--json",
+    )
+    moved = holdfast(*move)
+    assert moved.returncode == 0, moved.stderr
+    assert [step["state"] for step in json.loads(moved.stdout)["steps"]] == ["done"]
+    assert parts(until(domain[first], parts)) == {first: "voter", away: "voter"}
+    # The leader hands over before it goes.
+    moved = holdfast(
+        "admin", "move", domain[first], "group", "book", "--from", first, "--to", stays, "--json"
+    )
+    assert moved.returncode == 0, moved.stderr
+    assert [step["state"] for step in json.loads(moved.stdout)["steps"]] == ["done"]
+    until(domain[away], lambda now: parts(now) == {stays: "voter", away: "voter"})
+    assert holdfast("groups", "add", domain[away], "book", first).returncode == 0
+    until(domain[away], lambda now: parts(now).get(first) == "voter")
 
 
 def test_another_replica_leads_when_asked(domain: dict[str, Path]) -> None:
-    leader = until(domain["n1"], lambda group: group["leader"])["leader"]
-    other = next(name for name in domain if name != leader)
+    first = leads(domain)
+    other = next(name for name in domain if name != first)
     refused = holdfast("groups", "hand-over", domain[other], "book", other)
     assert refused.returncode == 2
-    assert f"{leader} leads group 'book': ask there" in refused.stderr
-    assert holdfast("groups", "hand-over", domain[leader], "book", other).returncode == 0
-    until(domain[leader], lambda group: group["leader"] == other)
+    assert f"{first} leads group 'book': ask there" in refused.stderr
+    assert holdfast("groups", "hand-over", domain[first], "book", other).returncode == 0
+    until(domain[first], lambda now: leader(now) == other)
+
+
+@pytest.mark.parametrize("verb", ["hand-over", "add", "remove"])
+def test_a_node_that_does_not_exist_is_refused_and_nothing_changes(
+    domain: dict[str, Path], verb: str
+) -> None:
+    leaders: list[tuple[str, str]] = []
+    for _ in range(3):
+        before = agreed(domain)
+        first = leader(before)
+        done = holdfast("groups", verb, domain[first], "book", "n9")
+        assert done.returncode == 1
+        assert "Nothing was asked" in done.stderr
+        after = agreed(domain)
+        assert parts(after) == parts(before)
+        leaders.append((first, leader(after)))
+        if first == leader(after):
+            break
+    # On a busy machine an election of its own may fall in between, but not each time.
+    assert leaders[-1][0] == leaders[-1][1], leaders
 
 
 @pytest.mark.parametrize(
@@ -172,4 +207,4 @@ def test_what_cannot_be_is_refused_with_one_line(
 def test_recovery_is_not_begun_without_being_sure(domain: dict[str, Path]) -> None:
     done = holdfast("groups", "recover", domain["n1"], "book")
     assert done.returncode == 1
-    assert "will be lost for good" in done.stdout
+    assert "will be lost permanently" in done.stdout

@@ -27,7 +27,11 @@ GROUP: dict[str, Any] = {
 PATH: dict[str, Any] = {
     "sender": ODD, "sender_adapter": ODD, "listener": ODD, "listener_adapter": ODD, "subnet": ODD, "transport": "udp",
     "alive": True, "stale": False, "size": 1, "size_max": 2, "holes": [], "patterns": 1, "bad_patterns": [ODD],
-    "errors": [ODD], "loss_ppm": 0, "rtt_us": 1,
+    "errors": [ODD], "loss_ppm": 0, "rtt_us": 1, "state": ODD,
+    "verdict": {
+        "fine": False, "state": ODD, "error_class": ODD, "kind": ODD, "direction": ODD, "limit": 0, "loss_ppm": 0,
+        "loss_window_ms": 0, "label": ODD, "text": ODD, "classes": [ODD],
+    },
 }  # fmt: skip
 STATUS: dict[str, Any] = {
     "node": {"name": ODD, "domain": ODD, "incarnation": 1, "uptime_s": 1.0, "security": "plain"},

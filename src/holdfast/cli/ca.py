@@ -1,4 +1,4 @@
-"""`holdfast ca`: makes the certificates with which the nodes of a domain know each other."""
+"""`holdfast ca`: create the certificates with which the nodes of a domain authenticate each other."""
 
 from __future__ import annotations
 
@@ -10,29 +10,30 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli.node import Where, control_socket
 from holdfast.errors import HoldfastError, MisuseError
 
 app = typer.Typer(
     name="ca",
-    help="Make the certificates with which the nodes of a domain know each other.",
+    help="Create the certificates with which the nodes of a domain authenticate each other.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 
-Days = Annotated[int, typer.Option(help="How long it is valid.", min=1, max=36500)]
-Force = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
+Days = Annotated[int, typer.Option(help="Validity in days.", min=1, max=36500)]
+Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
 
 
 @app.command()
 def init(
-    domain: Annotated[str, typer.Option(help="The domain whose nodes it will vouch for.")],
-    folder: Annotated[Path, typer.Option("--dir", help="Where ca.pem and ca.key go.")],
+    domain: Annotated[str, typer.Option(help="The domain of the nodes that it certifies.")],
+    folder: Annotated[Path, typer.Option("--dir", help="Directory for ca.pem and ca.key.")],
     days: Days = 3650,
     force: Force = False,
 ) -> None:
-    """Make the authority of a domain: ca.pem for every node, ca.key for nobody but you."""
+    """Create the authority of a domain: ca.pem for every node, and ca.key, which must stay secret."""
     from holdfast.transports.authority import make_authority, write_pair
 
     with _plain_errors():
@@ -40,24 +41,26 @@ def init(
         certificate, key = write_pair(folder, "ca", pair, force)
     typer.echo(f"authority of domain {domain}, valid until {_day(pair.valid_until)}")
     typer.echo(f"  {certificate}  copy it to every node")
-    typer.echo(f"  {key}  keep it secret and off the nodes: it makes members")
+    typer.echo(f"  {key}  keep it secret and off the nodes: it can issue certificates")
 
 
 @app.command("issue")
 def issue_command(
-    name: Annotated[str, typer.Argument(help="The node's name, as in its configuration.")],
-    folder: Annotated[Path, typer.Option("--dir", help="Where ca.pem and ca.key are.")],
-    out: Annotated[Path | None, typer.Option(help="Where the new files go; else --dir.")] = None,
+    name: Annotated[str, typer.Argument(help="The name of the node, as in its configuration.")],
+    folder: Annotated[Path, typer.Option("--dir", help="Directory of ca.pem and ca.key.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Directory for the new files; default: --dir.")
+    ] = None,
     days: Days = 365,
     force: Force = False,
 ) -> None:
-    """Make the certificate and the key of one node."""
+    """Issue the certificate and key of one node."""
     from holdfast.transports.authority import issue, load_authority, write_pair
 
     with _plain_errors():
         if name == "ca":
             raise MisuseError(
-                "a node cannot be called 'ca': its files would replace the authority's"
+                "a node cannot be named 'ca': its files would replace those of the authority"
             )
         authority = load_authority(folder)
         pair = issue(authority, name, days)
@@ -71,7 +74,7 @@ def issue_command(
 def show(
     file: Annotated[Path, typer.Argument(help="A certificate: ca.pem or NAME.pem.")],
 ) -> None:
-    """Say who a certificate is for, and until when it is valid."""
+    """Show the owner and the validity of a certificate."""
     from holdfast.transports.authority import look_at
 
     with _plain_errors():
@@ -89,9 +92,19 @@ def show(
         typer.echo(f"  serial  {one.serial}")
 
 
+@app.command("reload")
+def reload_certificate(where: Where) -> None:
+    """Make a running node read its certificate files again; new connections use them."""
+    from holdfast.runtime.control import ask
+
+    with _plain_errors():
+        ask(control_socket(where), {"do": "renew-credentials"})
+    typer.echo("reloaded; connections that exist go on")
+
+
 @contextmanager
 def _plain_errors() -> Iterator[None]:
-    """One line instead of a traceback; 2 for misuse, 1 for failure."""
+    """Print one line instead of a traceback; exit code 2 for misuse, 1 for failure."""
     try:
         yield
     except HoldfastError as error:

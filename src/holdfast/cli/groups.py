@@ -1,8 +1,9 @@
-"""`holdfast groups`: what the groups of a node are doing, and what an operator can ask of them."""
+"""`holdfast groups`: show the groups of a node, and send operator requests to them."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -12,13 +13,14 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
+from holdfast.cli.group_requests import WAIT_S, ask_group, group_now, happens, unknown_name, view_of
 from holdfast.cli.node import Where, control_socket
 from holdfast.cli.printing import terminal, words
 from holdfast.errors import MisuseError
 
 
 class _ShowByDefault(TyperGroup):
-    """`holdfast groups WHERE` is `holdfast groups show WHERE`."""
+    """`holdfast groups WHERE` means `holdfast groups show WHERE`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and not args[0].startswith("-") and args[0] not in self.commands:
@@ -29,7 +31,7 @@ class _ShowByDefault(TyperGroup):
 app = typer.Typer(
     name="groups",
     cls=_ShowByDefault,
-    help="Show the replicated groups of a node, and change them.",
+    help="Show and change the replicated groups of a node.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -46,7 +48,7 @@ def show(
     group: Annotated[str, typer.Option(help="Only this group.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Everything, for programs.")] = False,
 ) -> None:
-    """Leader, term, positions, lag, members, losses and decisions of the groups that a node has a replica of."""
+    """Show leader, term, positions, lag, members, losses and decisions of the groups of a node."""
     from holdfast.runtime.control import ask
 
     status = ask(control_socket(where), {"do": "status"})
@@ -59,34 +61,84 @@ def show(
         typer.echo(json.dumps(groups))
         return
     if not groups:
-        typer.echo("no replica of any group runs on this node")
+        typer.echo("this node has no replica of any group")
     console = terminal()
     names = {member.get("id", ""): member["name"] for member in status["members"]}
     for one in groups:
         _show(console, one, names)
 
 
+@app.command()
+def locks(
+    where: Where,
+    group: Annotated[str, typer.Argument(help="Only this group.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Everything, for programs.")] = False,
+) -> None:
+    """Show the locks that are held, the nodes that wait for them, and barriers, of the groups of a node."""
+    from holdfast.runtime.control import ask
+
+    groups = ask(control_socket(where), {"do": "status"})["groups"]
+    if group:
+        groups = [one for one in groups if one["name"] == group]
+        if not groups:
+            raise MisuseError(f"that node has no replica of a group {group!r}")
+    found = {one["name"]: one.get("services") or {} for one in groups}
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    console = terminal()
+    for name, services in found.items():
+        _line(
+            console,
+            words((name, "bold"), f": {_count(services, 'lock')}, {_count(services, 'barrier')}"),
+        )
+        _show_services(console, services)
+
+
+def _count(services: dict[str, Any], what: str) -> str:
+    count = len(services.get(f"{what}s", []))
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _show_services(console: Console, services: dict[str, Any]) -> None:
+    """Locks and barriers, one per line."""
+    for lock in services.get("locks", []):
+        waiting = f", {', '.join(lock['waiting'])} wait" if lock["waiting"] else ""
+        text = f" held by {lock['holder']}, token {lock['token']}, lease {lock['lease_s']:g} s{waiting}"
+        _line(console, words("  lock ", (lock["name"], "bold"), text))
+    for barrier in services.get("barriers", []):
+        arrived = ", ".join(barrier["arrived"]) or "no node"
+        phase = (
+            f" in phase {barrier['phase']} of {barrier['phases']}" if barrier["phases"] > 1 else ""
+        )
+        text = f"{phase}: {arrived} of {barrier['parties']} arrived, generation {barrier['generation']}"
+        _line(console, words("  barrier ", (barrier["name"], "bold"), text))
+
+
 def _stream(label: str, names: dict[str, str]) -> str:
-    """A stream as people know it: by the name of its source, if that was met, its life, and which stream of it."""
+    """A stream for display: the name of its source if known, its incarnation, and its number."""
     source, _, rest = label.partition("/")
     return f"{names.get(source, source[:8])}/{rest}"
 
 
 def _line(console: Console, text: str | Text) -> None:
-    """One line stays one, however narrow the terminal is: it is searched for words, too."""
+    """Do not wrap the line, however narrow the terminal is, so that it can be searched."""
     console.print(text, soft_wrap=True)
 
 
 def _show(console: Console, group: dict[str, Any], names: dict[str, str]) -> None:
     why = f" ({group['why']})" if group.get("why") else ""
     _line(console, words((group["name"], "bold"), f": this replica is {group['state']}{why}"))
-    leader = group.get("leader") or "nobody"
+    leader = group.get("leader") or "none"
     _line(
         console,
-        f"  leader {leader}, term {group['term']}, position {group['position']}, "
-        f"entries {group['last']} (decided {group['commit']}, applied {group['applied']}), lag {group['lag']}",
+        f"  leader {leader}, term {group['term']}, position {group['position']}, entries "
+        f"{group['last']} (committed {group['commit']}, applied {group['applied']}), lag "
+        f"{group['lag']}",
     )
     _line(console, f"  digest {group['digest']}, memory {group['memory']}")
+    _show_stability(console, group.get("stability") or {})
+    _show_services(console, group.get("services") or {})
     if group.get("no_state"):
         _line(console, words("  ", ("gives no state:", "red"), f" {group['no_state']}"))
     for title, table in (("members", _members(group)), ("streams", _streams(group, names))):
@@ -96,9 +148,24 @@ def _show(console: Console, group: dict[str, Any], names: dict[str, str]) -> Non
     _show_losses(console, group, names)
 
 
+def _show_stability(console: Console, stability: dict[str, Any]) -> None:
+    """How far all replicas are, and which of them keep the others from freeing."""
+    if not stability.get("protocol"):
+        return
+    _line(
+        console,
+        f"  stability by {stability['protocol']}: all have applied up to entry {stability['stable']}, "
+        f"lag {stability['lag_ms']} ms, {stability['held']} bytes held",
+    )
+    for blocker in stability["blockers"]:
+        text = f" {blocker['name']} is {blocker['why']} for {blocker['since_ms']} ms"
+        _line(console, words("  ", ("blocked:", "yellow"), text))
+
+
 def _members(group: dict[str, Any]) -> Table:
-    """The view, with how far everybody is as far as this replica knows (the leader knows it of all)."""
+    """The view with the progress of the members, as far as this replica knows it (the leader knows all)."""
     table = Table("name", "part", "has", "applied", "behind", "")
+    peers = {peer["name"]: peer for peer in group["peers"]}
     known = {peer["name"]: (peer["match"], peer["applied"]) for peer in group["peers"]}
     if group["state"] == "leading":
         known[group["leader"]] = (group["last"], group["applied"])
@@ -112,7 +179,8 @@ def _members(group: dict[str, Any]) -> Table:
         elif member.get("may_lead") is False:
             notes.append("not to lead")
         has, applied = known.get(name, ("", ""))
-        behind = "" if applied == "" else max(0, group["last"] - applied)
+        gone = peers.get(name, {}).get("heard") is False
+        behind = "not heard" if gone else "" if applied == "" else max(0, group["last"] - applied)
         table.add_row(
             name, member.get("part", "replica"), str(has), str(applied), str(behind), ", ".join(notes),
             style="yellow" if member.get("suspended") else "",
@@ -129,9 +197,9 @@ def _streams(group: dict[str, Any], names: dict[str, str]) -> Table:
 
 
 def _show_losses(console: Console, group: dict[str, Any], names: dict[str, str]) -> None:
-    _line(console, f"  gaps now {group['gaps']}, asked again {group['nacks']} times")
+    _line(console, f"  gaps now {group['gaps']}, retransmission requests {group['nacks']}")
     counts = ", ".join(f"{name} {count}" for name, count in group["losses"].items())
-    _line(console, f"  lost messages since it started: {counts}")
+    _line(console, f"  lost messages since the start: {counts}")
     for row in group.get("ignoring", []):
         left = f", {row['left']} more" if row["left"] else ""
         _line(console, f"  ignores (criterion {row['id']}): {_named(row['what'], names)}{left}")
@@ -140,7 +208,7 @@ def _show_losses(console: Console, group: dict[str, Any], names: dict[str, str])
 
 
 def _named(what: str, names: dict[str, str]) -> str:
-    """What is ignored, with names where it has the beginnings of ids."""
+    """What is ignored, with names in place of abbreviated ids."""
     for source, name in names.items():
         for word in ("source", "stream") if source else ():
             what = what.replace(f"{word} {source[:8]}", f"{word} {name}")
@@ -163,36 +231,54 @@ def add(
     group: Group,
     name: Name,
     learner: Annotated[
-        bool, typer.Option("--learner", help="It gets everything, and does not vote.")
+        bool, typer.Option("--learner", help="Add it as a learner, without a vote.")
     ] = False,
 ) -> None:
     """Let a replica into a group, or in again; or change whether it votes."""
+    _check_name(where, group, name, members=True)
     _ask(where, group, "add", name, voter=not learner)
+    part = "learner" if learner else "voter"
+    _wait(where, group, f"{name} is a {part}", lambda now: view_of(now).get(name) == part)
 
 
 @app.command()
 def remove(where: Where, group: Group, name: Name) -> None:
     """Take a replica out of a group for good: only `add` lets it in again."""
+    _check_name(where, group, name, members=False)
     _ask(where, group, "remove", name)
+    _wait(where, group, f"{name} is no replica any more", lambda now: name not in view_of(now))
 
 
 @app.command("hand-over")
 def hand_over(
     where: Where,
     group: Group,
-    name: Annotated[str, typer.Argument(help="Who is to lead; anybody when left out.")] = "",
+    name: Annotated[str, typer.Argument(help="The new leader; any replica by default.")] = "",
 ) -> None:
     """Let another replica lead. WHERE is the node that leads now."""
+    before = group_now(where, group).get("leader")
+    if name:
+        _check_name(where, group, name, members=False)
     _ask(where, group, "hand-over", name)
+    if name and name == before:
+        return
+    _wait(
+        where,
+        group,
+        f"{name or 'another replica'} leads",
+        lambda now: (
+            now.get("leader") == name if name else now.get("leader") not in (None, "", before)
+        ),
+    )
 
 
 @app.command("end-ignoring")
 def end_ignoring(
     where: Where,
     group: Group,
-    criterion: Annotated[int, typer.Argument(help="The id, as `holdfast groups` shows it.")],
+    criterion: Annotated[int, typer.Argument(help="The id, as shown by `holdfast groups`.")],
 ) -> None:
-    """Ignore no more by a criterion that a decision about lost messages began."""
+    """End an ignore criterion, so that matching messages are delivered again."""
     _ask(where, group, "end-ignoring", str(criterion))
 
 
@@ -204,27 +290,44 @@ def recover(
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Also if the others are only missing: they are gone for good."
+            "--force",
+            help="Restart even if the others are only unreachable; use it only if they are "
+            "permanently gone.",
         ),
     ] = False,
 ) -> None:
-    """The last resort when the memory of a majority is lost: this replica goes on alone with what it has.
+    """Last resort after a majority lost its state: restart the group from this replica alone.
 
-    What the others had and it has not is lost. The others must be restarted to join it.
+    Messages that only the other replicas had are lost. The others must be restarted to join.
     """
     if not sure:
         typer.confirm(
-            f"What this replica of {group!r} lacks will be lost for good. Go on with it alone?",
+            f"Messages that this replica of {group!r} lacks will be lost permanently. Restart the "
+            "group from it?",
             abort=True,
         )
     _ask(where, group, "recover", force=force)
 
 
-def _ask(where: Path, group: str, verb: str, name: str = "", **values: Any) -> None:
-    from holdfast.runtime.control import ask
+def _check_name(where: Path, group: str, name: str, members: bool) -> None:
+    why = unknown_name(group_now(where, group), name, members)
+    if why:
+        typer.echo(f"{why} Nothing was asked.", err=True)
+        raise typer.Exit(1)
 
-    request = {"do": "group", "group": group, "verb": verb, "name": name, **values}
-    answer = ask(control_socket(where), request)
+
+def _wait(where: Path, group: str, what: str, done: Callable[[dict[str, Any]], bool]) -> None:
+    """Wait until what was asked for has happened, and say so; exit 1 if it does not."""
+    if happens(where, group, done):
+        typer.echo(f"done: {what}")
+        return
     typer.echo(
-        f"asked {answer['group']}: {answer['asked']}; `holdfast groups` shows what came of it"
+        f"not done within {WAIT_S:g} s: that {what}. It was asked for and may still happen; "
+        "`holdfast groups show` tells how the group stands.",
+        err=True,
     )
+    raise typer.Exit(1)
+
+
+def _ask(where: Path, group: str, verb: str, name: str = "", **values: Any) -> None:
+    typer.echo(f"requested from {group}: {ask_group(where, group, verb, name, **values)}")

@@ -1,4 +1,4 @@
-"""`holdfast health`: what is known of every path, what is wrong and why, what happened, who can talk to whom."""
+"""`holdfast health`: query path health, incidents and history, and tune heartbeats."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.cli.node import Where, control_socket
+from holdfast.cli.node import STYLES, Where, control_socket
 from holdfast.cli.printing import terminal, words
 from holdfast.errors import MisuseError
 
-app = typer.Typer(no_args_is_help=True, help="What every path carries, what is wrong, and why.")
+app = typer.Typer(
+    no_args_is_help=True, help="Show what every path carries, and what is wrong with it."
+)
 
 AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -38,14 +40,14 @@ def _show(answer: Any, as_json: bool, draw: Callable[[Console], None]) -> None:
 
 @app.command("table")
 def table(where: Where, as_json: AsJson = False) -> None:
-    """The whole table: one row for each path and kind of packets."""
+    """Show the whole table: one row per path and packet kind."""
     answer = _ask(where, "table")
     _show(answer["paths"], as_json, lambda console: console.print(_paths(answer["paths"])))
 
 
 def _paths(paths: list[dict[str, Any]]) -> Table:
     drawn = Table()
-    drawn.add_column("path", no_wrap=True)  # the one thing that must not be cut into pieces
+    drawn.add_column("path", no_wrap=True)  # must not be wrapped
     for title in ("subnet", "kind", "state", "size", "patterns", "loss", "round trip"):
         drawn.add_column(title)
     for path in paths:
@@ -68,16 +70,15 @@ def _paths(paths: list[dict[str, Any]]) -> Table:
 
 
 def _state(path: dict[str, Any]) -> tuple[str, str]:
-    if path["stale"]:
-        return "stale", "dim"
-    if not path["alive"]:
-        return "dead", "red"
-    return (", ".join(path["errors"]), "yellow") if path["errors"] else ("ok", "")
+    verdict = path["verdict"]
+    state = path["state"] if path["state"] != "ok" else verdict["state"]
+    classes = ", ".join(verdict["classes"])
+    return (classes if state == "soft error" else state), STYLES.get(state, "yellow")
 
 
 @app.command("incidents")
 def incidents(where: Where, as_json: AsJson = False) -> None:
-    """What is wrong now, in plain words, with the likely cause. Exit code 0 also when something is."""
+    """Show current errors in words, with their likely causes. The exit code is 0 even if there are errors."""
     found = _ask(where, "incidents")["incidents"]
 
     def draw(console: Console) -> None:
@@ -101,25 +102,25 @@ def incidents(where: Where, as_json: AsJson = False) -> None:
 @app.command("find")
 def find(
     where: Where,
-    size: Annotated[int, typer.Option(help="Packets of at least so many bytes.")] = 0,
+    size: Annotated[int, typer.Option(help="Packets of at least this many bytes.")] = 0,
     protocol: Annotated[str, typer.Option(help="udp, tcp, frag or multicast.")] = "",
-    pattern: Annotated[str, typer.Option(help="Filled with this, in hexadecimal.")] = "",
+    pattern: Annotated[str, typer.Option(help="Fill pattern in hexadecimal.")] = "",
     subnet: Annotated[str, typer.Option(help="Only on this subnet.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Find adapters that can exchange such packets, in both directions."""
+    """Find adapters that can exchange such packets in both directions."""
     fields = {"size": size, "protocol": protocol, "pattern": pattern, "subnet": subnet}
     found = _ask(where, "find", **fields)["found"]
 
     def draw(console: Console) -> None:
         if not found["pairs"]:
-            console.print("no two adapters can")
+            console.print("no two adapters can exchange such packets")
         for one, two in found["pairs"]:
             console.print(
                 f"{one['member']}/{one['adapter']} <-> {two['member']}/{two['adapter']} ({one['subnet']})"
             )
         if found["everyone"]:
-            console.print("everybody with everybody")
+            console.print("full mesh")
 
     _show(found, as_json, draw)
 
@@ -130,7 +131,7 @@ def values(
     subnet: Annotated[str, typer.Argument(help="The subnet.")],
     as_json: AsJson = False,
 ) -> None:
-    """Show what holds in a subnet: the sizes and patterns that pass everywhere, or somewhere do not."""
+    """Show what passes in a subnet: the sizes and patterns that pass on all paths, or not on some."""
     answer = _ask(where, "values", subnet=subnet)["values"]
 
     def draw(console: Console) -> None:
@@ -170,7 +171,7 @@ def report(
     adapter: Annotated[str, typer.Argument(help="member/adapter")],
     as_json: AsJson = False,
 ) -> None:
-    """Print the raw report of an adapter: what its listeners receive of what it sends."""
+    """Print the raw report of an adapter: what its listeners receive from it."""
     answer = _ask(where, "report", adapter=adapter)
     typer.echo(json.dumps(answer) if as_json else answer["report"], nl=as_json)
 
@@ -182,7 +183,7 @@ def explain(
     two: Annotated[str, typer.Argument(help="Another.")],
     as_json: AsJson = False,
 ) -> None:
-    """Explain in plain words what is known of the paths between two members, there and back."""
+    """Explain the paths between two members in words, in both directions."""
     paths = _ask(where, "explain", sender=one, listener=two)["paths"]
 
     def draw(console: Console) -> None:
@@ -190,7 +191,7 @@ def explain(
             ends = [
                 f"{end['member']}/{end['adapter']}" for end in (path["sender"], path["listener"])
             ]
-            style = {"sound": "green", "dead": "red"}.get(path["state"], "yellow")
+            style = {"ok": "green", "dead": "red"}.get(path["state"], "yellow")
             console.print(words(f"{ends[0]} -> {ends[1]}: ", (path["state"], style)))
             for line in (*path["findings"], *path["kinds"]):
                 console.print(f"  {line}", highlight=False)
@@ -206,11 +207,13 @@ def history(
     where: Where,
     sender: Annotated[str, typer.Option("--from", help="A member, or member/adapter.")] = "",
     listener: Annotated[str, typer.Option("--to", help="A member, or member/adapter.")] = "",
-    error_class: Annotated[str, typer.Option("--class", help="Only this class of error.")] = "",
-    since: Annotated[str, typer.Option(help="Only so long ago, as 30m, 12h or 30d.")] = "",
+    error_class: Annotated[str, typer.Option("--class", help="Only this error class.")] = "",
+    since: Annotated[
+        str, typer.Option(help="Only changes since then, such as 30m, 12h or 30d.")
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show what happened to the paths from and to this node."""
+    """Show past changes of the paths from and to this node."""
     fields: dict[str, Any] = {"sender": sender, "listener": listener, "error_class": error_class}
     entries = _ask(where, "history", since_s=_seconds(since), **fields)["history"]
 
@@ -229,11 +232,11 @@ def reset(
     where: Where,
     sender: Annotated[str, typer.Argument(help="From this member, or member/adapter.")],
     listener: Annotated[str, typer.Argument(help="To this one.")],
-    by: Annotated[str, typer.Option(help="Who says so; it is kept.")],
+    by: Annotated[str, typer.Option(help="Your name; it is recorded.")],
     note: Annotated[str, typer.Option(help="What was repaired.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Clear the history of a path after a repair, so that traffic that asks for a clean path may use it again."""
+    """Clear the history of a path after a repair, so that traffic that requires a clean path can use it again."""
     paths = _ask(where, "reset", sender=sender, listener=listener, by=by, note=note)["reset"]
     text = "\n".join(f"reset: {path}" for path in paths)
     _show(paths, as_json, lambda console: console.print(text, highlight=False))
@@ -247,10 +250,10 @@ def tune(
     ],
     subnet: Annotated[str, typer.Option(help="Only on this subnet.")] = "",
     period_ms: Annotated[int, typer.Option(help="How often.")] = 0,
-    grace: Annotated[int, typer.Option(help="How many may be missing.")] = 0,
-    retry_ms: Annotated[int, typer.Option(help="How often while in doubt.")] = 0,
+    grace: Annotated[int, typer.Option(help="Number of missing heartbeats that is tolerated.")] = 0,
+    retry_ms: Annotated[int, typer.Option(help="Period while a fault is being confirmed.")] = 0,
 ) -> None:
-    """Change how often heartbeats are sent, while the node runs."""
+    """Change the heartbeat settings of a running node."""
     fields = {"subnet": subnet, "period_ms": period_ms, "grace": grace, "retry_ms": retry_ms}
     _ask(where, "tune", signature=signature, **fields)
     typer.echo("tuned")
@@ -262,12 +265,14 @@ def watch(
     member: Annotated[list[str] | None, typer.Option(help="Paths from or to this member.")] = None,
     subnet: Annotated[list[str] | None, typer.Option(help="Only this subnet.")] = None,
     kind: Annotated[list[str] | None, typer.Option(help="udp, tcp, frag, multicast.")] = None,
-    attribute: Annotated[list[str] | None, typer.Option(help="Only when this changes.")] = None,
-    size_below: Annotated[int, typer.Option(help="Only paths that pass less.")] = 0,
-    changes: Annotated[int, typer.Option(help="Stop after so many changes; 0: never.")] = 0,
+    attribute: Annotated[
+        list[str] | None, typer.Option(help="Only changes of this attribute.")
+    ] = None,
+    size_below: Annotated[int, typer.Option(help="Only paths that do not pass this size.")] = 0,
+    changes: Annotated[int, typer.Option(help="Stop after this many changes; 0: never.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Print the table, then every change as it comes, until Ctrl-C."""
+    """Print the table, then every change, until Ctrl-C."""
     fields: dict[str, Any] = {
         "members": member or [],
         "subnets": subnet or [],
@@ -284,7 +289,7 @@ def watch(
                 typer.echo(json.dumps(news))
             elif news["kind"] == "snapshot":
                 if news["lagged"]:
-                    console.print("too slow: some changes were left out; this is how it stands")
+                    console.print("too slow: some changes were skipped; this is the current state")
                 console.print(_paths(news["paths"]))
             else:
                 console.print(_change(news), highlight=False)
@@ -313,4 +318,4 @@ def _seconds(text: str) -> float:
     try:
         return float(number) * _UNITS[unit]
     except (KeyError, ValueError):
-        raise MisuseError(f"{text!r} is not a time; write 30m, 12h or 30d") from None
+        raise MisuseError(f"{text!r} is not a duration; write it as 30m, 12h or 30d") from None

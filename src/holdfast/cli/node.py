@@ -1,4 +1,4 @@
-"""`holdfast node`, `status`, `fault`, `heal`: run a node, and talk to one that runs on this machine."""
+"""`holdfast node`, `status`, `fault`, `heal`: run a node, and control one that runs on this machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import logging
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.table import Table
@@ -19,16 +19,20 @@ if TYPE_CHECKING:
     from holdfast.runtime.node import Node
     from holdfast.web.server import WebServer
 
+STYLES: Final = {"ok": "", "dead": "red", "stale": "dim", "unknown": "dim"}
+"""How the states of paths are shown; all others are yellow."""
+
 Where = Annotated[
-    Path, typer.Argument(help="The node's configuration file, or its data directory.", exists=True)
+    Path,
+    typer.Argument(help="The configuration file or the data directory of a node.", exists=True),
 ]
 
 
 def run(
-    config: Annotated[Path, typer.Argument(help="The node's TOML file.")],
+    config: Annotated[Path, typer.Argument(help="The configuration file of the node.")],
     quiet: Annotated[bool, typer.Option("--quiet", help="Log warnings only.")] = False,
 ) -> None:
-    """Run a node until it is told to stop (Ctrl-C, SIGTERM)."""
+    """Run a node until Ctrl-C or SIGTERM."""
     logging.basicConfig(
         level=logging.WARNING if quiet else logging.INFO,
         format="%(asctime)s %(levelname)s %(message)s",
@@ -39,7 +43,7 @@ def run(
 
 
 async def _run(path: Path) -> None:
-    # Imported here: a node needs much that `holdfast --help` does not.
+    # Imported here, because `holdfast --help` does not need it.
     from holdfast.node.config import split_address
     from holdfast.runtime.collector import calm_collector
     from holdfast.runtime.node import Node
@@ -53,11 +57,14 @@ async def _run(path: Path) -> None:
         async with node:
             if config.web.address:
                 host, port = split_address(config.web.address, "[web] address")
-                page = WebServer(host, port, node.status, config.web.token or None)
+                page = WebServer(
+                    host, port, node.status, config.web.token or None, tree=node.roles.tree_nodes
+                )
                 await page.start()
                 typer.echo(f"page: {page.url}")
             typer.echo(
-                f"node {config.name} of domain {config.domain} runs, incarnation {node.incarnation}"
+                f"node {config.name} of domain {config.domain} is running, incarnation "
+                f"{node.incarnation}"
             )
             calm_collector()
             await _until_told(node)
@@ -81,7 +88,7 @@ async def _until_told(node: Node) -> None:
 
 
 def control_socket(where: Path) -> Path:
-    """The control socket of the node that `where` (file or directory) describes."""
+    """The control socket of the node given by `where` (file or directory)."""
     from holdfast.runtime.parts import load_config
 
     if where.is_dir():
@@ -89,7 +96,8 @@ def control_socket(where: Path) -> Path:
     config = load_config(where)
     if not config.data:
         raise MisuseError(
-            f"{where} names no data directory, so there is no socket to ask; nothing was asked"
+            f"{where} has no data directory, so the node has no control socket; nothing was "
+            "requested"
         )
     return Path(config.data) / "control.sock"
 
@@ -97,15 +105,26 @@ def control_socket(where: Path) -> Path:
 def status(
     where: Where,
     as_json: Annotated[bool, typer.Option("--json", help="Everything, for programs.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only say whether it is fine; exit 1 if it is not.")
+    ] = False,
 ) -> None:
-    """Show what a node on this machine knows: members, paths, where its traffic goes and why, groups."""
+    """Show whether a node is fine, and what it knows: members, paths, where its traffic goes and why, groups."""
+    from holdfast.health.standing import headline, problems_of
     from holdfast.runtime.control import ask
 
     answer = ask(control_socket(where), {"do": "status"})
+    problems = problems_of(answer)
     if as_json:
-        typer.echo(json.dumps(answer))
-        return
+        typer.echo(json.dumps(answer | {"problems": [problem.text for problem in problems]}))
+        raise typer.Exit(1 if check and problems else 0)
     console = terminal()
+    style = "green" if not problems else "red" if problems[0].level == "dead" else "yellow"
+    console.print(words((headline(answer), style)), soft_wrap=True)
+    for problem in problems[1:] if not check else problems:
+        console.print(f"  {problem.text}", highlight=False, markup=False)
+    if check:
+        raise typer.Exit(1 if problems else 0)
     node = answer["node"]
     console.print(
         words(
@@ -114,6 +133,11 @@ def status(
             f"up {node['uptime_s']:.0f} s, security {node['security']}",
         )
     )
+    advice = answer.get("advice", {})
+    if advice.get("source"):
+        avoided = len(advice["avoided"])
+        said = f"in force, {avoided} avoided" if advice["in_force"] else advice["problem"]
+        console.print(words("advice: ", said))
     console.print(_members(answer))
     console.print(_paths(answer))
     console.print(_traffic(answer))
@@ -137,10 +161,10 @@ def _members(answer: dict[str, Any]) -> Table:
 
 
 def _paths(answer: dict[str, Any]) -> Table:
-    table = Table("path", "transport", "state", "size", "loss", "round trip")
-    for path in answer["paths"]:
-        soft = path["alive"] and path["size"] < path["size_max"]
-        state = "soft error" if soft else "ok" if path["alive"] else "dead"
+    table = Table("path", "kind", "state", "size", "loss", "rtt")
+    rank = {"dead": 0, "soft error": 1, "stale": 2, "unknown": 3, "ok": 4}
+    for path in sorted(answer["paths"], key=lambda path: rank.get(path["state"], 1)):
+        state = path["state"]
         size = f"{path['size']} of {path['size_max']}" if path["size_max"] else "-"
         table.add_row(
             f"{path['sender']} -> {path['listener']} ({path['subnet']})",
@@ -148,8 +172,8 @@ def _paths(answer: dict[str, Any]) -> Table:
             state,
             size,
             f"{path['loss_ppm'] / 10_000:.1f} %",
-            f"{path['rtt_us']} µs",
-            style="yellow" if soft else "" if path["alive"] else "red",
+            f"{path['rtt_us'] / 1000:.1f} ms",
+            style=STYLES.get(state, "yellow"),
         )
     return table
 
@@ -168,25 +192,23 @@ def _traffic(answer: dict[str, Any]) -> Table:
 
 def fault(
     where: Where,
-    kind: Annotated[str, typer.Argument(help="over_size, drop_all or loss.")],
-    size: Annotated[int, typer.Option(help="over_size: the largest packet that passes.")] = 0,
-    loss_ppm: Annotated[int, typer.Option(help="loss: how many of a million are lost.")] = 0,
+    what: Annotated[
+        str,
+        typer.Argument(help='The fault, in quotes: "over 1000", "loss 20% only udp", "blackout".'),
+    ],
     adapter: Annotated[str, typer.Option(help="Only on this adapter.")] = "",
     to: Annotated[str, typer.Option(help="Only to this host.")] = "",
-    transport: Annotated[str, typer.Option(help="Only tcp, udp, frag or multicast.")] = "",
 ) -> None:
-    """Break what a node sends, on purpose (its configuration must allow it: lab.faults = true)."""
+    """Inject a fault into what a node sends (needs lab.faults = true in its configuration)."""
     from holdfast.runtime.control import ask
 
-    request: dict[str, Any] = {"do": "fault", "kind": kind, "size": size, "loss_ppm": loss_ppm}
-    request |= {
-        k: v for k, v in (("adapter", adapter), ("host", to), ("transport", transport)) if v
-    }
+    request: dict[str, Any] = {"do": "fault", "fault": what}
+    request |= {key: value for key, value in (("adapter", adapter), ("host", to)) if value}
     typer.echo(json.dumps(ask(control_socket(where), request)))
 
 
 def heal(where: Where) -> None:
-    """Take back every fault that `holdfast fault` made at this node."""
+    """Remove all faults that `holdfast fault` injected at this node."""
     from holdfast.runtime.control import ask
 
     typer.echo(json.dumps(ask(control_socket(where), {"do": "heal"})))

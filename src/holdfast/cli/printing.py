@@ -1,4 +1,4 @@
-"""How commands write to a terminal: what nodes say is written as it is. A path in brackets is no markup."""
+"""Terminal output of commands. Text from nodes is printed as it is: a path in brackets is not markup."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from rich.text import Text
 
 
 def terminal(*, errors: bool = False) -> Console:
-    """Standard output, or standard error. Styles are given beside the words (`words`), never inside."""
+    """Standard output or standard error. Styles are passed next to the text (`words`), never inside."""
     return Console(markup=False, emoji=False, stderr=errors)
 
 
 def words(*parts: str | tuple[str, str]) -> Text:
-    """One line: texts, and texts with a style."""
+    """One line of texts, each with an optional style."""
     return Text.assemble(*parts)

@@ -1,4 +1,4 @@
-"""`holdfast sim`: whole domains of real nodes in a world that one seed decides."""
+"""`holdfast sim`: simulate whole domains, determined by one seed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 
 import typer
 
+from holdfast.cli.sim_dialogs import dialogs
 from holdfast.cli.sim_groups import groups
+from holdfast.cli.sim_health import health
+from holdfast.cli.sim_objects import objects
 from holdfast.errors import HoldfastError, MisuseError, SetupError
 
 if TYPE_CHECKING:
@@ -18,7 +21,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="sim",
-    help="Simulate whole domains: real nodes, a virtual network, and one seed that decides everything.",
+    help="Simulate whole domains: production code, a virtual network, and one seed that "
+    "determines the run.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -27,13 +31,13 @@ app = typer.Typer(
 
 SEEDS_MAX: Final = 1_000_000
 NEMESIS: Final = "nemesis"
-"""The scenario that is made by chance, another one for every seed."""
+"""The random scenario, different for every seed."""
 QUIET_SHARE: Final = 3
-"""The last third of a run is quiet: everything heals and must come together again."""
+"""The last third of a run is without faults; everything must recover in it."""
 
 
 class Request:
-    """What one command asks for, the same for each of its seeds."""
+    """The options of a command, the same for each of its seeds."""
 
     def __init__(self, nodes: int, seconds: int, scenario: str, secure: bool) -> None:
         self.nodes = nodes
@@ -42,31 +46,38 @@ class Request:
         self.secure = secure
 
     def replay(self, seed: int) -> str:
-        """The command that repeats the run of one seed."""
+        """The command that replays the run of one seed."""
         words = ["holdfast", "sim", "run", "--seed", str(seed), "--nodes", str(self.nodes)]
         words += ["--seconds", str(self.seconds), "--scenario", self.scenario]
         return shell_join(words + (["--secure"] if self.secure else []))
 
 
 app.command()(groups)
+app.command()(objects)
+app.command()(health)
+app.command()(dialogs)
 
 
 @app.command()
 def run(
-    seed: Annotated[int, typer.Option(help="Decides everything that happens.")] = 1,
-    seeds: Annotated[str, typer.Option(help="Run all of A..B instead, both included.")] = "",
+    seed: Annotated[int, typer.Option(help="The seed that determines the run.")] = 1,
+    seeds: Annotated[str, typer.Option(help="Run all seeds from A to B instead, inclusive.")] = "",
     nodes: Annotated[int, typer.Option(help="How many nodes.", min=1, max=1000)] = 5,
     seconds: Annotated[int, typer.Option(help="Virtual seconds.", min=1, max=86_400)] = 30,
     scenario: Annotated[
-        str, typer.Option(help="A file, a name, or 'nemesis': faults by chance.")
+        str, typer.Option(help="A file, a name, or 'nemesis' for random faults.")
     ] = NEMESIS,
-    secure: Annotated[bool, typer.Option(help="With TLS and sealed datagrams.")] = False,
+    secure: Annotated[bool, typer.Option(help="Use TLS and sealed datagrams.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Write every step to this file.")] = None,
     facts: Annotated[Path | None, typer.Option(help="Write telemetry to this directory.")] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Print the scenario; run nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object for each seed.")] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Print the scenario and do not run it.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per seed.")
+    ] = False,
 ) -> None:
-    """Run a domain and check every invariant. Exit 0: all hold; 1: one does not; 2: misuse."""
+    """Run a domain and check all invariants. Exit code 0: all hold; 1: one is violated; 2: misuse."""
     try:
         numbers = seed_range(seeds) if seeds else range(seed, seed + 1)
         if trace is not None and len(numbers) > 1:
@@ -112,7 +123,7 @@ def _scenario(request: Request, seed: int) -> Scenario:
 def _run_one(
     request: Request, seed: int, trace: Path | None, facts: Path | None, as_json: bool
 ) -> bool:
-    """One seed; True when every check held. The outcome is printed."""
+    """Run one seed and print the result; True if every check held."""
     if trace is None:
         outcome = _simulate(request, seed, None, facts)
     else:

@@ -1,4 +1,4 @@
-"""`holdfast sim groups`: a campaign of simulated runs against replicated groups, several at a time."""
+"""`holdfast sim groups`: a fault campaign of simulated runs against replicated groups, several at a time."""
 
 from __future__ import annotations
 
@@ -21,28 +21,35 @@ PROGRESS_EVERY: Final = 25
 
 
 def groups(
-    seed: Annotated[int, typer.Option(help="Decides group, load and faults.")] = 1,
-    seeds: Annotated[str, typer.Option(help="Run all of A..B instead, both included.")] = "",
+    seed: Annotated[int, typer.Option(help="The seed that determines group, load and faults.")] = 1,
+    seeds: Annotated[str, typer.Option(help="Run all seeds from A to B instead, inclusive.")] = "",
     jobs: Annotated[int, typer.Option(help="Processes.", min=1, max=256)] = 1,
-    failures: Annotated[int, typer.Option(help="Stop after so many failed runs.", min=1)] = 5,
+    failures: Annotated[int, typer.Option(help="Stop after this many failed runs.", min=1)] = 5,
     scenario: Annotated[
-        str, typer.Option(help="A file or a name in the place of the seed's own faults.")
+        str, typer.Option(help="A file or a name instead of the faults of the seed.")
     ] = "",
     seconds: Annotated[int, typer.Option(help="Virtual seconds of a run.", min=2, max=3600)] = 12,
     trace: Annotated[Path | None, typer.Option(help="Write every step to this file.")] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Print the scenario; run nothing.")] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Print the scenario and do not run it.")
+    ] = False,
     smaller: Annotated[
         bool,
-        typer.Option("--shrink", help="Make a failing scenario as small as it gets, print it."),
+        typer.Option("--shrink", help="Reduce a failing scenario and print it."),
     ] = False,
     covered: Annotated[
-        bool, typer.Option(help="Fail when a campaign has exercised too little.")
+        bool, typer.Option(help="Fail if the campaign exercised too little.")
     ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object for each seed.")] = False,
+    services: Annotated[
+        bool, typer.Option("--services", help="Nodes also use locks and a barrier of the group.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per seed.")
+    ] = False,
 ) -> None:
-    """Break groups in every way, one way for each seed, and check that they keep what they promise.
+    """Run a fault campaign against groups, one run per seed, and check their guarantees.
 
-    Exit 0: every check held and enough was exercised; 1: not; 2: misuse.
+    Exit code 0: every check held and enough was exercised; 1: not; 2: misuse, or too short a run to tell.
     """
     from holdfast.cli.sim import seed_range
 
@@ -55,33 +62,36 @@ def groups(
                 typer.echo(_planned(number, seconds, scenario), nl=False)
         elif smaller:
             _shrink(seed, seconds, scenario)
-        elif not _campaign(
-            _Tasks(numbers, seconds, scenario, trace), jobs, failures, covered, as_json
+        elif code := _campaign(
+            _Tasks(numbers, seconds, scenario, trace, services), jobs, failures, covered, as_json
         ):
-            raise typer.Exit(1)
+            raise typer.Exit(code)
     except (MisuseError, SetupError, OSError) as error:
         typer.echo(f"holdfast sim groups: {error}", err=True)
         raise typer.Exit(2) from None
 
 
 class _Tasks:
-    """What is run: seeds, and what they share."""
+    """The runs: seeds and common options."""
 
-    def __init__(self, seeds: range, seconds: int, scenario: str, trace: Path | None) -> None:
+    def __init__(
+        self, seeds: range, seconds: int, scenario: str, trace: Path | None, services: bool
+    ) -> None:
         self.seeds = seeds
+        self._services = services
         self._seconds = seconds
         self._scenario = scenario
         self._trace = trace
-        _scenario_of(seeds[0], seconds, scenario)  # a misuse is said before anything runs
+        _scenario_of(seeds[0], seconds, scenario)  # misuse is reported before anything runs
 
     def outcomes(self, jobs: int) -> Iterator[dict[str, Any]]:
-        """In the order of the seeds when there is one process, as they come when there are more."""
+        """In the order of the seeds with one process, in order of completion with several."""
         if jobs == 1:
             for seed in self.seeds:
-                yield _run((seed, self._seconds, self._scenario, self._trace))
+                yield _run((seed, self._seconds, self._scenario, self._trace, self._services))
             return
-        tasks = ((seed, self._seconds, self._scenario, None) for seed in self.seeds)
-        # Spawned: a forked process would take this one's state along, and threads of libraries do not survive it.
+        tasks = ((seed, self._seconds, self._scenario, None, self._services) for seed in self.seeds)
+        # Spawned: a forked process would copy the state of this one, and threads of libraries do not survive it.
         with multiprocessing.get_context("spawn").Pool(jobs) as pool:
             yield from pool.imap_unordered(_run, tasks)
 
@@ -99,15 +109,16 @@ def _planned(seed: int, seconds: int, scenario: str) -> str:
     return f"# seed {seed}: {draw(seed, seconds).text()}\n{_scenario_of(seed, seconds, scenario).text()}"
 
 
-def _run(task: tuple[int, int, str, Path | None]) -> dict[str, Any]:
+def _run(task: tuple[int, int, str, Path | None, bool]) -> dict[str, Any]:
     from holdfast.sim.campaign import SECONDS, draw, simulate
     from holdfast.sim.trace import Trace
 
-    seed, seconds, scenario, trace = task
+    seed, seconds, scenario, trace, services = task
     words = ["holdfast", "sim", "groups", "--seed", str(seed)]
     words += ["--seconds", str(seconds)] if seconds != SECONDS else []
+    words += ["--services"] if services else []
     replay = shell_join(words + (["--scenario", scenario] if scenario else []))
-    run, steps = draw(seed, seconds), _scenario_of(seed, seconds, scenario)
+    run, steps = draw(seed, seconds, services), _scenario_of(seed, seconds, scenario)
     began = perf_counter_ns()
     if trace is None:
         outcome = simulate(run, steps, None, replay)
@@ -117,17 +128,20 @@ def _run(task: tuple[int, int, str, Path | None]) -> dict[str, Any]:
     return outcome | {"took_s": round((perf_counter_ns() - began) / 1e9, 3)}
 
 
-def _campaign(tasks: _Tasks, jobs: int, failures: int, covered: bool, as_json: bool) -> bool:
-    from holdfast.sim.campaign import AT_LEAST, add_coverage, not_exercised
+def _campaign(tasks: _Tasks, jobs: int, failures: int, covered: bool, as_json: bool) -> int:
+    """The exit code."""
+    from holdfast.sim.campaign import AT_LEAST, SECONDS, add_coverage, not_exercised
 
-    total = dict.fromkeys(AT_LEAST, 0)  # What never happens is shown as well.
+    total = dict.fromkeys(AT_LEAST, 0)  # events that never happened are shown as well
     failed: list[dict[str, Any]] = []
-    done = slowest_ms = 0
+    done = slowest_ms = short = 0
     for outcome in tasks.outcomes(jobs):
         done += 1
         add_coverage(total, outcome["coverage"])
         slowest_ms = max(slowest_ms, outcome["calm_ms"] or 0)
-        if outcome["error"]:
+        if outcome["too_short"]:
+            short += 1
+        elif outcome["error"]:
             failed.append(outcome)
         if as_json:
             typer.echo(json.dumps(outcome))
@@ -140,11 +154,19 @@ def _campaign(tasks: _Tasks, jobs: int, failures: int, covered: bool, as_json: b
     missing = not_exercised(total, done) if covered else []
     if not as_json:
         _show(total, missing, done, len(failed), slowest_ms)
-    return not failed and not missing
+    if short:
+        typer.echo(
+            f"{short} of {done} runs were too short to tell; use --seconds {SECONDS}", err=True
+        )
+    if failed or missing:
+        return 1
+    return 2 if short else 0
 
 
 def _text(outcome: dict[str, Any]) -> str:
     verdict = "FAILED" if outcome["error"] else "fine"
+    if outcome["too_short"]:
+        verdict = "TOO SHORT"
     text = (
         f"seed {outcome['seed']}: {verdict}, {outcome['run']}, in {outcome['took_s']} s, "
         f"{outcome['delivered']} deliveries, {outcome['starts']} starts"
@@ -176,7 +198,7 @@ def _shrink(seed: int, seconds: int, scenario: str) -> None:
     small, attempts = shrink(run, first)
     broken = failure(run, small)
     if broken is None:
-        typer.echo(f"# seed {seed} breaks nothing; there is nothing to make smaller", err=True)
+        typer.echo(f"# seed {seed} violates nothing; there is nothing to shrink", err=True)
         raise typer.Exit(1)
-    typer.echo(f"# seed {seed}: {run.text()}; breaks '{broken}' after {attempts} runs")
+    typer.echo(f"# seed {seed}: {run.text()}; violates '{broken}' after {attempts} runs")
     typer.echo(small.text(), nl=False)

@@ -1,4 +1,4 @@
-"""`holdfast stress A B ...`: sends every combination of attributes between nodes, and draws what passes."""
+"""`holdfast stress A B ...`: send every combination of attributes between nodes, and show what passes."""
 
 from __future__ import annotations
 
@@ -26,35 +26,40 @@ def stress(
     nodes: Annotated[
         list[str],
         typer.Argument(
-            help="Members, by name or by the file or data directory of one on this machine."
+            help="Members, by name, or by the file or data directory of one on this machine."
         ),
     ],
     at: Annotated[
         Path | None,
         typer.Option(
-            help="The file or data directory of the node to ask, when none of NODES is one."
+            help="The file or data directory of the node to contact, if none of NODES is one."
         ),
     ] = None,
-    rounds: Annotated[int, typer.Option(help="How often each is sent.", min=1, max=200)] = 10,
+    rounds: Annotated[
+        int, typer.Option(help="How many times each combination is sent.", min=1, max=200)
+    ] = 10,
     rate: Annotated[
-        int, typer.Option(help="Bytes in a second, of each sender.", min=1000, max=100_000_000)
+        int, typer.Option(help="Bytes per second of each sender.", min=1000, max=100_000_000)
     ] = 1_000_000,
     size: Annotated[
         list[int] | None,
-        typer.Option(help="A size of IP packets; repeat it. Else the probed ones."),
+        typer.Option(help="An IP packet size; repeatable. Default: the probed sizes."),
     ] = None,
     every: Annotated[
-        int, typer.Option(help="Sizes this far apart, from 100 up to 9000; 0 for not.", min=0)
+        int,
+        typer.Option(help="Test sizes at this interval, from 100 up to 9000; 0: do not.", min=0),
     ] = 0,
     pattern: Annotated[
-        list[str] | None, typer.Option(help="Bytes in hex; repeat it. Else 00, ff, 55 and aa.")
+        list[str] | None,
+        typer.Option(help="Bytes in hexadecimal; repeatable. Default: 00, ff, 55 and aa."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Where the matrix is stored; else with the node's data.")
+        Path | None,
+        typer.Option(help="Output file of the matrix; default: in the data directory of the node."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The matrix, for programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the matrix as JSON.")] = False,
 ) -> None:
-    """Send everything in all ranges between nodes, both ways, before production starts. Exit 1 if something fails."""
+    """Test all sizes, packet kinds and patterns between nodes, in both directions. Exit code 1 if anything fails."""
     asked, names = _who(nodes, at)
     request: dict[str, Any] = {"nodes": names, "rounds": rounds, "bytes_per_s": rate}
     sizes = sorted({*(size or ()), *(range(100, 9001, every) if every else ())})
@@ -73,7 +78,7 @@ def stress(
 
 
 def _who(nodes: list[str], at: Path | None) -> tuple[Path, list[str]]:
-    """The node to ask, and the names of all."""
+    """The node to contact, and the names of all."""
     from holdfast.runtime.control import ask
     from holdfast.runtime.parts import load_config
 
@@ -90,14 +95,14 @@ def _who(nodes: list[str], at: Path | None) -> tuple[Path, list[str]]:
         at = at or path
     if at is None:
         raise MisuseError(
-            "which node of this machine shall be asked? Name one of the nodes by its file or data directory, or say "
-            "--at; nothing was sent"
+            "which node on this machine should be contacted? Name one of the nodes by its file "
+            "or data directory, or use --at; nothing was sent"
         )
     return at, names
 
 
 def _run(socket: Path, request: dict[str, Any]) -> dict[str, Any]:
-    """Begin a run and wait for its end, with a bar for each pair."""
+    """Start a run and wait for its end, with a progress bar per pair."""
     from holdfast.runtime.control import ask
 
     run = ask(socket, {"do": "stress", **request})["run"]
@@ -134,7 +139,7 @@ def _is_sound(pair: dict[str, Any]) -> bool:
 
 
 def _show(report: dict[str, Any]) -> None:
-    """One table for each direction: a row for each pair of adapters and kind, a column for each size."""
+    """One table per direction: a row per pair of adapters and kind, a column per size."""
     console = terminal()
     for pair in report["pairs"]:
         title = f"{pair['sender']} -> {pair['listener']}"
@@ -143,7 +148,8 @@ def _show(report: dict[str, Any]) -> None:
         if pair["cells"]:
             console.print(_matrix(title, pair["cells"]))
     console.print(
-        "ok: all passed. Else which fills did not, with the share that passed; - is one without pattern."
+        "ok: all passed. Otherwise the fills that did not, with the share that passed; - is "
+        "a fill without a pattern."
     )
 
 
@@ -161,7 +167,7 @@ def _matrix(title: str, cells: list[Cell]) -> Table:
 
 
 def _mark(cells: list[Cell]) -> Text:
-    """What one size comes to, over all fills."""
+    """The result of one size over all fills."""
     if not cells:
         return Text()
     tried = [cell for cell in cells if cell["sent"]]
