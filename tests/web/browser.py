@@ -7,7 +7,7 @@ import base64
 import itertools
 import json
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -180,3 +180,7 @@ async def _discard(stderr: asyncio.StreamReader) -> None:
     """A full pipe would stop the browser."""
     while await stderr.read(1 << 16):
         pass
+
+
+Scenario = Callable[[Page], Awaitable[None]]
+Browser = Callable[[Scenario], None]

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
+
+import msgspec
+
+from holdfast.health.verdict import judge, vector_of
 
 TRANSPORTS = {"tcp": 65000, "udp": 9000}
 
@@ -45,6 +50,7 @@ class FakeDomain:
             "members": [self._member(i, name) for i, name in enumerate(self.names)],
             "paths": self._paths(),
             "paths_left_out": 0,
+            "lag_ms": 0,
             "incidents": [],
             "links": [self._link(name) for name in self.names[1:]],
             "groups": [self._group(me)],
@@ -61,7 +67,9 @@ class FakeDomain:
             "stream": f"{'00' * 15}01/3/0",
             "last": 48_000,
             "freed": 47_990,
+            "forgotten": 47_995,
             "held": 1_480,
+            "kept": 740,
             "queued": 0,
             "window": 16 << 20,
             "refused": 0,
@@ -107,8 +115,13 @@ class FakeDomain:
             for sender in self.names:
                 for listener in self.names:
                     if sender != listener:
-                        rows += [self._path(sender, listener, subnet, t) for t in TRANSPORTS]
+                        rows += self._kinds(sender, listener, subnet)
         return rows
+
+    def _kinds(self, sender: str, listener: str, subnet: str) -> list[dict[str, Any]]:
+        rows = [self._path(sender, listener, subnet, t) for t in TRANSPORTS]
+        verdict = json.loads(msgspec.json.encode(judge(map(vector_of, rows))))
+        return [{**row, "state": judge([vector_of(row)]).state, "verdict": verdict} for row in rows]
 
     def _path(self, sender: str, listener: str, subnet: str, transport: str) -> dict[str, Any]:
         size = TRANSPORTS[transport]
@@ -133,7 +146,7 @@ class FakeDomain:
             "flows": 0,
             "flows_bad": 0,
             "errors": [],
-            "stale": False,
+            "stale": listener in self.down,
             **self.faults.get((sender, listener, subnet, transport), {}),
         }
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.web.browser import Page, browsing, find_chromium
+from tests.web.browser import Browser, Page
 from tests.web.fake_status import FakeDomain
 
 from holdfast.web import WebServer
@@ -18,28 +16,6 @@ pytestmark = pytest.mark.browser
 SHOWN = "document.body.dataset.version"
 LIVE = 'document.body.dataset.contact === "live"'
 LOST = 'document.body.dataset.contact === "lost"'
-
-Scenario = Callable[[Page], Awaitable[None]]
-Browser = Callable[[Scenario], None]
-
-
-@pytest.fixture
-def browser(tmp_path: Path) -> Browser:
-    """Runs a scenario in a fresh browser; afterwards the page must not have complained about anything."""
-    program = find_chromium()
-    if program is None:
-        pytest.skip("needs Chromium (apt-get install chromium)")
-
-    async def visit(scenario: Scenario) -> None:
-        async with browsing(program, tmp_path / "profile") as page:
-            try:
-                await scenario(page)
-            except BaseException as failure:
-                failure.add_note(f"the page complained: {page.complaints}")
-                raise
-            assert page.complaints == []
-
-    return lambda scenario: asyncio.run(asyncio.wait_for(visit(scenario), 120))
 
 
 def serve(
@@ -142,6 +118,49 @@ def test_attribute_values_and_incidents_are_shown_live(browser: Browser) -> None
             domain.extra["incidents"] = []
             await page.until(f'{here}.textContent === "not 1280"')
             await page.until("document.querySelector('#incidents-section').hidden")
+
+    browser(scenario)
+
+
+def test_advice_and_findings_of_the_pipeline_are_shown_and_followed(browser: Browser) -> None:
+    """P9, P10: whether advice is in force, what it avoids and why, and what the pipeline found."""
+    hidden = "document.querySelector('#advice-section').hidden"
+    text = "document.querySelector('#advice-text').textContent"
+    items = "[...document.querySelectorAll('#advice-list li')].map((one) => one.textContent)"
+    ids = ["00" * 15 + "01", "00" * 15 + "02"]
+    risky = {
+        "path": [ids[0], "red", ids[1], "red", "red", "udp"],
+        "risk_ppm": 900_000,
+        "why": "<b>fails</b> at night",
+    }
+    in_force = {
+        "source": "/srv/advice", "in_force": True, "problem": "", "damaged": [], "snapshot": 42, "valid_s": 3000,
+        "moves_max": 10, "avoided": [risky], "busy": [{"adapter": "blue", "probe_share": 0.25}],
+        "findings": ["group book: holds, 100% of 90 entries compared"],
+    }  # fmt: skip
+
+    async def scenario(page: Page) -> None:
+        domain = FakeDomain(3)
+        async with serve(domain.status) as server:
+            await page.open(server.url)
+            await page.until(SHOWN)
+            assert await page.run(hidden) is True, "nothing to say without the setting"
+            domain.extra["advice"] = in_force
+            await page.until(f"!{hidden}")
+            assert (
+                await page.run(text)
+                == "Advice 42 is in force for 50 min: 1 of at most 10 paths avoided"
+            )
+            shown = await page.run(items)
+            assert shown[0].endswith("risk 90 %: <b>fails</b> at night")
+            assert shown[1:] == [
+                "blue is busy: 25 % of the probes are sent",
+                "group book: holds, 100% of 90 entries compared",
+            ]
+            stale = {"in_force": False, "problem": "it expired 9 s ago", "avoided": [], "busy": []}
+            domain.extra["advice"] = in_force | stale
+            await page.until(f"{text}.startsWith('Advice is not followed')")
+            assert "this node works as before: it expired 9 s ago" in await page.run(text)
 
     browser(scenario)
 
@@ -258,11 +277,11 @@ def test_a_page_with_a_token_asks_for_it(browser: Browser) -> None:
             assert await page.run("document.querySelector('#main').hidden")
             await page.run(type_token.format("gehe\u00efm"))
             await page.until(
-                "document.querySelector('#unlock-text').textContent.includes('not the right')"
+                "document.querySelector('#unlock-text').textContent.includes('not accepted')"
             )
             await page.run(type_token.format("wrong"))
             await page.until(
-                "document.querySelector('#unlock-text').textContent.includes('not the right')"
+                "document.querySelector('#unlock-text').textContent.includes('not accepted')"
             )
             # Two at once: the answer to the first must not count for the second.
             await page.run(type_token.format("wrong again"))
@@ -311,6 +330,40 @@ def test_a_group_shows_its_replicas_in_either_form(browser: Browser) -> None:
             domain.extra["groups"] = [{**group, "peers": peers, "digest": 0x0AF3C01D}]
             await page.until(f"{text}.includes('0af3c01d')")
             assert await page.run(text) == listed.replace("9af3c01d", "0af3c01d")
+
+    browser(scenario)
+
+
+def test_dialogs_are_shown_with_those_in_trouble_first(browser: Browser) -> None:
+    """A node without dialog stores has no section."""
+
+    def dialog(number: int, **more: Any) -> dict[str, Any]:
+        base = {
+            "id": f"{number:02x}", "name": f"d{number}", "uri": "orders", "state": "open", "sent": 1200, "queued": 2,
+            "in_flight": 1, "received": 7, "available": 0, "poison": [], "fault": "", "detail": "",
+        }  # fmt: skip
+        return base | more
+
+    async def scenario(page: Page) -> None:
+        domain = FakeDomain(2)
+        section = "document.getElementById('dialogs-section')"
+        async with serve(domain.status) as server:
+            await page.open(server.url)
+            await page.until(SHOWN)
+            assert await page.run(f"{section}.hidden")
+            domain.extra["dialog_stores"] = [
+                {"name": "default", "dialogs": 3, "blocks": 5, "transactions": 1},
+                {"name": "pg", "error": "no database"},
+            ]
+            faulted = dialog(2, state="faulted", fault="no-partner", detail="nothing listens")
+            domain.extra["dialogs"] = [dialog(1), faulted, dialog(3, poison=[4])]
+            await page.until(f"!{section}.hidden")
+            rows = "[...document.querySelectorAll('#dialogs tbody tr')].map((row) => row.innerText)"
+            shown = await page.run(rows)
+            assert [row.split()[0] for row in shown] == ["d2", "d3", "d1"]
+            assert "no-partner: nothing listens" in shown[0]
+            assert "poison: 4" in shown[1]
+            assert "pg is not open: no database" in await page.run(f"{section}.innerText")
 
     browser(scenario)
 

@@ -45,10 +45,10 @@ def test_the_bounds_are_right() -> None:
     for said in (
         f"| one request | {control.REQUEST_BYTES_MAX >> 10} KiB |",
         f"| one answer | {control.ANSWER_BYTES_MAX >> 20} MiB |",
-        f"| clients at a time | {control.CLIENTS_MAX} |",
+        f"| concurrent clients | {control.CLIENTS_MAX} |",
         f"| {control.IDLE_S_MAX:.0f} s |",
         f"({control.SOCKET_PATH_BYTES_MAX} bytes)",
-        f"At most {application.WATCHERS_MAX} can watch",
-        f"takes nothing for {application.STUCK_S_MAX:.0f} seconds",
+        f"At most {application.WATCHERS_MAX} clients can be connected",
+        f"reads nothing for {application.STUCK_S_MAX:.0f} seconds",
     ):
         assert said in " ".join(PAGE.split("\n")), said

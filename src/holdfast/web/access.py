@@ -1,4 +1,4 @@
-"""Who may see the page: anybody on this machine, and from elsewhere only who knows the token."""
+"""Access to the web page: any user of this machine and, from other machines, clients with the token."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import msgspec
 
 
 def is_loopback(address: str) -> bool:
-    """Whether `address` (a literal, or `localhost`) can be reached from this machine only. A name cannot be trusted."""
+    """Whether `address` (a literal, or `localhost`) is reachable from this machine only. Other names are not
+    trusted."""
     if address.lower().removesuffix(".") == "localhost":
         return True
     try:
@@ -19,7 +20,7 @@ def is_loopback(address: str) -> bool:
 
 
 def is_sendable(token: str) -> bool:
-    """Whether a browser can send `token` in a header."""
+    """Whether `token` can be sent in a header."""
     return bool(token) and all("!" <= letter <= "~" for letter in token)
 
 
@@ -31,21 +32,22 @@ def host_of(header: str) -> str:
 
 
 class Access(msgspec.Struct, frozen=True):
-    """The rule of one server. Without a token it serves loopback only, and then it looks at the `Host` header."""
+    """The access rule of one server. Without a token it serves loopback only, and then checks the `Host` header."""
 
     token: str | None
 
     def host_is_ours(self, host_header: str | None) -> bool:
-        """False for a page of somebody else's whose name was made to point at this machine (DNS rebinding).
+        """False for a foreign page whose name was made to resolve to this machine (DNS rebinding).
 
-        With a token this need not be asked: such a page does not know it.
+        With a token this check is not needed, because such a page does not know it.
         """
         if self.token is not None:
             return True
         return host_header is not None and is_loopback(host_of(host_header))
 
     def token_is_right(self, in_query: str | None, authorization: str | None) -> bool:
-        """Whether the token came, as `?token=` or as `Authorization: Bearer`. Takes as long for any wrong one."""
+        """Whether the token was sent, as `?token=` or as `Authorization: Bearer`. The comparison takes constant
+        time."""
         if self.token is None:
             return True
         given = in_query or ""
@@ -56,5 +58,5 @@ class Access(msgspec.Struct, frozen=True):
 
 
 def _plain(token: str) -> bytes:
-    # What came over the network need not be text that can be encoded.
+    # Input from the network may contain text that cannot be encoded.
     return token.encode("utf-8", "surrogatepass")

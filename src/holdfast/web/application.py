@@ -1,22 +1,26 @@
-"""What is served where: the page, the status once, the status as it changes, the metrics."""
+"""The routes: the page, the status, the status as an event stream, a tree of the overlay, the metrics."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib import resources
 from typing import Final
 
 from aiohttp import web
 
+from holdfast.errors import HoldfastError
 from holdfast.web.access import Access
 from holdfast.web.metrics import CONTENT_TYPE, metrics_text
 from holdfast.web.snapshots import Snapshots
 
 WATCHERS_MAX: Final = 32
+TREE_S_MAX: Final = 15.0
+"""The time that reading a whole tree may take."""
 KEEP_ALIVE_S: Final = 5.0
 STUCK_S_MAX: Final = 30.0
-"""A watcher that takes nothing for this long is let go; if it still lives, it comes again by itself."""
+"""A client that reads nothing for this long is disconnected; if it is alive, it reconnects."""
 
 _TYPES: Final = {
     ".css": "text/css",
@@ -36,14 +40,17 @@ _HEADERS: Final = {
     "X-Frame-Options": "DENY",
 }
 
+ReadTree = Callable[[bytes], Awaitable[Mapping[str, Sequence[str]]]]
+"""All nodes of a tree by name, each with its neighbours on it."""
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Pages:
-    """The handlers, and the number of those who watch."""
+    """The handlers, and the number of connected clients."""
 
-    def __init__(self, snapshots: Snapshots, access: Access) -> None:
+    def __init__(self, snapshots: Snapshots, access: Access, tree: ReadTree | None = None) -> None:
         self._snapshots = snapshots
+        self._tree = tree
         self._access = access
         self._files = _static_files()
         self._watchers = 0
@@ -56,12 +63,13 @@ class Pages:
         application.router.add_get("/api/status", self._status)
         application.router.add_get("/api/events", self._events, allow_head=False)
         application.router.add_get("/metrics", self._metrics)
+        application.router.add_get("/api/tree", self._whole_tree)
         for name in self._files:
             application.router.add_get(f"/{name}", self._file)
         return application
 
     def close(self) -> None:
-        """Let all watchers go, so that the server can stop at once."""
+        """Disconnect all clients, so that the server can stop at once."""
         self._closing.set()
 
     @web.middleware
@@ -69,13 +77,15 @@ class Pages:
         if not self._access.host_is_ours(request.headers.get("Host")):
             return _plain(
                 403,
-                "This page is for this machine: open it as http://localhost or http://127.0.0.1. "
-                "To reach it by another name, start the node with a token for the page.",
+                "This page is available on this machine only: open it as http://localhost or "
+                "http://127.0.0.1. To use another name, configure a token for the page.",
             )
-        # The files of the page hold nothing of the node, and the page must be there to ask for the token.
+        # The static files contain no data of the node, and the page must be loaded to ask for the token.
         open_to_all = request.path == "/" or request.path[1:] in self._files
         if not open_to_all and not self._token_is_right(request):
-            return _plain(401, "This needs the token of the node's page, as Authorization: Bearer.")
+            return _plain(
+                401, "This request needs the token of the page, as Authorization: Bearer."
+            )
         return await handler(request)
 
     def _token_is_right(self, request: web.Request) -> bool:
@@ -103,6 +113,22 @@ class Pages:
             content_type="application/json",
         )
 
+    async def _whole_tree(self, request: web.Request) -> web.StreamResponse:
+        """All nodes of a tree of the overlay, each with its neighbours on it."""
+        tree = request.query.get("id", "")
+        if not re.fullmatch(r"[0-9a-f]{32}", tree):
+            return _plain(400, "Name the tree by the 32 hexadecimal digits of its id.")
+        if self._tree is None:
+            return _plain(404, "This node has no overlay.")
+        try:
+            async with asyncio.timeout(TREE_S_MAX):
+                nodes = await self._tree(bytes.fromhex(tree))
+        except (HoldfastError, TimeoutError) as failure:
+            return _plain(
+                503, f"The tree could not be read: {str(failure) or 'no answer in time'}."
+            )
+        return web.json_response({"nodes": nodes})
+
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
         snapshot = self._snapshots.latest()
         if snapshot.failed:
@@ -112,7 +138,9 @@ class Pages:
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         if self._watchers >= WATCHERS_MAX:
-            response = _plain(503, f"{WATCHERS_MAX} pages watch this node already. Close one.")
+            response = _plain(
+                503, f"{WATCHERS_MAX} pages are already connected to this node. Close one."
+            )
             response.headers["Retry-After"] = "5"
             return response
         stream = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
@@ -121,7 +149,7 @@ class Pages:
             await stream.prepare(request)
             await self._watch(request, stream)
         except (ConnectionError, TimeoutError):
-            # Gone, or stuck: what is still unsent would only keep the connection.
+            # Gone or stuck: unsent data would only keep the connection open.
             if request.transport is not None:
                 request.transport.abort()
         finally:
@@ -129,7 +157,7 @@ class Pages:
         return stream
 
     async def _watch(self, request: web.Request, stream: web.StreamResponse) -> None:
-        """Send what changed until the client goes. While a write waits for a slow one, snapshots pass it by."""
+        """Send changes until the client disconnects. While a write waits for a slow client, snapshots are skipped."""
         now_s = asyncio.get_running_loop().time
         sent_version, sent_s = 0, now_s()
         while not self._closing.is_set() and request.transport is not None:
@@ -147,7 +175,7 @@ class Pages:
             await self._pause()
 
     async def _pause(self) -> None:
-        # However long a snapshot takes, the client must hear in time that the node is there.
+        # However long a snapshot takes, the client must see in time that the node is alive.
         try:
             async with asyncio.timeout(min(self._snapshots.pause_s, KEEP_ALIVE_S / 4)):
                 await self._closing.wait()
@@ -164,7 +192,7 @@ def _plain(status: int, text: str) -> web.Response:
 
 
 def _static_files() -> dict[str, tuple[bytes, str]]:
-    """All files of the page, by name. They are few and small, and nothing else on the disk can be asked for."""
+    """All static files, by name. They are few and small, and no other file can be requested."""
     files = {}
     for entry in resources.files("holdfast.web").joinpath("static").iterdir():
         content_type = _TYPES.get("." + entry.name.rpartition(".")[2])

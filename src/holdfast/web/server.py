@@ -1,4 +1,4 @@
-"""The server of the page: where it listens, and what must hold before it does."""
+"""The server of the web page: where it listens, and what is required before it does."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from holdfast.web.snapshots import Snapshots
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from holdfast.web.application import Pages
+    from holdfast.web.application import Pages, ReadTree
 
 SHUTDOWN_S_MAX: Final = 2.0
 
 
 class WebServer:
-    """Serves the page of one node on one address. `status` is called on the event loop and must not block.
+    """Serves the page of one node on one address. `status` is called on the event loop and must not block; `tree` reads
+    a whole tree of the overlay, for the map.
 
-    Off loopback a token is required. It crosses the network as it is, so there give an `ssl_context` too, or put the
-    page behind a proxy or tunnel that encrypts.
+    On an address that is not loopback, a token is required. It is sent unencrypted, so also pass an `ssl_context`, or
+    put the page behind an encrypting proxy or tunnel.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class WebServer:
         token: str | None = None,
         *,
         ssl_context: ssl.SSLContext | None = None,
+        tree: ReadTree | None = None,
     ) -> None:
         try:
             import aiohttp  # noqa: F401 (asked for here, so that a node says so before it does anything)
@@ -44,17 +46,18 @@ class WebServer:
             ) from None
         if token is not None and not is_sendable(token):
             raise SetupError(
-                "the token of the page must be printable ASCII without spaces, and not empty: it travels in a header; "
-                "the page was not started"
+                "the token of the page must be printable ASCII without spaces, and not empty, "
+                "because it is sent in a header; the page was not started"
             )
         if token is None and not is_loopback(address):
             raise SetupError(
-                f"the page on {address} can be reached from other machines, so it needs a token; it was not started. "
-                "Give it one, or let it listen on 127.0.0.1"
+                f"the page on {address} is reachable from other machines, so it needs a token; it was "
+                "not started. Configure a token, or let it listen on 127.0.0.1"
             )
         self.address = address
         self._port = port
         self._status = status
+        self._tree = tree
         self._access = Access(token)
         self._ssl_context = ssl_context
         self._pages: Pages | None = None
@@ -62,25 +65,25 @@ class WebServer:
 
     @property
     def port(self) -> int:
-        """The port; once started, the real one where 0 was asked for."""
+        """The port; after the start, the actual one if 0 was given."""
         return self._port
 
     @property
     def url(self) -> str:
-        """Where to look, without the token."""
+        """The URL of the page, without the token."""
         scheme = "https" if self._ssl_context else "http"
         host = f"[{self.address}]" if ":" in self.address else self.address
         return f"{scheme}://{host}:{self._port}/"
 
     async def start(self) -> None:
-        """Listen. Raises `AddressInUse` when another process has the port, `SetupError` when it cannot be had."""
+        """Listen. Raises `AddressInUse` if another process uses the port, and `SetupError` if it is not available."""
         from aiohttp import web
 
         from holdfast.web.application import Pages
 
         assert self._runner is None, "started twice"
-        self._pages = Pages(Snapshots(self._status), self._access)
-        # No access log: the token may be in the address. Cancellation: a watcher that goes frees its place at once.
+        self._pages = Pages(Snapshots(self._status), self._access, self._tree)
+        # No access log: the token may be in the URL. Cancellation: a client that disconnects frees its place at once.
         self._runner = web.AppRunner(
             self._pages.application(),
             access_log=None,
@@ -98,7 +101,7 @@ class WebServer:
         self._port = site.port
 
     async def close(self) -> None:
-        """Stop serving. Pages that are open see that the node is gone."""
+        """Stop serving. Open pages show that the node is gone."""
         if self._runner is None or self._pages is None:
             return
         self._pages.close()
@@ -116,13 +119,14 @@ class WebServer:
 def _cannot_listen(address: str, port: int, failure: OSError) -> SetupError:
     if failure.errno == errno.EADDRINUSE:
         return AddressInUse(
-            f"the page cannot listen on {address} port {port}: another process has that port; the page was not "
-            "started. Stop that process, or choose another port (0 takes a free one)"
+            f"the page cannot listen on {address} port {port}: another process uses that port; "
+            "the page was not started. Stop that process, or choose another port (0 selects a "
+            "free one)"
         )
     if failure.errno == errno.EACCES:
         return SetupError(
-            f"this user may not listen on {address} port {port}; the page was not started. "
-            "Choose a port from 1024 on"
+            f"this user may not listen on {address} port {port}; the page was not started. Choose "
+            "a port of 1024 or higher"
         )
     return SetupError(
         f"the page cannot listen on {address} port {port} ({failure.strerror or failure}); the page was not started. "

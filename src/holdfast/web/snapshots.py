@@ -1,4 +1,4 @@
-"""The node's status, encoded once for everybody who looks, and asked for only as often as the node can afford."""
+"""The status of the node, encoded once for all clients, at a rate that the node can afford."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from holdfast.types import MILLISECOND, SECOND
 
 INTERVAL_NS: Final = 250 * MILLISECOND
 COST_FACTOR: Final = 10
-"""A status that takes long (a large domain) is asked for less often: at most a tenth of the node's time."""
+"""A status that takes long (a large domain) is built less often: at most a tenth of the time of the node."""
 
-# Ages grow by themselves: the page counts them on. In JSON a quote inside a string is escaped, so only keys match.
-# Two patterns, because one with a fixed beginning is found several times faster.
+# Ages grow by themselves, and the page counts them. In JSON, a quote inside a string is escaped, so only keys match.
+# Two patterns, because one with a fixed start is found several times faster.
 _SINCE = re.compile(rb'since_s":[^,}]*')
 _UPTIME = re.compile(rb'uptime_s":[^,}]*')
 
@@ -25,7 +25,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """The status at one moment. `version` grows when anything but an age has changed."""
+    """The status at one moment. `version` increases when anything except an age has changed."""
 
     version: int
     status: dict[str, Any]
@@ -34,7 +34,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class Snapshots:
-    """Keeps the newest snapshot. There is no history and no queue: who comes late gets what is true now."""
+    """Keeps the newest snapshot, without a history or queue: a late client gets the current state."""
 
     def __init__(
         self, status: Callable[[], dict[str, Any]], clock_ns: Callable[[], int] = monotonic_ns
@@ -67,11 +67,11 @@ class Snapshots:
             status = self._status()
             body = msgspec.json.encode(status)
         except Exception as failure:
-            # A fault in what collects the status must not take the page away: it is what people look at then.
+            # An error in the status must not take the page down, because it is needed then.
             if self._latest is None or not self._latest.failed:
-                _logger.exception("the node's status cannot be told")
+                _logger.exception("the status of the node is not available")
             failed = True
-            status = {"schema": 1, "error": f"the node cannot tell its status: {failure!r}"}
+            status = {"schema": 1, "error": f"the status of the node is not available: {failure!r}"}
             body = msgspec.json.encode(status)
         essence = _UPTIME.sub(b"", _SINCE.sub(b"", body))
         if essence != self._essence:

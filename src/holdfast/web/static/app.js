@@ -1,16 +1,21 @@
-// Puts the page together: what the stream brings is shown, and when it brings nothing, that is shown.
+// Assembles the page: shows each snapshot of the stream, and the loss of contact.
 
+import { showDialogs } from "./dialogs.js";
+import { showAdvice } from "./advice.js";
 import { $, age, setHeard, setText, tickAges } from "./dom.js";
+import { showMap } from "./map.js";
 import { showMatrices } from "./matrix.js";
 import { readStatus } from "./model.js";
+import { showObjects } from "./objects.js";
 import { showEvents, showGroups, showIncidents, showLinks, showMembers, showVerdict } from "./sections.js";
+import { showServices } from "./services.js";
 import { Stream } from "./stream.js";
 
-let newest = null; // The snapshot that waits to be drawn; a newer one takes its place.
+let newest = null; // The snapshot to be drawn next; a newer one replaces it.
 let node = {};
 let contact = "connecting";
 let reason = "";
-let trouble = ""; // What the node itself says is wrong with its status.
+let trouble = ""; // The error that the node reports instead of its status.
 let triedToken = false;
 let lost = null; // When contact was lost: { at: Date, ms: on the page's clock }.
 
@@ -19,7 +24,7 @@ let lost = null; // When contact was lost: { at: Date, ms: on the page's clock }
 function onSnapshot(status) {
   trouble = status.error ?? "";
   if (trouble) return showContact();
-  if (newest === null) requestAnimationFrame(draw); // Waits while nobody looks at the tab.
+  if (newest === null) requestAnimationFrame(draw); // Waits while the tab is hidden.
   newest = { status, ms: performance.now() };
 }
 
@@ -35,18 +40,23 @@ function draw() {
   drawEach(
     () => showVerdict(model),
     () => showIncidents($("incidents-section"), $("incidents"), model.incidents),
+    () => showAdvice(model.advice, model.members),
     () => showMatrices($("matrices"), model.subnets),
+    () => showMap($("map-section"), model),
     () => showGroups($("groups"), model.groups, node),
+    () => showServices($("services-section"), $("services"), model.groups),
+    () => showDialogs(status),
     () => showMembers($("members"), model.members),
     () => showEvents($("events"), model.events),
     () => showLinks($("links"), model.links),
+    () => showObjects(status),
   );
   $("main").hidden = false;
   document.body.dataset.version = String(Number(document.body.dataset.version ?? 0) + 1);
   showContact();
 }
 
-// A status of another version may surprise one part of the page; the others are shown all the same.
+// A status of another version may break one part of the page; the others are still shown.
 function drawEach(...parts) {
   for (const draw of parts) {
     try {
@@ -71,7 +81,7 @@ function showContact() {
   $("locked").hidden = contact !== "locked";
   if (contact === "locked") {
     $("main").hidden = true;
-    setText($("unlock-text"), triedToken ? "That was not the right token." : "");
+    setText($("unlock-text"), triedToken ? "That token was not accepted." : "");
     $("token").focus();
   }
   const words = { connecting: "connecting", live: "live", lost: "no contact", locked: "locked" };
@@ -85,10 +95,10 @@ function showContact() {
 function showBanner() {
   let text = "";
   if (contact === "lost") {
-    const last = $("main").hidden ? "" : " Below is what it said last.";
+    const last = $("main").hidden ? "" : " The last known state is shown below.";
     text = `No contact with ${node.name ?? "the node"} since ${lost.at.toLocaleTimeString("en-GB")}.${last} ${reason || "Trying again."}`;
   } else if (contact === "live" && trouble) {
-    text = `${trouble}. Below is what it said last.`;
+    text = `${trouble}. The last known state is shown below.`;
   }
   setText($("banner-text"), text);
   $("banner").hidden = !text;
@@ -96,7 +106,7 @@ function showBanner() {
   showBannerAge();
 }
 
-// Apart from the text, or a screen reader would read everything again each second.
+// Separate from the text, or a screen reader would repeat everything each second.
 function showBannerAge() {
   setText($("banner-age"), contact === "lost" ? `${age((performance.now() - lost.ms) / 1000)} ago` : "");
 }
@@ -109,7 +119,7 @@ function firstToken() {
   const address = new URL(location.href);
   const given = address.searchParams.get("token");
   if (given === null) return sessionStorage.getItem(TOKEN) ?? "";
-  // Out of the address bar: it would end up in the history, in bookmarks and on screenshots.
+  // Remove it from the address bar: it would end up in history, bookmarks and screenshots.
   address.searchParams.delete("token");
   history.replaceState(null, "", address);
   sessionStorage.setItem(TOKEN, given);
@@ -118,7 +128,7 @@ function firstToken() {
 
 function useToken(token) {
   triedToken = token !== "";
-  $("plain").hidden = triedToken; // A link cannot carry the token, but in the address.
+  $("plain").hidden = triedToken; // A link can carry the token only in the address.
   return token;
 }
 
@@ -134,7 +144,7 @@ $("unlock").addEventListener("submit", (event) => {
 $("retry").addEventListener("click", () => stream.retryNow());
 
 setInterval(() => {
-  // While there is no contact nobody knows how old things are, so ages stand still.
+  // Without contact the ages are unknown, so they do not advance.
   if (contact === "live") tickAges(performance.now());
   showBannerAge();
 }, 1000);

@@ -1,4 +1,4 @@
-// The card beside a cell: everything that is known of one pair of nodes on one subnet.
+// The card next to a cell: all details of one pair of nodes on one subnet.
 
 import { $, el, setAge } from "./dom.js";
 import { pathState, percent, texts } from "./model.js";
@@ -26,7 +26,7 @@ class Detail {
     $("detail").hidden = true;
   }
 
-  // Beside the cell, wherever there is room for it. A cell that is gone takes its card with it.
+  // Next to the cell, where there is room. The card disappears with its cell.
   place() {
     if (!this.element) return;
     if (!this.element.isConnected) return this.hide();

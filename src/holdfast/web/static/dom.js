@@ -1,5 +1,4 @@
-// The little that is needed to keep a page in step with data: what did not change is not touched, so focus, selection
-// and scrolling stay where people left them.
+// Minimal DOM updates: unchanged elements are not touched, so focus, selection and scroll position are kept.
 
 export const $ = (id) => document.getElementById(id);
 
@@ -23,7 +22,7 @@ export function setClass(element, className) {
   if (element.className !== className) element.className = className;
 }
 
-// Makes the children of `parent` be one element per item, in order; elements are found again by key.
+// Makes the children of `parent` one element per item, in order; elements are reused by key.
 export function keep(parent, items, keyOf, create, update) {
   const before = parent.kept ?? new Map();
   const after = new Map();
@@ -43,7 +42,7 @@ export function keep(parent, items, keyOf, create, update) {
 
 // -- ages: counted on here between two snapshots ---------------------------------------------------------------------
 
-let heardMs = 0; // When the last snapshot came, on the page's clock.
+let heardMs = 0; // When the last snapshot arrived, on the clock of the page.
 
 export function setHeard(ms) {
   heardMs = ms;

@@ -1,6 +1,5 @@
-// From the node's status to what the page shows. Pure: no DOM, no clock. Every part of the status may be missing.
+// Converts the status of the node to what the page shows. Pure: no DOM, no clock. Any part of the status may be missing.
 
-const LOSS_PPM_MAX = 10_000; // As in metrics.py.
 const EVENTS_MAX = 100;
 const natural = new Intl.Collator("en", { numeric: true });
 export const byName = (a, b) => natural.compare(a, b);
@@ -25,13 +24,16 @@ export function readStatus(status) {
     events: readEvents(list(status.events), members),
     queues: part(status.queues),
     telemetry: part(status.telemetry),
+    joining: list(status.joining),
+    overlay: part(status.overlay),
+    advice: part(status.advice),
   };
   return { ...model, verdict: judge(model) };
 }
 
 function readMembers(status, node) {
   const members = list(status.members).map((member) => ({ ...member }));
-  // The node may leave itself out: it is there all the same.
+  // The node may omit itself; it is added here.
   if (node.name && !members.some((member) => member.name === node.name)) {
     members.push({ id: node.id, name: node.name, incarnation: node.incarnation, state: "up" });
   }
@@ -63,14 +65,10 @@ function readEvents(events, members) {
 
 // -- paths ---------------------------------------------------------------------------------------------------------
 
-export function pathState(path) {
-  if (!path.alive) return "dead";
-  if (path.size && path.size < (path.size_max || 0)) return "soft";
-  if (texts(path.holes).length || texts(path.bad_patterns).length || path.flows_bad) return "soft";
-  if ((path.loss_ppm || 0) >= LOSS_PPM_MAX) return "soft";
-  // Where no size is probed, to be heard is all there is to know.
-  return path.size || !path.size_max ? "ok" : "unknown";
-}
+// The node states what a path is worth (holdfast.health.verdict); the page has no definition of its own.
+const STATES = { ok: "ok", "soft error": "soft", dead: "dead", stale: "unknown", unknown: "unknown" };
+export const pathState = (path) => STATES[path.state] ?? "unknown";
+const verdictOf = (path) => part(path.verdict);
 
 function readSubnets(paths, members) {
   const subnets = new Map();
@@ -115,17 +113,21 @@ function readCell(sender, listener, subnet, rows) {
   rows.sort((a, b) => byName(String(a.transport), String(b.transport)));
   const cell = { sender: sender.name, listener: listener.name, subnet, rows, excused: sender.down || listener.down };
   if (cell.excused) {
-    // A listener that is down told its rows while it was up; nobody takes them back.
+    // Rows of a listener that is down are from before; they are not withdrawn.
     const names = [sender, listener].filter((node) => node.down).map((node) => node.name);
     const sentence = `${names.join(" and ")} ${names.length > 1 ? "are" : "is"} down`;
     return { ...cell, rows: [], state: "dead", ...explain("dead", []), sentence };
   }
-  const known = rows.map(pathState).filter((state) => state !== "unknown");
-  let state = "soft";
-  if (!known.length) state = "unknown";
-  else if (known.every((one) => one === "dead")) state = "dead";
-  else if (known.every((one) => one === "ok")) state = "ok";
+  const state = worst(rows.map((row) => STATES[verdictOf(row).state] ?? "unknown"));
   return { ...cell, state, ...explain(state, rows) };
+}
+
+// A cell may have several pairs of adapters. Nothing passes only if nothing passes on any of them.
+function worst(states) {
+  const known = states.filter((state) => state !== "unknown");
+  if (!known.length) return "unknown";
+  const first = known[0];
+  return known.every((state) => state === first) ? first : "soft";
 }
 
 const SYMBOLS = { ok: "✓", dead: "✕", unknown: "?" };
@@ -133,48 +135,11 @@ const SENTENCES = { ok: "everything passes", dead: "nothing is heard", unknown: 
 
 function explain(state, rows) {
   if (state !== "soft") return { label: SYMBOLS[state], brief: SYMBOLS[state], sentence: SENTENCES[state] };
-  const reasons = [];
-  const limited = rows.filter((row) => row.alive && row.size && row.size < (row.size_max || 0));
-  for (const size of new Set(limited.map((row) => row.size).sort((a, b) => a - b))) {
-    const by = transportsOf(limited.filter((row) => row.size === size));
-    reasons.push({ label: compact(size), sentence: `packets over ${size} bytes do not pass${by}` });
-  }
-  const alive = rows.filter((row) => row.alive);
-  const holed = alive.filter((row) => texts(row.holes).length);
-  if (holed.length) {
-    const sizes = [...new Set(holed.flatMap((row) => texts(row.holes)))];
-    reasons.push({ label: `not ${sizes[0]}`, brief: sizes[0], sentence: `packets of ${sizes.join(", ")} bytes do not pass, larger ones do${transportsOf(holed)}` });
-  }
-  const patterned = alive.filter((row) => texts(row.bad_patterns).length);
-  if (patterned.length) {
-    const bad = [...new Set(patterned.flatMap((row) => texts(row.bad_patterns)))];
-    reasons.push({ label: `0x${bad[0]}`, brief: bad[0], sentence: `packets filled with ${bad.join(", ")} (hexadecimal) do not pass${transportsOf(patterned)}` });
-  }
-  const uneven = alive.filter((row) => row.flows_bad);
-  if (uneven.length) {
-    const worst = uneven.reduce((a, b) => (b.flows_bad > a.flows_bad ? b : a));
-    reasons.push({ label: `${worst.flows_bad}/${worst.flows}`, sentence: `${worst.flows_bad} of ${worst.flows} connections fail where others pass${transportsOf(uneven)}` });
-  }
-  const dead = rows.filter((row) => !row.alive);
-  if (dead.length) {
-    const name = String(dead[0].transport);
-    reasons.push({ label: `no ${name}`, brief: name, sentence: `nothing is heard${transportsOf(dead)}` });
-  }
-  const lossy = rows.filter((row) => row.alive && (row.loss_ppm || 0) >= LOSS_PPM_MAX);
-  if (lossy.length) {
-    const worst = percent(Math.max(...lossy.map((row) => row.loss_ppm)));
-    reasons.push({ label: worst, sentence: `${worst} of the packets are lost${transportsOf(lossy)}` });
-  }
-  const { label, brief = label } = reasons[0];
-  return { label, brief, sentence: reasons.map((reason) => reason.sentence).join("; ") };
+  const verdicts = rows.map(verdictOf).filter((verdict) => verdict.state === "soft error" || verdict.state === "dead");
+  const label = String(verdicts[0]?.label ?? "");
+  const sentence = [...new Set(verdicts.map((verdict) => String(verdict.text ?? "")))].join("; ");
+  return { label, brief: label.replace(/^(no|not|0x) ?/, ""), sentence };
 }
-
-function transportsOf(rows) {
-  const names = [...new Set(rows.map((row) => row.transport).filter(Boolean))];
-  return names.length ? ` (${names.join(", ")})` : "";
-}
-
-export const compact = (bytes) => (bytes < 10_000 ? String(bytes) : `${Math.floor(bytes / 1000)}k`);
 
 export function percent(ppm) {
   const value = ppm / 10_000;
@@ -183,12 +148,13 @@ export function percent(ppm) {
 
 // -- the sentence at the top ---------------------------------------------------------------------------------------
 
-function judge({ node, members, subnets, groups }) {
-  const troubles = [...nodeTroubles(node, members), ...groupTroubles(groups), ...pathTroubles(subnets)];
+function judge({ node, members, subnets, groups, joining }) {
+  const troubles = [...nodeTroubles(node, members, joining), ...groupTroubles(groups), ...pathTroubles(subnets)];
   const total = (state) => subnets.reduce((sum, subnet) => sum + subnet.counts[state], 0);
   const paths = total("ok") + total("soft") + total("dead") + total("unknown");
   const count = (kind) => troubles.filter((trouble) => trouble.kind === kind).length;
   const parts = [
+    count("join") && "This node cannot join",
     count("down") && plural(count("down"), "member") + " down",
     count("left") && plural(count("left"), "member") + " left",
     count("stopped") && plural(count("stopped"), "unit") + " stopped",
@@ -201,12 +167,12 @@ function judge({ node, members, subnets, groups }) {
     const level = troubles.some((trouble) => trouble.level === "dead") ? "dead" : "soft";
     return { level, text: parts.join(", "), troubles, figures };
   }
-  if (!figures.ok) return { level: "unknown", text: "Nothing is known of any path yet", troubles, figures };
+  if (!figures.ok) return { level: "unknown", text: "No path has been measured yet", troubles, figures };
   const measured = figures.unknown ? `${figures.ok} of ${figures.paths} paths are known: all is well` : "All is well";
   return { level: "ok", text: measured, troubles, figures };
 }
 
-function nodeTroubles(node, members) {
+function nodeTroubles(node, members, joining) {
   const stopped = (Array.isArray(node.stopped_units) ? node.stopped_units : []).map((unit) => ({
     kind: "stopped", level: "dead", text: `unit ${unit} of ${node.name} failed twice and stays off`,
   }));
@@ -216,7 +182,10 @@ function nodeTroubles(node, members) {
   const left = members
     .filter((member) => member.state === "left")
     .map((member) => ({ kind: "left", level: "soft", text: `${member.name} left: it was stopped on purpose` }));
-  return [...stopped, ...down, ...left];
+  // One address of several that is out of date is no fault: only a node that reached no other is in trouble.
+  const alone = members.filter((member) => member.state === "up").length <= 1;
+  const joins = alone ? joining.map((row) => ({ kind: "join", level: "dead", text: String(row.text ?? "cannot join") })) : [];
+  return [...joins, ...stopped, ...down, ...left];
 }
 
 function groupTroubles(groups) {
@@ -229,7 +198,7 @@ function groupTroubles(groups) {
 
 function pathTroubles(subnets) {
   const cells = subnets.flatMap((subnet) => [...subnet.cells.values()]);
-  // Paths of a member that is down are dead as well; saying so for each would hide the rest.
+  // Paths of a member that is down are dead as well; listing each would hide the rest.
   const troubled = cells.filter((cell) => cell.state === "soft" || (cell.state === "dead" && !cell.excused));
   troubled.sort((a, b) => (a.state === b.state ? 0 : a.state === "dead" ? -1 : 1));
   return troubled.map((cell) => ({

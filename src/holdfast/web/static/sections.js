@@ -16,7 +16,7 @@ export function showVerdict({ verdict, node, members, queues, telemetry }) {
     setClass(line, `is-${one.level}`);
     setText(line, one.text);
   });
-  const waiting = Object.values(queues).reduce((sum, n) => sum + (Number(n) || 0), 0);
+  const waiting = Number(queues.intake) || 0;
   const tiles = [
     ["Members up", `${members.filter((member) => member.state === "up").length} of ${members.length}`],
     ["Paths fine", `${verdict.figures.ok} of ${verdict.figures.paths}`],
@@ -56,7 +56,7 @@ export function showMembers(container, members) {
 
 // -- groups --------------------------------------------------------------------------------------------------------
 
-const LAG_MAX = 1000; // Entries: what is just on its way is no trouble.
+const LAG_MAX = 1000; // Entries: those just in flight do not count.
 const GROUP_MARKS = { leading: "lead", following: "ok", restoring: "soft", starting: "soft", suspended: "dead" };
 
 export function showGroups(container, groups, node) {
@@ -74,7 +74,7 @@ function makeGroup(group) {
 function fillGroup(card, group, node) {
   const [head, why, facts, replicas] = card.children;
   setText(why, group.why);
-  badge(head.lastElementChild, group.state ?? "unknown", GROUP_MARKS[group.state] ?? "unknown");
+  badge(head.lastElementChild, group.state ?? "unknown", group.leader ? (GROUP_MARKS[group.state] ?? "unknown") : "dead");
   const lag = group.lag ?? group.commit - group.applied;
   const rows = [
     ["Leader", group.leader || "none", group.leader ? "" : "is-dead"],
@@ -105,8 +105,9 @@ function showReplicas(container, group, node) {
     setText(match, count(peer.match));
     setText(applied, count(peer.applied));
     const lag = Math.max(0, (group.commit ?? 0) - (peer.applied ?? peer.match ?? 0));
-    setText(behind, lag ? count(lag) : "in step");
-    setClass(behind, lag > LAG_MAX ? "number is-soft" : "number");
+    const gone = peer.heard === false;
+    setText(behind, gone ? "not heard" : lag ? count(lag) : "in step");
+    setClass(behind, gone || lag > LAG_MAX ? "number is-soft" : "number");
   });
 }
 

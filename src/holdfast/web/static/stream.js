@@ -1,8 +1,8 @@
-// Watches the node: a stream of snapshots, opened again whenever it ends. It is read with fetch and not EventSource,
-// because then the token goes into a header and we learn why the node refused.
+// Reads the event stream of snapshots and reopens it when it ends. It uses fetch and not EventSource, so that the
+// token goes into a header and the reason of a refusal is known.
 
-const SILENCE_MS_MAX = 12_000; // The node says something every five seconds, if only that it is there.
-const SENDABLE = /^[!-~]*$/; // Nothing else can be in a header, so no node has such a token.
+const SILENCE_MS_MAX = 12_000; // The node sends at least a comment every five seconds.
+const SENDABLE = /^[!-~]*$/; // Only these characters can be sent in a header.
 const RETRY_MS = [250, 500, 1000, 2000, 4000];
 
 export class Stream {
@@ -10,9 +10,9 @@ export class Stream {
   #tries = 0;
   #wake = () => {};
   #abort = () => {};
-  #anew = false; // A new token came: what is under way with the old one does not matter.
+  #anew = false; // A new token was given: requests with the old one are ignored.
 
-  // `onContact` is told "live", "lost" (with a reason) or "locked"; `onSnapshot` gets each status.
+  // `onContact` receives "live", "lost" (with a reason) or "locked"; `onSnapshot` gets each status.
   constructor({ token, onSnapshot, onContact }) {
     this.#token = token;
     this.onSnapshot = onSnapshot;
@@ -74,7 +74,7 @@ export class Stream {
       if (done) return;
       watchdog.feed();
       pending.push(value);
-      // The end of an event can be split between two pieces, so what is kept goes in front of what came.
+      // The end of an event can be split between two pieces, so the rest is kept in front of the next one.
       if (!value.includes("\n")) continue;
       const events = pending.join("").split("\n\n");
       pending = [events.pop()];
@@ -99,7 +99,7 @@ export class Stream {
   }
 }
 
-// A connection can be dead without either end knowing; silence shows it.
+// A connection can be dead without either end noticing; silence shows it.
 class Watchdog {
   #bite;
   #timer;
