@@ -1,0 +1,124 @@
+"""The compiled core: the protocol modules as binaries, used where they were built from exactly this source.
+
+    HOLDFAST_PURE=1 holdfast bench group      # the interpreted core, whatever was built
+
+`scripts/compile` builds the modules of `PACKAGES` that define no structs with mypyc into `holdfast/_compiled`, beside
+a manifest with the digest of their source. `install` runs before any of them is imported. It compares the digest with
+the source that is there now: one changed file, and all modules run interpreted, so a binary can never hide a change.
+Compiled modules call each other directly, so there is no use of some of them alone.
+
+The binaries only make it faster. Both cores are the same program: the same source, the same bytes on the same seed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import sysconfig
+from collections.abc import Sequence
+from importlib.machinery import ExtensionFileLoader, ModuleSpec
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+PACKAGES: Final = ("machine", "wire", "links", "health", "stability", "group", "node")
+"""What is compiled, and what its types come from. A change in any of their files makes the binaries stale."""
+GROUP: Final = "holdfast_core"
+"""The library that holds the code of all modules is called `holdfast_core__mypyc`."""
+HERE: Final = Path(__file__).parent
+BINARIES: Final = HERE / "_compiled"
+MANIFEST: Final = BINARIES / "manifest.json"
+
+COMPILED: Final = "compiled"
+INTERPRETED: Final = "interpreted"
+
+
+class Finder:
+    """Finds the binaries of compiled modules before their source is looked at."""
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        names = (*modules, f"{GROUP}__mypyc")
+        self._paths = {name: BINARIES / binary_name(name) for name in names}
+
+    def find_spec(
+        self,
+        name: str,
+        _path: Sequence[str] | None = None,
+        _target: ModuleType | None = None,
+    ) -> ModuleSpec | None:
+        path = self._paths.get(name)
+        if path is None:
+            return None
+        return spec_from_file_location(
+            name, path, loader=ExtensionFileLoader(name, os.fspath(path))
+        )
+
+
+class _Choice:
+    core = INTERPRETED
+    reason = "not decided yet"
+
+
+def core() -> str:
+    """Which core runs: `compiled` or `interpreted`."""
+    return _Choice.core
+
+
+def reason() -> str:
+    """Why the interpreted core runs; empty for the compiled one."""
+    return _Choice.reason
+
+
+def install() -> None:
+    """Decide which core runs, once per process."""
+    _Choice.reason = _problem()
+    if _Choice.reason:
+        return
+    _Choice.core = COMPILED
+    sys.meta_path.insert(0, Finder(json.loads(MANIFEST.read_bytes())["modules"]))
+
+
+def _problem() -> str:
+    if os.environ.get("HOLDFAST_PURE", "") not in ("", "0"):
+        return "HOLDFAST_PURE is set"
+    try:
+        manifest = json.loads(MANIFEST.read_bytes())
+        if manifest["python"] != python_tag():
+            return f"the compiled core is for {manifest['python']}, and this is {python_tag()}"
+        if manifest["digest"] != digest(source_files()):
+            return (
+                "the source has changed since the core was compiled; `make core` compiles it again"
+            )
+    except FileNotFoundError:
+        return "the core is not compiled; `make core` does it where there is a C compiler"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"the compiled core is damaged ({error}); remove {BINARIES}"
+    return ""
+
+
+def python_tag() -> str:
+    """The interpreter and platform that binaries fit."""
+    return str(sysconfig.get_config_var("SOABI"))
+
+
+def binary_name(module: str) -> str:
+    return f"{module}.{python_tag()}.so"
+
+
+def source_files() -> list[Path]:
+    """Every file that decides what the binaries do, in a fixed order."""
+    files = [file for package in PACKAGES for file in (HERE / package).rglob("*.py")]
+    return sorted([*files, *HERE.glob("*.py")])
+
+
+def digest(files: Sequence[Path]) -> str:
+    """The digest of files with their names."""
+    total = hashlib.sha256()
+    for file in files:
+        data = file.read_bytes()
+        total.update(f"{file.relative_to(HERE)} {len(data)}\n".encode())
+        total.update(data)
+    return total.hexdigest()
