@@ -1,7 +1,9 @@
-"""Every code block in the documentation runs: Python as it stands, configurations are checked, commands are run.
+"""Every code block in the documentation runs: Python and console commands are executed, configurations are checked.
 
-Blocks of one page share a directory and, for Python, their names, as they do for a reader who follows along.
-`text` blocks are pictures and are not run. Commands that begin with `#` are for root, and are run where a lab can be.
+The blocks of one page share a directory and, for Python, a namespace. A configuration after the words "This is
+`name.toml`:" becomes that file, for the commands after it. `text` and `json` blocks are not run. Commands that start
+with `#` need root and run only where a lab is possible. A command that leaves a process behind writes its id to a file
+`*.pid`.
 """
 
 from __future__ import annotations
@@ -9,29 +11,37 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from holdfast.cli.lab.lab import Lab
 from holdfast.group.config import GroupConfig
 from holdfast.group.replica import ReplicaMachine
+from holdfast.lab.lab import Lab
 from holdfast.node.config import parse_config
 from holdfast.types import NodeId
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"This is `(\w+\.toml)`:\n\n```toml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RUN = {"python", "toml", "console"}
 SHOWN = {"text", "json"}
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
     return [(kind, code) for kind, code in BLOCK.findall(page.read_text())]
+
+
+def files(page: Path) -> dict[str, str]:
+    """Configurations that the page names."""
+    return {code: name for name, code in FILE.findall(page.read_text())}
 
 
 def name_of(page: Path) -> str:
@@ -54,6 +64,8 @@ def test_every_block_runs(page: Path, tmp_path: Path) -> None:
             python += code + "\n"
         elif kind == "toml":
             parse_config(code, name_of(page))
+            if (name := files(page).get(code)) is not None:
+                (tmp_path / name).write_text(code)
         elif kind == "console":
             run_console(code, tmp_path)
     if python:
@@ -73,8 +85,17 @@ def lab_possible() -> bool:
 
 
 @pytest.fixture(autouse=True)
+def no_process_is_left(tmp_path: Path) -> Iterator[None]:
+    """End the nodes of a page that failed."""
+    yield
+    for file in tmp_path.glob("*.pid"):
+        with suppress(ProcessLookupError, ValueError):
+            os.kill(int(file.read_text()), signal.SIGKILL)
+
+
+@pytest.fixture(autouse=True)
 def no_lab_is_left() -> Iterator[None]:
-    """A page that failed half way leaves none behind."""
+    """Remove the lab of a page that failed."""
     yield
     if lab_possible() and "tour" in Lab.names():
         Lab.down("tour")
@@ -94,19 +115,28 @@ def run(command: list[str], directory: Path) -> None:
     assert done.returncode == 0, f"{command}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
 
 
-def test_every_link_between_pages_leads_somewhere() -> None:
-    for page in PAGES:
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-            if not target.startswith("http"):
-                assert (page.parent / target).exists(), f"{name_of(page)} links to {target}"
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, in the form that GitHub gives them."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", page.read_text()):
+        if target.startswith("http"):
+            continue
+        there = page.parent / target if target else page
+        assert there.exists(), f"link to {target}"
+        assert not anchor or anchor in anchors(there), f"link to {target}#{anchor}"
 
 
 def test_every_event_of_a_group_is_explained() -> None:
-    source = "".join(path.read_text() for path in (ROOT / "src/holdfast/group").glob("*.py"))
+    source = "".join(path.read_text() for path in (ROOT / "src/holdfast/group").rglob("*.py"))
     events = set(re.findall(r'\bfact\(\s*"([a-z _]+)"', source))
     events |= set(re.findall(r'GroupFact\(now, [\w.]+, "([a-z _]+)"', source))
     page = (ROOT / "docs/reference/telemetry.md").read_text()
-    part = page.partition("### `group`")[2].partition("###")[0]
+    part = page.partition("## Events of a replica")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (`[^|]*) \|", part, re.MULTILINE)
     explained = set(re.findall(r"`([a-z _]+)`", " ".join(rows)))
     assert len(events) > 20
