@@ -1,6 +1,6 @@
-"""Each claim of seed 001, selective message loss handling in a cluster of replicated servers, as a test.
+"""Each claim of the document 'Selective message loss handling in a cluster of replicated servers', as a test.
 
-The docstrings cite the seed by the words of the paragraph that makes the claim.
+The docstrings cite it by the words of the paragraph that makes the claim.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.unit.group.harness import World, node_id, ready, settle
-from tests.unit.group.test_loss import (
+from tests.unit.group.losing import (
     ALL,
     FAST,
     answer,
@@ -23,13 +23,14 @@ from tests.unit.group.test_loss import (
     send,
 )
 
-from holdfast.group.actions import DROP, IGNORE, RECOVER, SUSPEND, Action
-from holdfast.group.loss import LossInfo
-from holdfast.group.metadata import Annotator, Indication, Note, distances_at, indicate
-from holdfast.group.policy import Rule
+from holdfast.group.frames import Idle, MessageMetadata, Payload, StreamId
+from holdfast.group.loss.actions import DROP, IGNORE, RECOVER, SUSPEND, Action
+from holdfast.group.loss.loss_info import LossInfo
+from holdfast.group.loss.rule import Rule
+from holdfast.group.streams.message_metadata import Annotator, distances_at, indicate
+from holdfast.group.streams.values import Indication, Note
 from holdfast.types import MILLISECOND, SECOND
 from holdfast.wire.codec import encode
-from holdfast.wire.frames import About, Idle, Payload, StreamId
 
 TABLE_1 = {
     "P": (1, 1, 0, 1, 0, 0, 0, 1, 1, 0),
@@ -115,7 +116,7 @@ def test_a_frame_without_priorities_says_that_all_are_of_the_lowest() -> None:
     annotator = Annotator(3)
     assert annotator.take(0, 5).priorities == b""
     assert annotator.take(0, 1, [(0, Note(0))]).priorities == b"\0"
-    assert annotator.next(0) == About(b"", (1, -1), (0, -1, -1, -1))
+    assert annotator.next(0) == MessageMetadata(b"", (1, -1), (0, -1, -1, -1))
 
 
 # -- what a lost message may cost, and what not ------------------------------------------------------------------
@@ -613,7 +614,7 @@ def test_the_backups_register_what_is_ignored_and_go_on_with_it_when_the_leader_
     for name in ("n2", "n3"):
         assert "ignore" in [decision.kind for decision in world.hosts[name].told]
         assert [row["what"] for row in world.hosts[name].status["ignoring"]] == [
-            "topic rain for ever"
+            "topic rain permanently"
         ]
     world.drop = None
     world.kill("n1")
