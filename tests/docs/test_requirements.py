@@ -39,8 +39,10 @@ def anchors(page: Path) -> set[str]:
 
 
 def prose(path: Path) -> str:
-    """Comments and docstrings of a Python file."""
+    """Comments and docstrings of a Python file; nothing for one that cites no requirement anywhere."""
     source = path.read_text()
+    if not ID.search(source):
+        return ""
     parts = [
         token.string
         for token in tokenize.generate_tokens(io.StringIO(source).readline)

@@ -59,3 +59,26 @@ def test_a_connection_that_is_stuck_is_no_filter_of_tcp_in_either_direction() ->
     assert [fact for fact in wires.changes() if fact.transport == "tcp" and not fact.alive] == []
     there, back = wires.row("n1", "n2", "tcp"), wires.row("n2", "n1", "tcp")
     assert (there.size, back.size) == (1000, 1500)
+
+
+def test_flows_that_are_dead_beside_an_alternate_port_that_is_heard_are_not_congestion() -> None:
+    """One link of a bundle is dead, and both flows with data are on it. A full queue would drop the other port, too."""
+    wires = Wires(2, uses=EVERYTHING).run(5)
+    dead = [wires.flow_number("n1", "n2", transport=kind) for kind in ("udp", "tcp")]
+    wires.faults = [flow_cut("n1", flow) for flow in dead]
+    wires.data["n2"] = (lambda: True, RATE)
+    wires.run(6)
+    assert [fact for fact in wires.changes() if fact.rate_limit_kbps] == []
+    assert wires.row("n1", "n2", at="n2").flows_bad
+
+
+def test_flows_that_are_dead_while_probes_are_heard_are_not_congestion() -> None:
+    """Both flows with data and the alternate port are on the dead link. Little more than probes arrives, so it is not
+    data that fills the path."""
+    wires = Wires(2, uses=EVERYTHING).run(5)
+    dead = [("udp", ""), ("udp", "alt"), ("tcp", "")]
+    flows = [wires.flow_number("n1", "n2", transport=kind, use=use) for kind, use in dead]
+    wires.faults = [flow_cut("n1", flow) for flow in flows]
+    wires.data["n2"] = (lambda: True, RATE // 4)
+    wires.run(6)
+    assert [fact for fact in wires.changes() if fact.rate_limit_kbps] == []

@@ -38,7 +38,8 @@ class Congestion:
 
     __slots__ = (
         *("_bytes", "_contrary", "_crowd", "_ends", "_heard_round", "_last_round"),
-        *("_carried", "_carried_kbps", "_looked_at", "_policed", "_rate", "_rounds"),
+        *("_carried", "_carried_kbps", "_looked_at", "_policed", "_probed", "_rate", "_rounds"),
+        "by_data",
     )
 
     def __init__(self, now: Nanos) -> None:
@@ -52,9 +53,14 @@ class Congestion:
         self._contrary: deque[Nanos] = deque(maxlen=4 * ENDS_MIN)
         """When heartbeats had come without a datagram of their round."""
         self._policed = False
-        self._carried = (now, 0)
+        self._carried = (now, 0, 0)
         self._carried_kbps = 0
-        """When the link last said how many bytes have arrived, how many, and the rate since it had said that before."""
+        """When the link last said how many bytes have arrived, how many, how many bytes of probes there were by then;
+        and the rate since the report before that."""
+        self._probed = 0
+        """Bytes of probes so far."""
+        self.by_data = True
+        """Most of what arrives is not probes, or that is not known yet."""
         self._bytes = 0
         self._looked_at = now
         """Bytes of probes since the last look, and when that was."""
@@ -83,6 +89,7 @@ class Congestion:
     def arrived(self, size: int) -> None:
         """A probe of any kind."""
         self._bytes += size
+        self._probed += size
 
     def datagram(self, pair: int, size: int, at: Nanos, live: Liveness | None) -> None:
         """A probe of the flow that carries datagrams, whose heartbeats are `live`."""
@@ -101,11 +108,13 @@ class Congestion:
 
     def carried(self, now: Nanos, size: int) -> None:
         """The link says how many bytes have arrived so far, of data and of everything else."""
-        at, before = self._carried
+        at, before, probed = self._carried
         if now - at >= CARRIED_NS or size < before:
             kbps = (size - before) * 8 * 1_000_000 // max(now - at, 1)
-            self._carried_kbps = kbps if 0 <= now - at < WINDOW_NS and size >= before else 0
-            self._carried = (now, size)
+            known = 0 <= now - at < WINDOW_NS and size >= before
+            self._carried_kbps = kbps if known else 0
+            self.by_data = not known or size - before > 2 * (self._probed - probed)
+            self._carried = (now, size, self._probed)
 
     # -- judging -------------------------------------------------------------------------------------------------
 

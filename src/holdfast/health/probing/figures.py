@@ -93,7 +93,11 @@ class Figures:
             and now - datagrams.heard_at > datagrams.promise_ns
             and datagrams.overdue(now)
         ):
-            missed = missed or _starved(now, flows) or silence.filled(now, flows.values())
+            missed = (
+                missed
+                or _starved(now, flows)
+                or silence.filled(now, flows.values(), self.congestion)
+            )
         if missed and not self.congestion.limit_kbps:
             silence.ask(now)
         return self.congestion.look(now, datagrams, missed, calmly)

@@ -145,21 +145,32 @@ class Silence:
         if now - self.asked_at >= ASK_NS:
             self.asked_at, self.asks = now, True
 
-    def filled(self, now: Nanos, flows: Iterable[Heard]) -> bool:
+    def filled(self, now: Nanos, flows: Iterable[Heard], congestion: Congestion) -> bool:
         """Whether data arrives on the path while the heartbeats of all flows are missing: it fills the path. The
-        alternate port has too few of them to be missed soon."""
-        lives = [h.live for h in flows if not h.live.judged_dead and h.lane != "alt"]
-        if now - self.heard_at >= HEARD_NS or not all(live.overdue(now) for live in lives):
+        alternate port has too few of them to be missed soon; but while it is heard, the path is not full."""
+        if not congestion.by_data:
+            return False  # probes arrive: some flows are dead, and others are not
+        lives, last, alternate = [], PAST, PAST
+        for heard in flows:
+            live = heard.live
+            if heard.lane == "alt":
+                alternate = max(alternate, live.heard_at)
+            elif not live.judged_dead:
+                lives.append(live)
+                last = max(last, live.heard_at)
+        if not lives or now - self.heard_at >= HEARD_NS:
             return False
-        last = max((live.heard_at for live in lives), default=now)
-        return self.heard_at - last > min((live.promise_ns for live in lives), default=0)
+        promise_ns = min(live.promise_ns for live in lives)
+        if alternate - last > promise_ns or self.heard_at - last <= promise_ns:
+            return False
+        return all(live.overdue(now) for live in lives)
 
     def _all(
         self, now: Nanos, evidence: int, loss_ppm: int, flows: list[Heard], congestion: Congestion
     ) -> list[Heard]:
         heard_at = max(h.live.heard_at for h in flows)
         crowded = congestion.lately(now) or any(h.live.trip.delay.crowded for h in flows)
-        if (crowded or self.filled(now, flows)) and now - heard_at < CROWDED_SILENCE_NS:
+        if (crowded or self.filled(now, flows, congestion)) and now - heard_at < CROWDED_SILENCE_NS:
             return []  # a full queue drops heartbeats, too
         if not _all_silent(now, evidence, loss_ppm, flows):
             return []
