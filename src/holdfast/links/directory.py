@@ -51,7 +51,7 @@ def _decode(value: bytes) -> MemberInfo | None:
     try:
         return _decoder.decode(value)
     except msgspec.DecodeError:
-        return None  # of a version that we cannot read: we will receive it again
+        return None  # from a version that we cannot read: we will receive it again
 
 
 def _members_of(item: Received) -> list[MemberInfo]:
