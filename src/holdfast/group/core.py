@@ -191,7 +191,7 @@ class Core:
 
     @property
     def is_tight(self) -> bool:
-        """So much is held that a sender may be waiting for room."""
+        """Whether so much is held that a sender may be waiting for room."""
         return (
             len(self.log) >= self.config.log_entries // 2
             or self.streams.most_bytes() >= self.config.tight_bytes
@@ -217,7 +217,7 @@ class Core:
             return ""
         return "none of the other reachable voters may lead"
 
-    # -- oddities ------------------------------------------------------------------------------------------------
+    # -- ignored frames ------------------------------------------------------------------------------------------
 
     def ignore(self, why: str) -> None:
         self.ignored[why] = self.ignored.get(why, 0) + 1

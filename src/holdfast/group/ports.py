@@ -50,7 +50,7 @@ class Output(msgspec.Struct, frozen=True, gc=False):
 
 
 class Context:
-    """What an application may use besides the messages: the same on every replica."""
+    """Inputs of an application besides the messages; the same on every replica."""
 
     __slots__ = ("_random", "group", "locks", "log_ns", "outputs", "position")
 
@@ -127,7 +127,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     first: int
     last: int
     text: str
-    """For display: the action and who answered, why a range is skipped, what is ignored."""
+    """For display: the action and its origin, why a range is skipped, what is ignored."""
 
 
 class Replica(ABC):
@@ -266,7 +266,7 @@ class SendOutputs(msgspec.Struct, frozen=True, gc=False):
 
 
 class StopOutputs(msgspec.Struct, frozen=True, gc=False):
-    """This replica does not lead any more: outputs without an acknowledgement are the task of the next leader."""
+    """This replica no longer leads: outputs without an acknowledgement are the task of the next leader."""
 
     unit: str
 

@@ -1,9 +1,9 @@
 """Links as a subsystem: sessions with peers over all paths, and the directory of members.
 
-    directory                the members of the domain, and the links
-    link/<peer>              datagrams and channels to one peer
-    multicast/<adapter>      the multicast group of an adapter
-    acceptor                 flows that belong to no link yet
+directory                the members of the domain, and the links
+link/<peer>              datagrams and channels to one peer
+multicast/<adapter>      the multicast group of an adapter
+acceptor                 flows that belong to no link yet
 """
 
 from __future__ import annotations

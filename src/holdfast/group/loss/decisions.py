@@ -193,7 +193,7 @@ class Decisions:
             first = self._core.recovery.next_of(stream)
             for hole in holes[:RANGES_MAX]:
                 decided = self._order.is_decided(stream_id, hole.first, hole.last)
-                # The order may have passed it while another led, without a word of the stream since.
+                # The order may have passed it while another replica led, and nothing of the stream has arrived since.
                 # rule: 3d
                 if not decided and hole.last >= first:
                     lost.add(hole.first, hole.last + 1)
@@ -358,7 +358,7 @@ class Decisions:
         if isinstance(action, Action):
             self._take(case, "application", action, now, out)
             return
-        error = item.error if action is None else f"{action!r} is no action"
+        error = item.error if action is None else f"{action!r} is not an action"
         if error:
             self._core.fact("no answer", error, now, out)
         self._by_table(case, f"the application failed: {error}" if error else "", now, out)
@@ -375,12 +375,12 @@ class Decisions:
         assert answer is not None, "the last rule matches everything and is never refused"
         self._take(case, answer[0], answer[1], now, out)
 
-    # -- what is done --------------------------------------------------------------------------------------------
+    # -- actions -------------------------------------------------------------------------------------------------
 
     def _take(self, case: Case, by: str, action: Action, now: Nanos, out: Outbox) -> None:
         left = self._left(case)
         # rule: 6k
-        if not left:  # it came in the same turn as the answer
+        if not left:  # it arrived in the same turn as the answer
             self._finish(case)
             return
         record = 0
@@ -428,7 +428,7 @@ class Decisions:
             if name in ignore.by and not known
         ]
         if unknown:
-            why = f"the {' and the '.join(unknown)} of what is lost is not known"
+            why = f"the {' and the '.join(unknown)} of the lost messages is not known"
             self._core.fact("ignores nothing", why, now, out)
             return
         case.ignored = ignore

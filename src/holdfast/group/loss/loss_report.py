@@ -39,7 +39,7 @@ NEXT_BYTES: Final = 64 << 10
 
 
 class LossReport:
-    """Answers what is known about numbers of a stream that this replica lacks."""
+    """Reports what is known about numbers of a stream that this replica lacks."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -159,7 +159,7 @@ class LossReport:
         told: Mapping[int, int] | None = None,
         refused: str = "",
     ) -> LossInfo:
-        """Everything that is known."""
+        """Everything known about the loss."""
         estimate_ns = self._core.recovery.estimate_ns if places else 0
         return LossInfo(
             self._core.config.name,
