@@ -277,7 +277,7 @@ def test_one_that_goes_on_with_what_is_decided_otherwise_is_caught(how: str) -> 
     if how != "cut":
         add(log, RED if how == "another term" else BLUE, term=2 if how == "another term" else 1)
     with caught(
-        "applied messages that are not in the order are rolled back.*n1 goes on as following"
+        "applied messages that are not in the order are rolled back.*n1 continues as following"
     ):
         book.see(sight("n1", log, term=1 if how == "another stream" else 2), False)
 
@@ -293,7 +293,7 @@ def test_one_that_gives_it_up_is_fine_and_counted() -> None:
 def test_one_that_gives_way_to_a_term_that_is_no_later_is_caught() -> None:
     book, log = applied_two()
     log.truncate(2)
-    with caught("the later term wins.*n1 gives up what term 1 had ordered, in term 1"):
+    with caught("the later term wins.*n1 rolls back entries of term 1, in term 1"):
         book.see(sight("n1", log, term=1, state="suspended"), True)
 
 

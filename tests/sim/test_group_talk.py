@@ -118,7 +118,7 @@ def test_a_process_that_died_before_it_wrote_it_down_may_be_handed_it_again() ->
 
 @pytest.mark.parametrize(
     ("outputs", "trouble"),
-    [((), "missing"), ((A, C), r"not decided \[\(3, 0\)"), ((Output(1, 0, "", b"z"),), "")],
+    [((), "missing"), ((A, C), r"not committed \[\(3, 0\)"), ((Output(1, 0, "", b"z"),), "")],
 )
 def test_outputs_that_are_missing_wrong_or_not_decided_are_caught(
     outputs: tuple[Output, ...], trouble: str
