@@ -67,7 +67,7 @@ def bench_health(
         if random > 0 and seconds > 0:
             _random(report, say, random, seconds, seed)
         else:
-            missing.append("faults by chance in the lab: left out (--random 0 or --seconds 0)")
+            missing.append("random faults in the lab: left out (--random 0 or --seconds 0)")
         if cost_seconds > 0:
             _cost(report, say, cost_seconds)
         else:
