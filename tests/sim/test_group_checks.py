@@ -247,7 +247,7 @@ def test_messages_that_are_let_go_of_in_the_turn_that_decides_them_are_caught() 
     log.ground.position += 1
     add(log)
     log.commit = 3
-    with caught("replicas commit one log.*in the turn that decided them"):
+    with caught("replicas commit one log.*in the turn that committed them"):
         book.see(sight("n1", log, leading=True))
 
 

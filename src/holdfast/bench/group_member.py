@@ -40,7 +40,7 @@ _SILENCE_NS: Final = 5 * SECOND
 
 
 class Account(msgspec.Struct):
-    """What a replica has applied. It is the state, so a restarted replica continues with it."""
+    """The messages that a replica has applied. It is the state, so a restarted replica continues with it."""
 
     count: int = 0
     digest: int = 0

@@ -1,4 +1,4 @@
-"""How soon health detects faults, how soon traffic moves, the cost, and the false alarms.
+"""Time to detection of faults, time until traffic moves, cost of measuring, and false alarms.
 
 In the lab (root): faults under a message flow, and the cost of measuring in an idle domain. In virtual time, reported
 separately: false alarms. Results of other systems with the same faults were measured elsewhere and are quoted as text.

@@ -47,7 +47,7 @@ BARRIERS: Final = 300
 
 
 class StabilityPlan(msgspec.Struct, frozen=True):
-    """What is measured, and how long."""
+    """The parts to measure, and their duration."""
 
     parts: tuple[str, ...] = PARTS
     seconds: float = 3.0

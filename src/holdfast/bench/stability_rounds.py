@@ -76,7 +76,7 @@ def build(protocol: str, size: int, slots: int, config: StabilityConfig) -> list
 
 
 def lowest(members: list[Protocol]) -> tuple[int, ...]:
-    """What is stable: the minimum over all reports, computed directly."""
+    """The stable numbers: the minimum over all reports, computed directly."""
     return tuple(np.min([member.mine for member in members], axis=0).tolist())
 
 

@@ -42,7 +42,7 @@ GOT: Final = 4
 CHILDREN: Final = 5
 HAS_TOLD: Final = 6
 FIRST: Final = 7
-"""Columns of `Model.members`. LACKING neighbours were not heard in this ITERATION. A member GOT reports of so many of
+"""Columns of `Model.members`. LACKING neighbours were not heard in this ITERATION. A member GOT reports of this many of
 its CHILDREN, and HAS_TOLD its parent. Its pairs begin at FIRST."""
 
 THERE: Final = 0

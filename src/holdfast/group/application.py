@@ -46,7 +46,7 @@ class ApplicationRunner:
         self.application = application
         self.failed = False
         self.raised: BaseException | None = None
-        """What it raised in the last job, for the log."""
+        """The exception of the last job, for the log."""
         kind = type(application)
         self._group = group
         self._is_asked = kind.on_loss is not Replica.on_loss

@@ -46,11 +46,11 @@ class Delivery:
         """Outputs of the application that their destinations may not have yet."""
         self.apply_window = ApplyWindow(config.output_bytes, config.first_messages)
         self._out: deque[tuple[int, int, int]] = deque()
-        """What the application has not processed yet: (index, bytes, messages)."""
+        """Entries that the application has not processed yet: (index, bytes, messages)."""
         self._messages = 0
         """The number of messages in `_out`."""
         self.at = Cursor()
-        """How far entries have been delivered."""
+        """The cursor after the last delivered entry."""
         self._looked = 0
         """Up to here the log was checked for arrived outputs."""
         self.digest = 0

@@ -143,8 +143,8 @@ class Replica(ABC):
         """Process messages, in order. An exception suspends this replica."""
 
     def on_loss(self, info: LossInfo) -> Action | None:
-        """What to do about lost messages, called on the leader only; None leaves it to the configured rules. It must
-        not change the state: the other replicas are not asked."""
+        """Decides about lost messages; called on the leader only. None leaves the decision to the configured rules. It
+        must not change the state: the other replicas are not asked."""
         return None
 
     def on_decision(self, decision: Decision, context: Context) -> None:  # noqa: B027  # need not be overridden
@@ -327,7 +327,7 @@ class Restored(msgspec.Struct, frozen=True, gc=False):
 
 
 class LossAnswered(msgspec.Struct, frozen=True, gc=False):
-    """What the application wants done about lost messages; None leaves it to the rules."""
+    """The application's decision about lost messages; None leaves it to the rules."""
 
     question: int
     action: Action | None

@@ -113,7 +113,7 @@ class RandomTrial:
 
 
 class _Watched:
-    """What the nodes have shown so far."""
+    """The incidents that the nodes have shown so far."""
 
     def __init__(self, case: Case) -> None:
         self.right_ms = -1.0

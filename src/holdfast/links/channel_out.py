@@ -483,7 +483,7 @@ class ChannelOut:
         self._flight = kept
 
     def abandon(self, flow: FlowId) -> None:
-        """Nothing in flight on `flow` counts any more: the flow closed, or the channel leaves it."""
+        """Give up everything in flight on `flow`: the flow closed, or the channel leaves it."""
         kept: deque[_Sent] = deque()
         for piece in self._flight:
             if piece.flow == flow:

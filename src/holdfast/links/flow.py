@@ -182,7 +182,7 @@ class FlowState:
         """The largest piece of a channel in one packet on this flow."""
 
     def shun(self, until: Nanos, reason: str) -> None:
-        """Avoid this flow for a while, because traffic fails here whatever health says."""
+        """Avoid this flow for a while, because traffic fails here although health reports no fault."""
         self.shunned_until = max(self.shunned_until, until)
         self.shun_reason = reason
 

@@ -72,7 +72,7 @@ that does not accept it loses the session, and is informed."""
 DEEP_NS: Final = 250 * MILLISECOND
 """The minimum interval between reports of long queues."""
 SHOUT_NS: Final = 1000 * MILLISECOND
-"""How long acknowledgements go on every flow after the peer has missed some."""
+"""How long acknowledgements are sent on every flow after the peer has missed some."""
 LAG: Final = 100 * MILLISECOND
 """A later wake-up shows that this node was delayed and may have heard nothing."""
 _FLUSH: Final = object()

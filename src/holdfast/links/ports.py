@@ -202,7 +202,8 @@ FIT = 0
 HELD = 1
 """It fits again after a failure, but not for long enough yet."""
 AVOIDED = 2
-"""It fits, but advice says that it is about to fail: left if another flow fits, and used before unfit ones."""
+"""It fits, but according to advice it is about to fail: traffic leaves it if another flow fits, and prefers it to unfit
+ones."""
 UNFIT = 3
 """It does not fit; used only if nothing fits."""
 BARRED = 4
@@ -239,7 +240,7 @@ class RenewFlow(msgspec.Struct, frozen=True, gc=False):
 
 
 class FlowVerdict(msgspec.Struct, frozen=True, gc=False):
-    """What health knows about sending on a flow: whether the peer hears it, and the largest packet that passes."""
+    """The verdict of health on sending on a flow: whether the peer hears it, and the largest packet that passes."""
 
     flow: FlowId
     alive: bool
@@ -326,8 +327,8 @@ class NeighboursChanged(msgspec.Struct, frozen=True, gc=False):
 
 
 class NeedLink(msgspec.Struct, frozen=True, gc=False):
-    """To the directory: a lease on the link to a member, neighbour or not. Each holder has a lease of its own; the link
-    rests when the last one is released."""
+    """To the directory: a lease on the link to a member, neighbour or not. Each holder has a separate lease; the link
+    is closed when the last one is released."""
 
     peer: NodeId
     holder: str = ""
@@ -377,8 +378,8 @@ class DataMissing(msgspec.Struct, frozen=True, gc=False):
 
 
 class PathHeard(msgspec.Struct, frozen=True, gc=False):
-    """What has arrived from a peer between two adapters, on all flows: the time of the last packet, and the bytes of
-    all packets so far."""
+    """Arrivals from a peer between two adapters, on all flows: the time of the last packet, and the bytes of all
+    packets so far."""
 
     peer: NodeId
     adapter: str

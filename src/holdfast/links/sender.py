@@ -429,8 +429,8 @@ class LinkSender:
             )
 
     def _narrow(self, flow: FlowState) -> int:
-        """What a stream accepts whose larger segments do not pass: one small write, and the next when it has arrived.
-        The kernel would merge more into larger segments, at the latest when it retransmits."""
+        """The bytes that a stream accepts whose larger segments do not pass: one small write, and the next when it has
+        arrived. The kernel would merge more into larger segments, at the latest when it retransmits."""
         on_its_way = sum(channel.in_flight(flow.flow) for channel in self._order)
         return 0 if on_its_way else 1
 

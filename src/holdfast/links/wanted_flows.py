@@ -160,7 +160,7 @@ class WantedFlows:
     def due(
         self, now: Nanos, flows: dict[FlowId, FlowState], has_key: bool, is_up: bool
     ) -> Iterator[OpenFlow]:
-        """What to open now; sets `deadline` to the next attempt."""
+        """The flows to open now; sets `deadline` to the next attempt."""
         self.deadline = NEVER
         for wanted in self._wanted.values():
             if wanted.flow is not None and not self._rotates(wanted, now):

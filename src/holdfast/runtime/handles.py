@@ -215,7 +215,7 @@ class _PeerHandle(_Handle):
 
     @property
     def needs(self) -> Needs | None:
-        """What this traffic needs from its path; can be set at any time, and None removes it."""
+        """The needs of this traffic; can be set at any time, and None removes them."""
         return self._needs
 
     @needs.setter

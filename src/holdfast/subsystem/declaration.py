@@ -65,7 +65,7 @@ class Subscribers:
 
 
 class Assembly(Protocol):
-    """What a service may use of the node that it is part of."""
+    """The interface of a node core for its services."""
 
     config: NodeConfig
     me: LocalNode

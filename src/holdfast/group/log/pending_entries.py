@@ -51,7 +51,7 @@ class PendingEntries:
 
     @property
     def match(self) -> int:
-        """What can be acknowledged."""
+        """The index that can be acknowledged."""
         return min(self._log.tail.index, self.verified)
 
     def new_term(self) -> None:
@@ -158,7 +158,7 @@ class PendingEntries:
             self.entries.pop()
 
     def settle(self) -> None:
-        """Append complete pending entries, and commit as far as the leader says."""
+        """Append complete pending entries, and commit up to the commit index of the leader."""
         entries, log = self.entries, self._log
         while entries:
             entry = entries[0]

@@ -101,9 +101,9 @@ class Action(msgspec.Struct, frozen=True):
     limit_ns: Nanos = 0
     """Time limit of recovery; 0: that of the group."""
     ignore: Ignore | None = None
-    """What is ignored from now on. Recovered messages are not."""
+    """Messages to ignore from now on; recovered ones are not ignored."""
     failing_ignore: Ignore | None = None
-    """What is ignored once recovery has failed."""
+    """Messages to ignore once recovery has failed."""
 
     def __post_init__(self) -> None:
         if self.do not in STEPS or self.failing not in ELSES:

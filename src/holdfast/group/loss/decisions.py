@@ -258,7 +258,7 @@ class Decisions:
             self._seek(case, now, out)
 
     def _left(self, case: Case) -> RangeSet:
-        """What is still lost and still needed."""
+        """The messages that are still lost and still needed."""
         if self._core.log.tail.is_over(case.stream.id):
             return RangeSet()
         return case.missing(self._core.recovery.next_of(case.stream))
@@ -270,7 +270,7 @@ class Decisions:
         return self._all_answered(case)
 
     def _finish(self, case: Case) -> None:
-        """Nothing of the case is missing any more, or it was decided."""
+        """No message of the case is missing, or it was decided."""
         if self._cases.get(case.stream.id) is case:
             self._core.recovery.grants.pop(case.stream.id, None)
             del self._cases[case.stream.id]

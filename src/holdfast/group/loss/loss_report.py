@@ -92,7 +92,7 @@ class LossReport:
         return found
 
     def messages(self, stream: Stream, ranges: tuple[Range, ...]) -> tuple[NextMessage, ...]:
-        """The first available messages among these numbers, whatever is lost in between."""
+        """The first available messages among these numbers; others in between may be lost."""
         levels = self._core.config.priorities
         found: list[NextMessage] = []
         size = 0

@@ -216,7 +216,7 @@ class Recovery:
                     hole.due_ns = now
 
     def exhausted(self, stream: StreamId) -> list[Hole]:
-        """What the source could not supply."""
+        """The holes that the source could not fill."""
         gap = self.gaps.get(stream)
         return [hole for hole in gap.holes if hole.exhausted] if gap is not None else []
 

@@ -45,7 +45,7 @@ def log_tables(group: str) -> list[str]:
 
 
 class _Table:
-    """What one table of the ring holds."""
+    """The contents of one table of the ring."""
 
     __slots__ = ("bytes", "held", "turn")
 

@@ -39,7 +39,7 @@ class Relay:
         """The learners that are fed from here, and until when."""
         self._feed: Peer | None = None
         self._known: tuple[View | None, str, int] = (None, "", -1)
-        """What determines the feed: the committed view, the leader, and the reachable nodes."""
+        """The inputs that determine the feed: the committed view, the leader, and the reachable nodes."""
         self._candidates: list[str] = []
         self._turn = 0
         """How often a feed was given up."""

@@ -200,8 +200,8 @@ class SourceMachine(Machine):
                 self._ignored += 1
 
     def _is_heard(self, node: NodeId, frame: Frame) -> bool:
-        """Whether a report of a node counts. Perhaps none of the known members is one any more: a view later than ours
-        names the members."""
+        """Whether a report of a node counts. Perhaps all known members have been removed: a view later than ours names
+        the members."""
         if node == self._node or self._peers.replica_at(node) is not None:
             return True
         if isinstance(frame, Nack):

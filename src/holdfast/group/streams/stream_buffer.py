@@ -261,7 +261,7 @@ class Streams:
         return taken
 
     def take_all(self, frame: Payload, floor: int) -> None:
-        """Keep a valid payload from the store, of an earlier incarnation: whatever its size, it is needed."""
+        """Keep a valid payload from the store, of an earlier incarnation: it is needed, regardless of its size."""
         stream = self.streams.get(frame.stream)
         if stream is None:
             stream = self.streams[frame.stream] = Stream(frame.stream)

@@ -52,7 +52,7 @@ class Grant(msgspec.Struct, gc=False):
 
 
 class Gap(msgspec.Struct, gc=False):
-    """What is missing of one stream."""
+    """The missing messages of one stream."""
 
     since_ns: Nanos
     holes: list[Hole]

@@ -48,7 +48,7 @@ class SnapshotInstaller:
         self._failures = 0
         self._rejoin_ns: Nanos = NEVER
         self._lost: dict[StreamId, int] = {}
-        """How far the application had come in each stream, with messages that the order does not have."""
+        """The progress of the application in each stream, including messages that are not in the order."""
 
     def begin_with(self, checkpoint: Checkpoint) -> None:
         """The snapshot in this replica's own store."""
@@ -101,7 +101,7 @@ class SnapshotInstaller:
         self._failures = min(self._failures + 1, FAILURES_MAX)
 
     def undone(self, now: Nanos, delivered: dict[StreamId, int]) -> None:
-        """What was delivered here is not in the log: a snapshot is needed at once; other transfers are cancelled."""
+        """Delivered messages are not in the log: a snapshot is needed at once; other transfers are cancelled."""
         self._image = self._awaited = None
         self._snapshot_receiver.stop()
         self._core.delivery.paused = False

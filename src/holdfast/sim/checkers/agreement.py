@@ -108,7 +108,7 @@ class Agreement:
             self._tops[sight.term] = max(commit, self._tops.get(sight.term, 0))
 
     def _check_ground(self, sight: Sight) -> None:
-        """What a replica has freed, or restored, ends where the committed log has it."""
+        """The freed or restored part of a log must end at a position of the committed log."""
         ground = sight.log.ground
         known = self.committed.get(ground.index)
         if known is not None and (known.term != ground.term or _end(known) != ground.position):

@@ -23,7 +23,7 @@ GIVEN_MAX: Final = 2_000
 
 
 class Given(msgspec.Struct, frozen=True, gc=False):
-    """What an application received."""
+    """A delivery to an application."""
 
     term: int
     stream: StreamId
@@ -95,7 +95,7 @@ class Undone:
             )
 
     def _wrong(self, sight: Sight, given: dict[int, Given]) -> list[Given]:
-        """What was applied and is not, or no longer, in the log. Entries freed from the log were committed."""
+        """Applied messages that are not, or no longer, in the log. Entries freed from the log were committed."""
         if self._terms.get(sight.life) == sight.term:
             indexes = list(given)[-LOOKED_AT:]
         else:
