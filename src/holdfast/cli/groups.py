@@ -158,7 +158,7 @@ def _show_stability(console: Console, stability: dict[str, Any]) -> None:
         f"lag {stability['lag_ms']} ms, {stability['held']} bytes held",
     )
     for blocker in stability["blockers"]:
-        text = f" {blocker['name']} is {blocker['why']} for {blocker['since_ms']} ms"
+        text = f" {blocker['name']} has been {blocker['why']} for {blocker['since_ms']} ms"
         _line(console, words("  ", ("blocked:", "yellow"), text))
 
 
