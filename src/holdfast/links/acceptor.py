@@ -153,7 +153,9 @@ class AcceptorMachine(Machine):
     def _failure(joining: _Joining, waited: Nanos) -> str:
         where = f"{joining.host}:{joining.port}"
         why = joining.reason or "no answer"
-        return f"cannot join through {where} for {waited // SECOND} s ({joining.tries} attempts): {why}"
+        return (
+            f"cannot join through {where}: {joining.tries} attempts in {waited // SECOND} s: {why}"
+        )
 
     def is_joining(self) -> bool:
         """Whether an address of `join` has neither admitted nor refused this node so far."""
