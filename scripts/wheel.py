@@ -1,4 +1,4 @@
-"""A hook of the wheel build: `HOLDFAST_WHEEL=compiled` puts the compiled core in, and names the platform."""
+"""A hook of the wheel build: `HOLDFAST_WHEEL=compiled` includes the compiled core and sets the platform tag."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""The compiled core: the protocol modules as binaries, used where they were built from exactly this source.
+"""The compiled core: the protocol modules as binaries, used only if they were built from exactly this source.
 
-    HOLDFAST_PURE=1 holdfast bench group      # the interpreted core, whatever was built
+    HOLDFAST_PURE=1 holdfast bench group      # always the interpreted core
 
 `scripts/compile` builds the modules of `PACKAGES` that define no structs with mypyc into `holdfast/_compiled`, beside
 a manifest with the digest of their source. `install` runs before any of them is imported. It compares the digest with
-the source that is there now: one changed file, and all modules run interpreted, so a binary can never hide a change.
-Compiled modules call each other directly, so there is no use of some of them alone.
+the present source. If one file differs, all modules run interpreted, so a stale binary never hides a change. Compiled
+modules call each other directly, so they are used all together or not at all.
 
-The binaries only make it faster. Both cores are the same program: the same source, the same bytes on the same seed.
+Apart from speed, both cores behave the same: the same seed produces the same bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from types import ModuleType
 from typing import Final
 
 PACKAGES: Final = ("machine", "wire", "links", "health", "stability", "group", "node")
-"""What is compiled, and what its types come from. A change in any of their files makes the binaries stale."""
+"""The packages that are compiled or that define their types. A change in any of their files makes the binaries
+stale."""
 GROUP: Final = "holdfast_core"
 """The library that holds the code of all modules is called `holdfast_core__mypyc`."""
 HERE: Final = Path(__file__).parent
@@ -37,7 +38,7 @@ INTERPRETED: Final = "interpreted"
 
 
 class Finder:
-    """Finds the binaries of compiled modules before their source is looked at."""
+    """A meta path finder that loads the binaries of compiled modules instead of their source."""
 
     def __init__(self, modules: Sequence[str]) -> None:
         names = (*modules, f"{GROUP}__mypyc")
@@ -87,20 +88,20 @@ def _problem() -> str:
     try:
         manifest = json.loads(MANIFEST.read_bytes())
         if manifest["python"] != python_tag():
-            return f"the compiled core is for {manifest['python']}, and this is {python_tag()}"
+            return f"the compiled core is for {manifest['python']}, but this is {python_tag()}"
         if manifest["digest"] != digest(source_files()):
             return (
                 "the source has changed since the core was compiled; `make core` compiles it again"
             )
     except FileNotFoundError:
-        return "the core is not compiled; `make core` does it where there is a C compiler"
+        return "the core is not compiled; `make core` compiles it (needs a C compiler)"
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"the compiled core is damaged ({error}); remove {BINARIES}"
     return ""
 
 
 def python_tag() -> str:
-    """The interpreter and platform that binaries fit."""
+    """The interpreter and platform that binaries are built for."""
     return str(sysconfig.get_config_var("SOABI"))
 
 
@@ -109,13 +110,13 @@ def binary_name(module: str) -> str:
 
 
 def source_files() -> list[Path]:
-    """Every file that decides what the binaries do, in a fixed order."""
+    """Every file that affects the binaries, in a fixed order."""
     files = [file for package in PACKAGES for file in (HERE / package).rglob("*.py")]
     return sorted([*files, *HERE.glob("*.py")])
 
 
 def digest(files: Sequence[Path]) -> str:
-    """The digest of files with their names."""
+    """A digest of the names and contents of files."""
     total = hashlib.sha256()
     for file in files:
         data = file.read_bytes()

@@ -44,11 +44,11 @@ class StoreLocked(StoreError):
 
 
 class StoreFenced(StoreError):
-    """Another process has taken the store over. This one changes nothing any more."""
+    """Another process has taken over the store. This one no longer writes to it."""
 
 
 class TransactionAborted(HoldfastError):
-    """The transaction was rolled back: nothing took effect. Says why; usually it can be tried again."""
+    """The transaction was rolled back: nothing took effect. The message gives the reason; usually it can be retried."""
 
 
 class TransactionConflict(TransactionAborted, StoreError):
@@ -56,7 +56,7 @@ class TransactionConflict(TransactionAborted, StoreError):
 
 
 class TransactionInDoubt(StoreError):
-    """The connection was lost during a commit. The outcome is being asked for; it is not known yet."""
+    """The connection was lost during a commit. The outcome is not known yet; it is being queried."""
 
 
 class DialogError(HoldfastError):
@@ -68,7 +68,7 @@ class DialogEnded(DialogError):
 
 
 class DialogFaulted(DialogError):
-    """The dialog cannot meet its assurances at the moment. It goes on when it is repaired."""
+    """The dialog cannot meet its assurances at the moment. It continues after a repair."""
 
 
 class DialogUnknown(DialogError):
@@ -80,7 +80,7 @@ class SendTimeout(DialogError):
 
 
 class QuotaExceeded(DialogError):
-    """The messages never fit the dialog's buffer, whatever is waited for. Nothing was sent."""
+    """The messages are larger than the whole buffer of the dialog, so waiting does not help. Nothing was sent."""
 
 
 class MessageTooLarge(DialogError):
@@ -120,11 +120,11 @@ class BarrierBroken(HoldfastError):
 
 
 class RoleError(HoldfastError):
-    """Something about a role did not work out; says whether any instance has seen the message."""
+    """An operation on a role failed. The message states whether an instance may have received it."""
 
 
 class RoleNotFound(RoleError):
-    """No instance of the role could be reached, and every part of the network was asked. Nothing was delivered."""
+    """No instance of the role could be reached, although the whole network was searched. Nothing was delivered."""
 
 
 class RoleHeld(RoleError):
@@ -132,12 +132,12 @@ class RoleHeld(RoleError):
 
 
 class RepliesMissing(RoleError):
-    """A link or node failed before all replies had come. Names what failed; an instance may have seen the message.
-    Send it again with the same request id: an instance that has answered does not perform it twice."""
+    """A link or node failed before all replies arrived. The message names what failed; an instance may have received
+    the request. Send it again with the same request id: an instance that has answered does not perform it twice."""
 
 
 class ObjectError(HoldfastError):
-    """An operation on an object failed. The message says whether anything took effect."""
+    """An operation on an object failed. The message states whether anything took effect."""
 
 
 class ObjectNotFound(ObjectError):
@@ -149,11 +149,11 @@ class ObjectExists(ObjectError):
 
 
 class ObjectConflict(ObjectError):
-    """Another change was decided first. Nothing was changed; read the object and try again."""
+    """Another change was committed first. Nothing was changed; read the object and try again."""
 
 
 class ObjectInDoubt(ObjectError):
-    """Contact was lost while a change was decided: it may take effect. Read the object to find out."""
+    """Contact was lost while a change was being committed: it may take effect. Read the object to find out."""
 
 
 class ObjectUnavailable(ObjectError):

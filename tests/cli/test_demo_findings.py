@@ -47,7 +47,7 @@ def test_the_cause_contains_the_broken_pair_and_names_nodes() -> None:
     pair = f"{IDS['n1']}/red>{IDS['n2']}/red"
     holds, text = cause_of(Rows(located_faults=[fault(pair, "cc" * 16)]), BROKEN)
     assert holds
-    assert text == "pair n1/red>n2/red, or 1 more that look the same; confidence 0.99"
+    assert text == "pair n1/red>n2/red, or 1 more with the same symptoms; confidence 0.99"
     assert not cause_of(Rows(located_faults=[fault("cc/red>dd/red")]), BROKEN)[0]
     assert not cause_of(Rows(), BROKEN)[0]
 

@@ -120,8 +120,8 @@ def test_a_replica_moves_to_another_node(domain: dict[str, Path]) -> None:
     for source, target, says in (
         (first, away, f"{away} has a replica of book already"),
         (stays, away, f"{away} has a replica of book already"),
-        ("n9", away, "'n9' is no replica of book"),
-        (stays, "n9", "'n9' is no member of the domain"),
+        ("n9", away, "'n9' is not a replica of book"),
+        (stays, "n9", "'n9' is not a member of the domain"),
     ):
         refused = holdfast(
             "admin", "move", domain[first], "group", "book", "--from", source, "--to", target
@@ -176,7 +176,7 @@ def test_a_node_that_does_not_exist_is_refused_and_nothing_changes(
         first = leader(before)
         done = holdfast("groups", verb, domain[first], "book", "n9")
         assert done.returncode == 1
-        assert "Nothing was asked" in done.stderr
+        assert "Nothing was requested" in done.stderr
         after = agreed(domain)
         assert parts(after) == parts(before)
         leaders.append((first, leader(after)))

@@ -249,7 +249,7 @@ def test_a_campaign_prints_what_it_exercised() -> None:
     assert counts["foundings"] == "2"
     assert counts["decided: recover else suspend and ignore"] == "0", "what did not happen is seen"
     assert len({len(line) for line in events}) == 1
-    assert output.splitlines()[-1].startswith("2 seeds, 0 failed; at rest at the latest")
+    assert output.splitlines()[-1].startswith("2 seeds, 0 failed; recovered at most")
 
 
 def test_a_campaign_that_exercises_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:

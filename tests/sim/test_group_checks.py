@@ -148,7 +148,7 @@ def test_a_state_that_ends_elsewhere_than_the_committed_log_is_caught() -> None:
     book.see(sight("n1", log_of(1, 1, commit=2), leading=True))
     restored = Log()
     restored.restart(Cursor(2, 1, position=9))
-    with caught("replicas commit one log.*goes on after entry 2 of term 1 at position 9"):
+    with caught("replicas commit one log.*continues after entry 2 of term 1 at position 9"):
         book.see(sight("n2", restored))
 
 
@@ -158,7 +158,7 @@ def test_a_number_that_no_entry_covers_is_caught() -> None:
     log._entries.append(hole)
     log.tail.advance(hole)
     log.commit = 2
-    with caught("every number is covered once.*covers 3 to 3 of a stream that goes on with 2"):
+    with caught("every number is covered once.*covers 3 to 3 of a stream that continues with 2"):
         Agreement().see(sight("n1", log, leading=True))
 
 
@@ -197,7 +197,7 @@ def test_what_the_log_orders_is_delivered_and_what_it_skips_is_counted() -> None
     ids=["skipped", "too many", "other position", "other number", "other stream"],
 )
 def test_a_delivery_that_the_log_does_not_order_is_caught(wrong: Apply) -> None:
-    with caught("what is delivered is what the log says"):
+    with caught("deliveries match the log"):
         skipping().delivers("n1", wrong)
 
 
@@ -247,7 +247,7 @@ def test_messages_that_are_let_go_of_in_the_turn_that_decides_them_are_caught() 
     log.ground.position += 1
     add(log)
     log.commit = 3
-    with caught("replicas commit one log.*in the turn that decided them"):
+    with caught("replicas commit one log.*in the turn that committed them"):
         book.see(sight("n1", log, leading=True))
 
 
@@ -266,7 +266,7 @@ def applied_two() -> tuple[Undone, Log]:
 
 def test_only_what_the_own_log_has_is_delivered() -> None:
     book, _ = applied_two()
-    with caught("what is delivered is what the log says.*entry 3, which its log does not have"):
+    with caught("deliveries match the log.*entry 3, which its log does not have"):
         book.delivers(("n1", 1), apply(3, 3, 3))
 
 
@@ -276,7 +276,9 @@ def test_one_that_goes_on_with_what_is_decided_otherwise_is_caught(how: str) -> 
     log.truncate(2)
     if how != "cut":
         add(log, RED if how == "another term" else BLUE, term=2 if how == "another term" else 1)
-    with caught("what was applied and is not in the order is given up.*n1 goes on as following"):
+    with caught(
+        "applied messages that are not in the order are rolled back.*n1 continues as following"
+    ):
         book.see(sight("n1", log, term=1 if how == "another stream" else 2), False)
 
 
@@ -291,7 +293,7 @@ def test_one_that_gives_it_up_is_fine_and_counted() -> None:
 def test_one_that_gives_way_to_a_term_that_is_no_later_is_caught() -> None:
     book, log = applied_two()
     log.truncate(2)
-    with caught("the later term wins.*n1 gives up what term 1 had ordered, in term 1"):
+    with caught("the later term wins.*n1 rolls back entries of term 1, in term 1"):
         book.see(sight("n1", log, term=1, state="suspended"), True)
 
 
@@ -378,7 +380,7 @@ def test_a_durable_group_always_remembers() -> None:
 def test_a_group_that_remembers_and_is_founded_again_is_caught() -> None:
     book = memory()
     book.ended("n1", 1)
-    with caught("a group that remembers is not founded again.*n1 belongs to history 8"):
+    with caught("a group that has its state is not re-created.*n1 belongs to epoch 8"):
         book.see(sight("n1", Log(), boots=2, group_epoch=8))
 
 
@@ -412,7 +414,7 @@ def test_letting_go_of_what_a_member_lacks_is_caught() -> None:
     book = Buffers()
     book.see(sight("n2", log_of(1, 1)))
     book.see(sight("n1", log_of(1, 1, 1)))
-    with caught("n1 has let go of entries up to 3, n2 has come to 2"):
+    with caught("n1 has freed entries up to 3, n2 has only reached 2"):
         book.see(sight("n1", trimmed(3, 1, 1, 1)))
 
 
@@ -451,7 +453,7 @@ def test_letting_go_of_more_than_a_state_brought_is_caught() -> None:
     book.see(sight("n2", log_of(1)))
     book.see(sight("n1", log_of(1, 1, 1)))
     book.restored(("n1", 1), 2)
-    with caught("n1 has let go of entries up to 3, n2 has come to 1"):
+    with caught("n1 has freed entries up to 3, n2 has only reached 1"):
         book.see(sight("n1", trimmed(3, 1, 1, 1)))
 
 
@@ -473,9 +475,9 @@ def test_one_that_is_let_in_again_may_not_ask_for_what_was_decided_without_it() 
 
 def test_letting_go_of_what_came_after_a_member_was_let_in_again_is_caught() -> None:
     book = let_in_again()
-    with caught("n3 has let go of entries up to 5, n2 has come to 4"):
+    with caught("n3 has freed entries up to 5, n2 has only reached 4"):
         book.see(sight("n3", trimmed(5, 1, 1, 1, 1, 1)))
-    with caught("the source of n4 has let go of messages up to 5, n2 has come to 4"):
+    with caught("the source of n4 has freed messages up to 5, n2 has only reached 4"):
         book.see_source(source(freed=5))
 
 
@@ -484,7 +486,7 @@ def test_where_a_member_was_let_in_means_nothing_once_the_group_is_founded_again
     for name in NAMES:
         book.see(sight(name, log_of(1, 1, commit=2), group_epoch=8))
     book.see_source(source(freed=2))
-    with caught("the source of n4 has let go of messages up to 3, n1 has come to 2"):
+    with caught("the source of n4 has freed messages up to 3, n1 has only reached 2"):
         book.see_source(source(freed=3))
 
 
@@ -498,7 +500,7 @@ def test_a_source_that_lets_go_of_what_a_replica_lacks_is_caught() -> None:
     book.see(sight("n1", log_of(1, 1, 1)))
     book.see(sight("n2", log_of(1, 1)))
     book.see_source(source(freed=2))
-    with caught("the source of n4 has let go of messages up to 3, n2 has come to 2"):
+    with caught("the source of n4 has freed messages up to 3, n2 has only reached 2"):
         book.see_source(source(freed=3))
 
 

@@ -102,7 +102,7 @@ def test_outputs_that_arrive_once_and_elsewhere_at_least_once_are_fine() -> None
 def test_an_output_that_a_node_is_handed_twice_is_caught() -> None:
     _, _, n2 = talking()
     to_node(n2, A)
-    with pytest.raises(CheckFailed, match=r"outputs arrive once.*n2 is handed \(1, 0\)"):
+    with pytest.raises(CheckFailed, match=r"outputs arrive once.*n2 receives \(1, 0\)"):
         to_node(n2, A)
 
 
@@ -118,7 +118,7 @@ def test_a_process_that_died_before_it_wrote_it_down_may_be_handed_it_again() ->
 
 @pytest.mark.parametrize(
     ("outputs", "trouble"),
-    [((), "missing"), ((A, C), r"not decided \[\(3, 0\)"), ((Output(1, 0, "", b"z"),), "")],
+    [((), "missing"), ((A, C), r"not committed \[\(3, 0\)"), ((Output(1, 0, "", b"z"),), "")],
 )
 def test_outputs_that_are_missing_wrong_or_not_decided_are_caught(
     outputs: tuple[Output, ...], trouble: str

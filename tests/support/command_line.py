@@ -1,4 +1,4 @@
-"""A domain of real processes with a group `book`, and the command line, for tests that look at it from outside."""
+"""A domain of real processes with a group `book`, and the command line, for tests from the outside."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def holdfast(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 def book_domain(
     directory: Path, extra: str = "", names: Sequence[str] = NAMES
 ) -> Iterator[dict[str, Path]]:
-    """Nodes with a replica each. Gives their configuration files; their data is beside them."""
+    """Nodes with a replica each. Returns their configuration files; their data is next to them."""
     ports = {name: free_port(["127.0.0.1"]) for name in names}
     files = {name: directory / f"{name}.toml" for name in names}
     for name, file in files.items():
@@ -66,7 +66,7 @@ application = "holdfast.sim.ledger:Ledger"
 
 
 def until(where: Path, holds: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
-    """Ask a node for its status until something holds; gives that status."""
+    """Poll the status of a node until a condition holds; returns that status."""
     deadline_ns = monotonic_ns() + PATIENCE_S * 1_000_000_000
     while monotonic_ns() < deadline_ns:
         now = status(where)
@@ -77,7 +77,7 @@ def until(where: Path, holds: Callable[[dict[str, Any]], Any]) -> dict[str, Any]
 
 
 def status(where: Path) -> dict[str, Any]:
-    """What a node says; without groups while it starts."""
+    """The status of a node; without groups while it starts."""
     try:
         now: dict[str, Any] = ask(where.with_suffix("") / "control.sock", {"do": "status"})
     except Exception:  # noqa: BLE001 the node is starting
@@ -86,7 +86,7 @@ def status(where: Path) -> dict[str, Any]:
 
 
 def agreed(files: dict[str, Path]) -> dict[str, Any]:
-    """Wait until every node knows the leader, itself included; gives the status of the first node."""
+    """Wait until every node knows the leader, itself included; returns the status of the first node."""
 
     def holds(now: dict[str, Any]) -> bool:
         name = leader(now)
@@ -98,7 +98,7 @@ def agreed(files: dict[str, Path]) -> dict[str, Any]:
 
 
 def parts(now: dict[str, Any]) -> dict[str, str]:
-    """The members of the group and their parts, by a status."""
+    """The members of the group, each as voter or learner, from a status."""
     return {member["name"]: member["part"] for member in now["groups"][0]["view"]}
 
 

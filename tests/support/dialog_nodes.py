@@ -55,7 +55,7 @@ async def nodes(
     port: int = 0,
     special: dict[str, str] | None = None,
 ) -> AsyncIterator[list[Node]]:
-    """Start nodes that know each other; stop them at the end. `special` has the section of some of them."""
+    """Start nodes that know each other; stop them at the end. `special` contains the sections of some of them."""
     port = port or free_port([f"127.0.41.{n + 1}" for n in range(len(names))])
     made: list[Node] = []
     try:
@@ -73,7 +73,7 @@ async def nodes(
 
 
 def run(work: Callable[[], Awaitable[Any]], timeout_s: float = 25.0) -> Any:
-    """On the node's own kind of loop, with a time limit."""
+    """Run on the event loop that nodes use, with a time limit."""
 
     async def limited() -> Any:
         async with asyncio.timeout(timeout_s):

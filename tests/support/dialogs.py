@@ -1,7 +1,7 @@
-"""A small world for dialog units: virtual time, a network that misbehaves, disks that lag and lose, crashes.
+"""A small world for dialog units: virtual time, a faulty network, disks that lag and lose writes, crashes.
 
-Each unit has a store of its own and its own commit mark. One seed decides everything. Applications are played by the
-test: `call` gives a request to a unit and returns a `Call` that is filled when the answer comes.
+Each unit has its own store and commit mark. One seed determines everything. The test plays the applications: `call`
+passes a request to a unit and returns a `Call` that is filled in when the answer arrives.
 """
 
 from __future__ import annotations
@@ -96,12 +96,12 @@ class Call:
 
     @property
     def refused(self) -> str:
-        """The code of a refusal; empty when there was none."""
+        """The code of a refusal; empty if there was none."""
         return self.value.code if isinstance(self.value, Refused) else ""
 
 
 class Trouble(msgspec.Struct):
-    """What the network and the disks do."""
+    """The faults of the network and the disks."""
 
     loss: float = 0.0
     duplication: float = 0.0
@@ -171,7 +171,7 @@ class Unit:
         return self.manager
 
     def crash(self) -> None:
-        """Lose the process. Of the commits under way, some first ones may be there."""
+        """Kill the process. Some of the first pending commits may be durable."""
         self.up = False
         kept = self.world.random.randint(0, len(self.pending))
         for _, _, writes in self.pending[:kept]:
@@ -281,7 +281,7 @@ class Unit:
             raise AssertionError(effect)
 
     def read(self, effect: ReadRows) -> None:
-        """After every write so far, as the writer does it."""
+        """Read after every write so far, as the writer does."""
         life = self.life
         due = max([self.world.now, *(due for due, _, _ in self.pending)])
 
@@ -303,7 +303,8 @@ class Unit:
     # -- an application's transaction ----------------------------------------------------------------------------
 
     def commit_transaction(self, prepared: Prepared) -> bool:
-        """What a store does with the rows of a transaction: all of them, each new, under the fence; or none."""
+        """Commit the rows of a transaction, as a store does: all of them, only if none exists yet, under the fence; or
+        none."""
         if prepared.epoch != self.epoch:
             return False
         if any(row.key in self.tables.get(row.table, {}) for row in prepared.inserts):
@@ -360,7 +361,7 @@ class World:
         self._time.at(self.now + delay, act)
 
     def run(self, duration: int = 10 * SECOND, until: Callable[[], bool] | None = None) -> bool:
-        """Let time pass; stops early when `until` holds. True when it does."""
+        """Let time pass; stops early if `until` holds. True if it does."""
         end = self.now + duration
         steps = 0
         while self._time.next_ns <= end:
@@ -368,14 +369,14 @@ class World:
                 return True
             self._time.step()
             steps += 1
-            assert steps < 2_000_000, f"seed {self.seed}: the world does not come to rest"
+            assert steps < 2_000_000, f"seed {self.seed}: the world does not become idle"
         if until is not None and until():
             return True
         self._time.now = end
         return until is None
 
     def finish(self, *calls: Call, duration: int = 60 * SECOND) -> list[Any]:
-        """Run until the calls are answered; gives the answers."""
+        """Run until the calls are answered; returns the answers."""
         ok = self.run(duration, lambda: all(call.done for call in calls))
         assert ok, f"seed {self.seed}: no answer to {[c.request for c in calls if not c.done]}"
         return [call.value for call in calls]
@@ -403,7 +404,7 @@ class World:
                 unit.give(PeerUp(peer.node, MEMBER))
 
     def disconnect(self, a: Host, b: Host) -> None:
-        """End the link session: what is under way is lost."""
+        """End the link session: frames in flight are lost."""
         if b.node not in a.linked:
             return
         pair = tuple(sorted((bytes(a.node), bytes(b.node))))
@@ -414,7 +415,7 @@ class World:
                 unit.give(PeerDown(peer.node, "test"))
 
     def crash(self, host: Host, down_ns: int = 50 * MILLISECOND) -> None:
-        """Lose the process of a host; it starts again after a while and its links come back."""
+        """Kill the process of a host; it restarts after a while and its links are re-established."""
         peers = [self.by_node[node] for node in host.linked]
         for unit in host.units.values():
             unit.crash()
@@ -430,7 +431,7 @@ class World:
         self.at(down_ns, back)
 
     def carry(self, sender: Unit, node: bytes, frame: Any) -> None:
-        """Take a frame to another host, or not."""
+        """Deliver a frame to another host, or drop it."""
         if not self.filter(sender, node, frame):
             return
         trouble, random = self.trouble, self.random
@@ -459,7 +460,7 @@ class World:
             unit.turn([Received(NodeId(sender), [frame], self.now)])
 
     def unit_for(self, host: Host, frame: Any) -> Unit | None:
-        """The unit that a frame is for: by store, an invitation by service."""
+        """The unit that receives a frame: by store, or by service for an invitation."""
         units = list(host.units.values())
         if isinstance(frame, Invite):
             for unit in units:
@@ -546,7 +547,7 @@ class Pair:
         return unit.call(Take(token=0, dialog=self.dialog, count=count, **more))
 
     def drain(self, unit: Unit | None = None, count: int = 1000) -> list[bytes]:
-        """Take everything that is available now."""
+        """Receive everything that is available now."""
         call = self.take(count, unit, deadline=0)
         return bodies(self.world.finish(call)[0])
 
@@ -578,7 +579,7 @@ def accept(unit: Unit, dialog: bytes, chosen: Settings) -> Call:
 
 
 def transact(unit: Unit, tx: bytes, commit: bool = True, counts: bool = True) -> bool:
-    """Commit or abort a transaction, as the runtime does it; gives whether it committed."""
+    """Commit or abort a transaction, as the runtime does; returns whether it committed."""
     world = unit.world
     done = False
     if commit:

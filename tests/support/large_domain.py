@@ -86,7 +86,7 @@ class LargeDomain:
     def _config(self, k: int, name: str, groups: Mapping[str, tuple[str, ...]]) -> NodeConfig:
         host, port = address(1, k)
         first, first_port = address(1, 1)
-        # A low limit saves the simulator the links of all to all while the domain grows.
+        # A low limit avoids links between all nodes while the domain grows, which would slow the simulator down.
         sections: dict[str, Any] = {"overlay": OverlaySection(mesh_all_up_to=8)}
         mine = tuple(GroupSection(g, r) for g, r in groups.items() if name in r)
         if mine:
@@ -108,7 +108,7 @@ class LargeDomain:
         ledger = self.ledgers[name] = Ledger(())
         return ledger
 
-    # -- questions -----------------------------------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------------------------
 
     def core(self, name: str) -> NodeCore:
         core = self.world.host(name).core
@@ -119,7 +119,7 @@ class LargeDomain:
         return self.core(name).me.node
 
     def links(self, name: str) -> list[str]:
-        """The members that a node has a session with."""
+        """The members with which a node has a session."""
         core = self.core(name)
         machines = [core.turns.machine(unit) for unit in core.turns.units()]
         peers = [m.peer for m in machines if isinstance(m, LinkMachine) and m.up_since is not None]
@@ -127,7 +127,7 @@ class LargeDomain:
         return sorted(names[peer] for peer in peers if peer in names)
 
     def mesh(self, name: str) -> list[str]:
-        """The members that the mesh of the overlay gives a node."""
+        """The neighbours of a node in the mesh of the overlay."""
         wanted = self.core(name).service(OverlayService).machine.mesh.wanted()
         return sorted(other for other in self.names if self.id(other) in wanted)
 
@@ -170,7 +170,7 @@ class DialogUser:
         self.events: list[Event] = []
 
     def use_store(self) -> None:
-        """Open a store on a disk of its own."""
+        """Open a store on a separate disk."""
         store = OpenStore(STORE, self._name.encode().ljust(8, b"."), 1, {}, 64 << 20)
         self._domain.core(self._name).service(DialogService).opened(store)
 

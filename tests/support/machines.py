@@ -1,4 +1,4 @@
-"""Stand-ins for machines in a running node: one that fails, and one that watches what the real one is given.
+"""Stand-ins for machines in a running node: one that fails, and one that watches the inputs of the real one.
 
 A test never assigns to a method of a machine: compiled machines do not allow it.
 """
@@ -14,7 +14,7 @@ from holdfast.types import NEVER, Nanos
 
 
 class Failing(Machine):
-    """Raises at whatever it is given."""
+    """Raises on any input."""
 
     def __init__(self, inner: Machine, text: str = "a bug") -> None:
         self.layer = inner.layer  # type: ignore[misc]  # that of the machine it stands in for
@@ -32,7 +32,7 @@ class Failing(Machine):
 
 
 class Watched(Machine):
-    """Passes every call on, and tells `see` of it first: (`up`, `wake` or `down`, inputs)."""
+    """Passes every call on, and calls `see` with it first: (`up`, `wake` or `down`, inputs)."""
 
     def __init__(self, inner: Machine, see: Callable[[str, list[Any]], None]) -> None:
         self.layer = inner.layer  # type: ignore[misc]  # that of the machine it stands in for
@@ -57,7 +57,7 @@ class Watched(Machine):
 
 
 class Bug(list[bytes]):
-    """Messages that no code can read: whatever takes them raises. For units whose machine must not be replaced."""
+    """Messages that raise whenever they are read. For units whose machine must not be replaced."""
 
     def __init__(self, text: str = "a bug") -> None:
         super().__init__([b""])
@@ -76,7 +76,7 @@ def fail(turns: Turns, unit: str, text: str = "a bug") -> None:
 
 
 def watch(turns: Turns, unit: str, see: Callable[[str, list[Any]], None]) -> None:
-    """Tell `see` what the unit is given from now on."""
+    """Call `see` with all inputs of the unit from now on."""
     _replace(turns, unit, lambda machine: Watched(machine, see))
 
 

@@ -1,4 +1,4 @@
-"""Real nodes that hold objects, in one process or in processes of their own."""
+"""Real nodes that hold objects, in one process or in separate processes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ measure = []
 
 
 class Process:
-    """A node in a process of its own, which can be killed."""
+    """A node in a separate process, which can be killed."""
 
     def __init__(self, directory: Path, name: str, config: str) -> None:
         self._file = directory / f"{name}.toml"
@@ -98,7 +98,7 @@ def object_port() -> int:
 
 
 async def ready(nodes: Sequence[Node]) -> None:
-    """Every node has heard what every other one can hold."""
+    """Wait until every node knows the capacity of every other one."""
     await until(
         lambda: all(
             len(node.objects.service.machine.members.offers) == len(nodes) for node in nodes
@@ -107,7 +107,7 @@ async def ready(nodes: Sequence[Node]) -> None:
 
 
 async def eventually(attempt: Callable[[], Awaitable[T]], limit_s: float = 30.0) -> T:
-    """Repeat a request until it gives something. A refusal is not the end: nodes come and go."""
+    """Repeat a request until it returns something. Refusals are retried, because nodes start and stop."""
     async with asyncio.timeout(limit_s):
         while True:
             with suppress(HoldfastError):
@@ -118,7 +118,7 @@ async def eventually(attempt: Callable[[], Awaitable[T]], limit_s: float = 30.0)
 
 
 async def until(condition: Callable[[], object], limit_s: float = 60.0) -> None:
-    """Wait for something that no event announces."""
+    """Poll until a condition holds that no event announces."""
     async with asyncio.timeout(limit_s):
         while not condition():  # noqa: ASYNC110 it has no event
             await asyncio.sleep(0.02)

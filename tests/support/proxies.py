@@ -17,7 +17,7 @@ HOST = "127.0.0.1"
 
 
 def need_tinyproxy() -> str:
-    """Where tinyproxy is; skips the test where it is not installed."""
+    """The path of tinyproxy; skips the test if it is not installed."""
     found = shutil.which("tinyproxy") or shutil.which("tinyproxy", path="/usr/sbin:/usr/bin")
     if found is None:
         pytest.skip("tinyproxy is not installed (apt-get install tinyproxy)")
@@ -60,7 +60,7 @@ class TinyProxy:
 
 
 class BadProxy:
-    """A proxy that can refuse, answer nonsense, stall, cut tunnels after some bytes, and corrupt them."""
+    """A proxy that can refuse, send invalid answers, stall, cut tunnels after some bytes, and corrupt them."""
 
     def __init__(self) -> None:
         self.mode = "good"

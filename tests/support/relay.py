@@ -14,11 +14,11 @@ class Relay:
         self.connections = 0
         self.swallow_answers = False
         self.swallowed = asyncio.Event()
-        """Something came from the daemon and was not passed on."""
+        """Data arrived from the daemon and was not passed on."""
         self._writers: list[asyncio.StreamWriter] = []
 
     def cut(self) -> None:
-        """Lose all present connections."""
+        """Close all current connections."""
         self.swallow_answers = False
         self.swallowed.clear()
         for writer in self._writers:

@@ -1,4 +1,4 @@
-"""Seeded fault campaigns for stability detectors: what happens to a world, and how long it may take to settle."""
+"""Seeded fault campaigns for stability detectors: the faults of a world, and how long it may take to settle."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from holdfast.stability.hypercube import dimensions, neighbours
 from holdfast.types import MICROSECOND, MILLISECOND, Nanos
 
 ROUNDS_AFTER_FAULTS = 4
-"""After the last fault everything is stable within this many rounds: one that is under way with old reports, one with
-the new ones, and one more for a member that is a round behind, each preceded by its wait."""
+"""After the last fault everything is stable within this many rounds: the current one with old reports, one with the new
+ones, and one more for a member that is a round behind, each preceded by its wait."""
 
 
 def settle_bound_ns(world: World) -> Nanos:
-    """Time for `ROUNDS_AFTER_FAULTS` rounds without loss, plus the longest waits that were under way."""
+    """Time for `ROUNDS_AFTER_FAULTS` rounds without loss, plus the longest pending waits."""
     config, size = world.config, len(world.view.members)
     hop_ns = world.delay_us[1] * MICROSECOND
     apply_ns = 24 * world.pace_us[1] * MICROSECOND
@@ -44,7 +44,7 @@ class Campaign:
             self.world.run(self.rng.randint(1, 12) * MILLISECOND)
 
     def end_faults(self) -> None:
-        """Nothing is lost any more, and the view has exactly the members that live."""
+        """End all loss, and commit a view with exactly the running members."""
         world = self.world
         world.heal()
         while self.away:
@@ -80,7 +80,7 @@ class Campaign:
             self.world.commit_view([other for other in self._members() if other != name])
 
     def _restart(self) -> None:
-        """A crashed member comes back without memory; the view takes the new life in."""
+        """A crashed member restarts without its state; the view admits the new life."""
         if self.away:
             name = self.away.pop()
             host = self.world.restart(name)

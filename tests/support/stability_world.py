@@ -1,8 +1,9 @@
 """A virtual network and a model of a replicated log, for stability detectors.
 
 The log is an oracle: it has entries, some of which are views. Hosts apply it at their own pace, enter a view when they
-apply its entry, and report (held, applied). One seed decides delays, loss, duplication and pace. After every step the
-world checks the safety rule: no detector calls an index stable that a member of the committed view does not have.
+apply its entry, and report (held, applied). One seed determines delays, loss, duplication and pace. After every step
+the world checks the safety rule: no detector reports an index as stable that a member of the committed view does not
+have.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def with_protocol(protocol: str, config: StabilityConfig = FAST, **changes: Any)
 
 
 class Host:
-    """One member: its detector and how far it is in the log."""
+    """One member: its detector and its progress in the log."""
 
     def __init__(self, name: str, life: int) -> None:
         self.name = name
@@ -48,7 +49,7 @@ class Host:
         self.incarnation = life
         self.alive = True
         self.stuck = False
-        """Its application does not move."""
+        """Its application makes no progress."""
         self.held = 0
         self.applied = 0
         self.detector: Detector | None = None
@@ -87,7 +88,7 @@ class World(VirtualNetwork):
         """Frames sent by kind, counted per receiver."""
         self.frames = 0
         self.spy: Callable[[Host, Host, StabilityFrame], bool] | None = None
-        """Sees every frame before it is delivered; False drops it."""
+        """Called with every frame before it is delivered; False drops it."""
         for k in range(size):
             self.add_host(f"m{k}")
         self.commit_view([f"m{k}" for k in range(size)])
@@ -124,13 +125,13 @@ class World(VirtualNetwork):
         return host
 
     def _take_state(self, host: Host) -> None:
-        """A host that joins takes a state at or after the entry of its view (rule 5)."""
+        """A host that joins installs a snapshot at or after the entry of its view (rule 5)."""
         index = self.rng.randint(self.view.index, self.head)
         host.held = host.applied = index
         self._enter(host, self._view_at(index))
 
     def join(self, host: Host) -> None:
-        """The view has the host. It gets a state a little later."""
+        """The view contains the host. It receives a snapshot a little later."""
         when = self.now + self.rng.randint(1, 4) * MILLISECOND
         self.at(when, lambda: self._take_state(host) if self._is_current(host) else None)
 
@@ -142,11 +143,11 @@ class World(VirtualNetwork):
         self.hosts[name].detector = None
 
     def restart(self, name: str) -> Host:
-        """Without memory: another life. It is in no view until one is committed that has it."""
+        """Restart without its state: another life. It is in no view until one is committed that contains it."""
         return self.add_host(name, self.hosts[name].life + 1)
 
     def restart_durable(self, name: str) -> None:
-        """With memory: the same life, and its detector begins from nothing."""
+        """Restart with its state: the same life, but its detector starts empty."""
         host = self.hosts[name]
         host.incarnation += 1
         host.detector = Detector(self.config, "g", host.node, host.life, host.incarnation)
@@ -211,7 +212,7 @@ class World(VirtualNetwork):
         self._after(host, out)
 
     def _tick(self, host: Host) -> None:
-        """The host goes on in the log."""
+        """The host advances in the log."""
         if not host.alive or self.hosts[host.name] is not host or host.detector is None:
             return
         self._plan_tick(host)
@@ -263,7 +264,8 @@ class World(VirtualNetwork):
     # -- checks --------------------------------------------------------------------------------------------------
 
     def check(self, host: Host) -> None:
-        """Safety: what `host` calls stable every member of the committed view has, in the life that the view names."""
+        """Safety: every member of the committed view, in the life that the view names, has what `host` reports as
+        stable."""
         assert host.detector is not None
         held, applied = (int(number) for number in host.detector.stable)
         for member in self.view.members:
@@ -271,7 +273,7 @@ class World(VirtualNetwork):
             if other.life != member.life:
                 continue
             if other.detector is not None and other.detector.view is None:
-                continue  # It takes a state at or after the entry of its view, and needs nothing before that.
+                continue  # It installs a snapshot at or after the entry of its view, and needs nothing before that.
             if other.held < held or other.applied < applied:
                 raise AssertionError(
                     f"seed {self.seed} at {self.now} ns: {host.name} calls ({held}, {applied}) stable, "

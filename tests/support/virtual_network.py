@@ -1,9 +1,9 @@
 """Virtual time and a virtual network, for all tests that run several machines against each other.
 
-`VirtualTime` runs events in the order of their time, and of two at the same time the one that was planned first.
-`VirtualNetwork` adds what is between nodes: delay, loss, duplicates, reordering, cuts, and sessions whose end loses
-what is under way. It knows nothing about frames: a transmission is a call that happens later, once, twice or never. One
-seed decides everything.
+`VirtualTime` runs events in the order of their time; events at the same time run in the order of scheduling.
+`VirtualNetwork` adds the network between nodes: delay, loss, duplicates, reordering, cuts, and sessions whose end loses
+data in flight. It knows nothing about frames: a transmission is a call that happens later, once, twice or never. One
+seed determines everything.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class VirtualTime:
         return self._events[0][0] if self._events else NEVER
 
     def step(self) -> None:
-        """Run the next event. One that was planned for the past happens now."""
+        """Run the next event. One that was scheduled in the past runs now."""
         when, _, do = heappop(self._events)
         self.now = max(self.now, when)
         do()
 
     def pass_time(self, duration_ns: Nanos, until: Callable[[], bool] | None = None) -> bool:
-        """Run what happens in `duration_ns`, or until `until` holds after an event; whether it holds."""
+        """Run all events of `duration_ns`, or until `until` holds after an event; returns whether it holds."""
         end = self.now + duration_ns
         while self.next_ns <= end:
             self.step()
@@ -53,7 +53,7 @@ class VirtualTime:
     def pass_until(
         self, reached: Callable[[], bool], limit_ns: Nanos, describe: Callable[[], str] = str
     ) -> Nanos:
-        """Run until a condition holds, which it must in time; how long that took."""
+        """Run until a condition holds, which must happen in time; returns the duration."""
         begin, end = self.now, self.now + limit_ns
         while not reached():
             assert self.next_ns <= end, f"not reached in {limit_ns} ns:\n{describe()}"
@@ -74,7 +74,7 @@ class VirtualNetwork(VirtualTime):
         delay_us: tuple[int, int] = (50, 150),
         reorder: bool = True,
     ) -> None:
-        """Delays are drawn between two limits. Without `reorder` a lane keeps its order."""
+        """Delays are random between two limits. Without `reorder`, a lane keeps its order."""
         super().__init__(now)
         self.rng = rng
         self.loss, self.double, self.reorder = loss, double, reorder
@@ -94,7 +94,7 @@ class VirtualNetwork(VirtualTime):
         return self._cut.get(self._pair(a, b), False)
 
     def set_cut(self, a: str, b: str, cut: bool = True) -> bool:
-        """Cut two nodes apart, or join them again; False if nothing changes."""
+        """Disconnect two nodes, or reconnect them; False if nothing changes."""
         changed = self.is_cut(a, b) != cut
         self._cut[self._pair(a, b)] = cut
         return changed
@@ -108,7 +108,7 @@ class VirtualNetwork(VirtualTime):
         return not any(self._cut.values())
 
     def end_session(self, a: str, b: str) -> None:
-        """What is under way between two nodes is lost."""
+        """Transmissions in flight between two nodes are lost."""
         pair = self._pair(a, b)
         self._session[pair] = self._session.get(pair, 0) + 1
 
@@ -117,7 +117,7 @@ class VirtualNetwork(VirtualTime):
     def transmit(
         self, sender: str, receiver: str, lane: Hashable, arrive: Event, loss: float | None = None
     ) -> int:
-        """Take something from one node to another, as far as the network does; how many times it will arrive."""
+        """Transmit something from one node to another; returns how many times it will arrive."""
         if self.is_cut(sender, receiver):
             return 0
         rng, pair = self.rng, self._pair(sender, receiver)

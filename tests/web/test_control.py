@@ -248,7 +248,7 @@ def test_closing_does_not_wait_for_a_handler_that_is_not_to_be_cancelled(
         asks = asyncio.create_task(say(tmp_path / "c", b'{"do": "do it"}\n'))
         await begun.wait()
         await server.close()
-        assert "has not ended within 0.01 s" in caplog.text
+        assert "did not end within 0.01 s" in caplog.text
         end.set()
         await asks
 

@@ -59,7 +59,7 @@ def test_stability_locks_and_barriers_are_shown_and_followed(browser: Browser) -
             )  # fmt: skip
             await page.until(f"{LINES}.length === 3")
             assert await page.run(LINES) == [
-                "Blocked: n3<b> is behind for 4,900 ms",
+                "Blocked: n3<b> has been behind for 4,900 ms",
                 "Lock ledger: n2, token 812; waiting: n1",
                 "Barrier start: 1 of 3 arrived, phase 1 of 2",
             ]

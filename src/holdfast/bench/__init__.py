@@ -1,6 +1,5 @@
 """The benchmarks behind `holdfast bench`. Every figure has a ratio to something measured in the same run.
 
-`report` is the shape of the output, `raw` and `fanout` are the opponents, `link_speed`, `group_speed`, `sim_speed`
-and `health_bench` the benchmarks. `peer` and `group_member` are processes that they start; `crew` starts those
-of a group.
+`report` defines the output, `raw` and `fanout` are baselines, `link_speed`, `group_speed`, `sim_speed` and
+`health_bench` the benchmarks. `peer` and `group_member` are processes that they start; `crew` starts those of a group.
 """

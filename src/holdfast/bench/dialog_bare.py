@@ -1,4 +1,4 @@
-"""The opponent of `holdfast bench dialog`: the least that exactly-once in-order delivery between SQLite files costs.
+"""The baseline of `holdfast bench dialog`: the minimum cost of exactly-once in-order delivery between SQLite files.
 
 Two processes, one TCP connection, batches. The sender stores a batch, sends it, and deletes it when it is acknowledged;
 the receiver stores it, acknowledges it, and deletes it with the next. Every commit is synced. There are no windows, no
@@ -20,7 +20,7 @@ from typing import Final
 
 _HEAD: Final = struct.Struct("<II")
 AHEAD: Final = 8
-"""Batches that are not acknowledged yet."""
+"""The maximum number of unacknowledged batches."""
 
 
 def connect(path: str) -> sqlite3.Connection:
@@ -36,7 +36,7 @@ def exactly(connection: socket.socket, count: int) -> bytes:
     while len(data) < count:
         part = connection.recv(count - len(data))
         if not part:
-            raise ConnectionError("the other end is gone")
+            raise ConnectionError("the other process has ended")
         data += part
     return bytes(data)
 

@@ -1,4 +1,4 @@
-"""What dialogs cost that do nothing: memory and processor time of open ones, disk space of deactivated ones."""
+"""The cost of idle dialogs: memory and CPU time of open ones, disk space of deactivated ones."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from holdfast.types import NodeId
 
 AT_ONCE: Final = 200
 QUIET_S: Final = 3.0
-"""How long processor time is counted while nothing is done."""
+"""How long CPU time is measured while the dialogs are idle."""
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 ROWS_AT_ONCE: Final = 10_000
 
 
 class Idle(msgspec.Struct, frozen=True):
-    """Figures of dialogs that do nothing."""
+    """Figures of idle dialogs."""
 
     dialogs: int
     bytes_each: int
@@ -47,7 +47,8 @@ def resident() -> int:
 
 
 def measure_open(count: int) -> Idle:
-    """Open dialogs from one store of a node to another: two ends each, both counted. In a process of its own."""
+    """Open dialogs from one store of a node to another, in a separate process. Each has two ends, and both are
+    counted."""
     return _in_process("open", count)
 
 
@@ -107,7 +108,7 @@ async def _deactivated(directory: Path, count: int) -> Idle:
 
 
 def _multiply(path: Path, node: bytes, dialog: bytes, count: int) -> None:
-    """Write rows as deactivation does: copies of those of one dialog, under ids of their own."""
+    """Write rows as deactivation does: copies of those of one dialog, with new ids."""
     store = SqliteDialogStore(path, os.urandom)
     owner = store.open()
     row = decode_row(DialogRow, dict(store.load(DIALOG))[dialog])
@@ -125,7 +126,7 @@ def _multiply(path: Path, node: bytes, dialog: bytes, count: int) -> None:
 
 
 async def _quiet_cpu() -> float:
-    """Processor time while nothing is done, as a percentage of one core."""
+    """CPU time while the dialogs are idle, as a percentage of one core."""
     await asyncio.sleep(1.0)
     begin, cpu = time.perf_counter_ns(), time.process_time_ns()
     await asyncio.sleep(QUIET_S)

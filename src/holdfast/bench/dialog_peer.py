@@ -1,4 +1,5 @@
-"""The far end of `holdfast bench dialog`: a process that takes everything, or answers, and says how much it has."""
+"""The remote end of `holdfast bench dialog`: a process that receives everything, or answers, and reports how much it
+has."""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ QUOTA: Final[dict[str, Any]] = {
 
 
 async def take_all(dialog: Dialog) -> None:
-    """The first message says what to do: `take` messages up to `end` and say `done`, or `echo` each up to `end`."""
+    """The first message selects the mode: `take` messages up to `end` and send `done`, or `echo` each up to `end`."""
     while True:
         order = (await dialog.receive()).body.decode().split()
         if order[0] == "take":

@@ -1,7 +1,7 @@
 """`holdfast bench dialog`: exactly-once in-order messages between two processes on loopback, by store.
 
-Each store is measured with 100 bytes and 4 KB, pipelined and one at a time. The opponent is the bare store in the same
-run: the least that the same durability costs without a protocol. Every part has a time limit, so the whole ends.
+Each store is measured with 100 bytes and 4 KB, pipelined and one at a time. The baseline is the bare store in the same
+run: the cost of the same durability without a protocol. Every part has a time limit.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from holdfast.runtime.node import Node
 
 SENT_AT_ONCE: Final = 1000
 AHEAD: Final = 8
-"""Batches whose commit is not waited for."""
+"""The maximum number of batches in flight."""
 SIZES: Final = (100, 4096)
 PART_S: Final = 12.0
-"""Time limit of each pipelined part; what was delivered until then counts."""
+"""Time limit of each pipelined part; messages delivered until then count."""
 SINGLE: Final = 300
 SINGLE_S: Final = 4.0
 """Requests and responses, and the time limit of that part."""
@@ -38,7 +38,7 @@ PORT: Final = 7493
 def bench_dialog(
     stores: list[str], messages: int, dsn: str = "", open_dialogs: int = 0, deactivated: int = 0
 ) -> Report:
-    """Measure each store, and what dialogs cost that do nothing."""
+    """Measure each store, and the cost of idle dialogs."""
     report = new_report("dialog")
     for store in stores:
         with tempfile.TemporaryDirectory() as directory:
@@ -70,7 +70,7 @@ def _count(messages: int, size: int) -> int:
 
 
 def _bare(store: str, size: int, count: int, dsn: str) -> float:
-    """The limit of the same store, or 0 where there is none to measure."""
+    """The rate of the bare store, or 0 if there is none to measure."""
     if store == "sqlite":
         with tempfile.TemporaryDirectory() as directory:
             return bare_rate(Path(directory), size, count)
@@ -132,7 +132,7 @@ async def _near(
 
 
 async def _pipelined(dialog: Dialog, size: int, count: int) -> float:
-    """Send batches until `count` or the time limit; the peer says when it has taken all."""
+    """Send batches until `count` or the time limit; the peer reports when it has received all."""
     batch = [bytes(size)] * SENT_AT_ONCE
     begin = time.perf_counter_ns()
     deadline = begin + int(PART_S * 1e9)

@@ -40,7 +40,7 @@ _SILENCE_NS: Final = 5 * SECOND
 
 
 class Account(msgspec.Struct):
-    """What a replica has applied. It is the state, so a restarted replica continues with it."""
+    """The messages that a replica has applied. It is the state, so a restarted replica continues with it."""
 
     count: int = 0
     digest: int = 0
@@ -204,8 +204,8 @@ class Member:
             await asyncio.sleep(_TICK_NS / SECOND)
 
     async def locks(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Acquire and release a lock for some seconds: round trips per second, two for each lock, and how long it took
-        to acquire."""
+        """Acquire and release a lock for some seconds: round trips per second (two for each lock), and the time to
+        acquire."""
         lock = self._node.group(GROUP).lock("bench")
         begin_ns = monotonic_ns()
         took_ns: list[int] = []
@@ -217,7 +217,7 @@ class Member:
         return {"per_s": rate, "latency_us": _percentiles(took_ns)}
 
     async def lone_barriers(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Pass barriers of one party for some seconds: how long each took."""
+        """Pass barriers of one party for some seconds: the duration of each."""
         group, begin_ns = self._node.group(GROUP), monotonic_ns()
         took_ns: list[int] = []
         while monotonic_ns() - begin_ns < float(request["seconds"]) * SECOND:

@@ -1,7 +1,7 @@
 """Throughput of a group, its pause when the leader fails, the cost of loss, its memory, and the share of telemetry.
 
-Four members on loopback, each a replica and a source in a separate process; one `send` call per message. What this
-version cannot do is listed under `not_measured` with the reason.
+Four members on loopback, each a replica and a source in a separate process; one `send` call per message. Measurements
+that this version does not support are listed under `not_measured` with the reason.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ PARTS: Final = ("throughput", "leader", "loss", "memory", "telemetry")
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is measured, and how long."""
+    """The parts to measure, and their duration."""
 
     parts: tuple[str, ...] = PARTS
     seconds: float = 3.0

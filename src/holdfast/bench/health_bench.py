@@ -1,4 +1,4 @@
-"""How soon health detects faults, how soon traffic moves, the cost, and the false alarms.
+"""Time to detection of faults, time until traffic moves, cost of measuring, and false alarms.
 
 In the lab (root): faults under a message flow, and the cost of measuring in an idle domain. In virtual time, reported
 separately: false alarms. Results of other systems with the same faults were measured elsewhere and are quoted as text.
@@ -67,7 +67,7 @@ def bench_health(
         if random > 0 and seconds > 0:
             _random(report, say, random, seconds, seed)
         else:
-            missing.append("faults by chance in the lab: left out (--random 0 or --seconds 0)")
+            missing.append("random faults in the lab: left out (--random 0 or --seconds 0)")
         if cost_seconds > 0:
             _cost(report, say, cost_seconds)
         else:

@@ -1,4 +1,4 @@
-"""Faults with values drawn at random, in the lab: how many are named correctly, and what they do to traffic."""
+"""Faults with random values in the lab: how many are identified correctly, and their effect on traffic."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ SHOWN_MAX: Final = 20
 def random_faults(
     report: Report, say: Callable[[str], None], lab: Lab, count: int, seconds: float, seed: int
 ) -> None:
-    """`count` faults, the families in turn; the seed decides all of them."""
+    """`count` faults, one family after the other; the seed determines all of them."""
     trial, outcomes, failed = RandomTrial(lab), [], []
     for number in range(count):
         family = FAMILIES[number % len(FAMILIES)]
         case = draw(Random(seed + number), family)
-        say(f"in the lab: {number + 1} of {count} by chance: {case.fault}")
+        say(f"in the lab: random fault {number + 1} of {count}: {case.fault}")
         try:
             outcomes.append(trial.run(case, seconds))
         except HoldfastError as error:
@@ -40,7 +40,7 @@ def random_faults(
 
 
 def add_figures(report: Report, outcomes: list[RandomOutcome]) -> None:
-    """Figures over all trials and for each family, and the aims."""
+    """Figures over all trials and for each family, and the targets."""
     named = [one for one in outcomes if one.family != "noise"]
     right = [one for one in named if _is_right(one)]
     share = round(len(right) / len(named), 3) if named else 1.0

@@ -1,7 +1,7 @@
 """A bare majority round trip: the baseline of locks and barriers.
 
-A process sends a small request to three others, which send it back, and goes on when two of them have answered: with
-itself that is a majority of four. Nothing is stored, checked or repeated.
+A process sends a small request to three others, which send it back, and continues when two of them have answered:
+together with itself, that is a majority of four. Nothing is stored, checked or repeated.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REQUEST: Final = bytes(100)
 
 
 async def serve() -> None:
-    """Send back what arrives; the port is printed."""
+    """Echo everything; the port is printed."""
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(1 << 16):

@@ -1,7 +1,8 @@
-"""`holdfast bench objects`: put and get against a plain TCP copy, small objects, messages per access, restoration.
+"""`holdfast bench objects`: put and get compared with a plain TCP copy, small objects, messages per access,
+restoration.
 
-Replicas are on three of four node processes; the benchmark is a fifth node, which holds none. The opponent copies the
-same bytes to one other process and syncs them, so a put makes three copies against one.
+Replicas are on three of four node processes; the benchmark is a fifth node, which holds none. The baseline copies the
+same bytes to one other process and syncs them, so a put makes three copies and the baseline one.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ NODES: Final = ("a", "b", "c", "d")
 PORT: Final = 17_600
 START_S: Final = 180.0
 GRACE_S: Final = 1.0
-"""How long a node must be gone before it is replaced."""
+"""How long a node must be down before it is replaced."""
 AIM_GET: Final = 0.5
 AIM_PUT: Final = 0.2
 AT_ONCE: Final = 64
@@ -80,7 +81,7 @@ async def _large(report: Report, client: Node, copy: PlainCopy, size: int, round
                 got += len(chunk)
         note("get", size * SECOND / (monotonic_ns() - begun))
         if got != size:
-            raise HoldfastError(f"{got} bytes came back of {size}")
+            raise HoldfastError(f"{got} of {size} bytes were returned")
         await client.objects.delete(path)
     for name, rate in best.items():
         report.figures[f"{name}_mb_per_s"] = round(rate / MEGA, 1)
@@ -110,7 +111,7 @@ async def _accesses(report: Report, client: Node) -> None:
             await access()
         report.figures[f"requests_per_{name}"] = round((_sent(client) - before) / 20, 1)
     report.figures["hops_per_access"] = 1.0
-    report.notes["hops"] = "every request goes to a replica directly; no other node passes it on"
+    report.notes["hops"] = "every request goes directly to a replica; no other node forwards it"
 
 
 async def _small(report: Report, client: Node, count: int) -> None:
@@ -149,12 +150,12 @@ async def _restore(report: Report, client: Node, processes: dict[str, Any]) -> N
             break
         await asyncio.sleep(0.05)
     else:
-        report.not_measured["restore_s"] = "no other node got a replica in time"
+        report.not_measured["restore_s"] = "no other node received a replica in time"
         return
     report.figures["restore_s"] = round((monotonic_ns() - begun) / SECOND, 2)
     report.figures["restore_grace_s"] = GRACE_S / 4
     report.notes["restore"] = (
-        "from SIGKILL; includes noticing the death, and the grace with a bare majority"
+        "from SIGKILL; includes failure detection and the grace period with a bare majority"
     )
 
 
@@ -213,7 +214,7 @@ def _copier(directory: Path) -> Iterator[PlainCopy]:
 
 
 async def _ready(client: Node) -> None:
-    """Wait until all nodes are there and the root directory exists."""
+    """Wait until all nodes are up and the root directory exists."""
     await client.until_up(*NODES, timeout_s=START_S)
     deadline = monotonic_ns() + int(START_S) * SECOND
     while True:

@@ -1,4 +1,4 @@
-"""The opponent of the object benchmark: a plain TCP copy to and from a file of another process.
+"""The baseline of the object benchmark: a plain TCP copy to and from a file of another process.
 
 P <size>    size bytes follow; they are written and synced, then acknowledged
 G <size>    size bytes of the file are sent back
@@ -55,7 +55,7 @@ def _send(connection: socket.socket, path: str, size: int) -> None:
 
 
 class PlainCopy:
-    """The side of the benchmark."""
+    """The client side, in the benchmark process."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))

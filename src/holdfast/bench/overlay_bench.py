@@ -1,7 +1,8 @@
-"""`holdfast bench overlay`: messages against flooding in the simulator; requests per second over sockets.
+"""`holdfast bench overlay`: messages compared with flooding in the simulator; requests per second over sockets.
 
-Over sockets each node is a process, in a row: the asker is the first. One hop: the asker and a node that serves a role.
-Three hops: two nodes in between, which only pass messages on. The opponent is a raw asyncio echo in the same run.
+Over sockets, each node is a process in a chain, and the client is the first. One hop: the client and a node that serves
+a role. Three hops: two nodes in between, which only forward messages. The baseline is a raw asyncio echo in the same
+run.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ async def _sockets(report: Report, seconds: float, directory: Path) -> None:
 
 
 async def _until_served(call: Call) -> None:
-    """The domain forms while this waits."""
+    """Wait until the domain has formed and the role is served."""
     deadline = monotonic_ns() + int(START_S) * SECOND
     while True:
         try:
@@ -102,7 +103,7 @@ async def _until_served(call: Call) -> None:
 
 
 async def _drive(call: Call, seconds: float, at_once: int) -> tuple[float, list[int]]:
-    """Calls per second with so many under way, and how long each took."""
+    """Calls per second at this concurrency, and the duration of each."""
     times: list[int] = []
     begin = monotonic_ns()
     end = begin + int(seconds * SECOND)
@@ -117,7 +118,7 @@ async def _drive(call: Call, seconds: float, at_once: int) -> tuple[float, list[
 
 
 def _cpu_s(others: list[int]) -> float:
-    """CPU time of this process and of others: unlike rates, it does not depend on what else the machine does."""
+    """CPU time of this process and of others: unlike rates, it does not depend on the load of the machine."""
     ticks = 0
     for pid in others:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -126,8 +127,8 @@ def _cpu_s(others: list[int]) -> float:
 
 
 async def _raw(seconds: float) -> tuple[float, float]:
-    """Request and reply of the same size over one asyncio stream, as many under way: the rate, and microseconds of CPU
-    for each, both ends together."""
+    """Requests and replies of the same size over one asyncio stream, at the same concurrency: the rate, and
+    microseconds of CPU for each, both ends together."""
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(1 << 16):
@@ -163,7 +164,7 @@ async def _raw(seconds: float) -> tuple[float, float]:
 
 
 async def _row(stack: AsyncExitStack, folder: Path, hops: int) -> tuple[Node, list[int]]:
-    """Processes in a row behind this one, and their ids. `mesh = "join"` links each to the one before it only."""
+    """A chain of processes behind this one, and their ids. `mesh = "join"` links each only to the one before it."""
     others = []
     asker = await stack.enter_async_context(Node(_config(folder, 0, hops)))
     for k in range(1, hops + 1):

@@ -1,4 +1,4 @@
-"""A node process of the overlay benchmark: serves a role, or only passes messages on."""
+"""A node process of the overlay benchmark: serves a role, or only forwards messages."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Messages of the overlay against flooding, in the simulator, with the code that runs in production.
+"""Messages of the overlay compared with flooding, in the simulator, with the production code.
 
-Flooding is what a search without structure costs: every node sends a message on over all its links but the one it came
-over, so each link carries it about twice: links x 2 - (nodes - 1).
+Flooding is a search without structure: every node forwards a message on all its links except the one on which it
+arrived, so each link carries it about twice: links x 2 - (nodes - 1).
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ def _publish(world: World, name: str) -> int:
 
 
 def _recover_by_search(world: World, name: str) -> int:
-    """A node that has never heard of the role sends to it."""
+    """A node without a route to the role sends to it."""
     world.by_type.clear()
     world.request(name, b"first", run_ns=2 * SECOND)
     return _counted(world)
 
 
 def _recover_after_death(world: World) -> int:
-    """A node on the way between two instances dies; the next message repairs the way."""
+    """A node on the route between two instances dies; the next message repairs the route."""
     for host in world.hosts.values():
         tree = host.machine.cache.peek(TREE)
         if (

@@ -1,11 +1,11 @@
 """`holdfast bench stability`: rounds of the four protocols, their cost to a group, and locks and barriers.
 
-- `rounds`: messages and bytes of a round against the paper's formulas, and CPU, with the protocol code of the product
-  on a network without loss. The network is simulated, the CPU time is not.
-- `throughput`: deliveries of four members on loopback with stability detection, against those with the leader's account
-  (`mode = "availability"`), which was there before. Runs alternate.
-- `held`: bytes that members hold at full load, with each protocol, against the bytes in flight from the sources.
-- `services`: locks and barriers per second against bare majority round trips, and how long they take at full load.
+- `rounds`: messages and bytes of a round compared with the paper's formulas, and CPU, with the production code on a
+  simulated network without loss. The CPU time is real.
+- `throughput`: deliveries of four members on loopback with stability detection, compared with the leader's account
+  (`mode = "availability"`). Runs alternate.
+- `held`: bytes that members hold at full load, with each protocol, compared with the bytes in flight from the sources.
+- `services`: locks and barriers per second compared with bare majority round trips, and their duration at full load.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from holdfast.types import NEVER
 PARTS: Final = ("rounds", "throughput", "held", "services")
 SIZES: Final = (8, 32, 128, 512, 2000)
 FULL_MAX: Final = 128
-"""FullDist sends n² messages: larger rounds say nothing more."""
+"""FullDist sends n² messages: larger rounds give no further information."""
 SLOTS: Final = 50
 AIM_THROUGHPUT: Final = 0.97
 AIM_SERVICES: Final = 0.5
@@ -47,7 +47,7 @@ BARRIERS: Final = 300
 
 
 class StabilityPlan(msgspec.Struct, frozen=True):
-    """What is measured, and how long."""
+    """The parts to measure, and their duration."""
 
     parts: tuple[str, ...] = PARTS
     seconds: float = 3.0
@@ -99,7 +99,7 @@ class _Bench(Bench):
             "which the paper's count leaves out; our vectors have eight bytes per number and the paper's four."
         )
 
-    # -- a group with and without ----------------------------------------------------------------------------------
+    # -- a group with and without stability detection --------------------------------------------------------------
 
     async def _throughput(self) -> None:
         on, off = Setting(members=MEMBERS), Setting(members=MEMBERS, group='mode = "availability"')
@@ -134,8 +134,8 @@ class _Bench(Bench):
                 self.report.ratios[f"{protocol}_source_kept_vs_window"] = round(kept / flight, 3)
 
     async def _poll(self, crew: Crew) -> tuple[int, int, int, int]:
-        """The most that any member held of one stream, that a source had in its window and in memory, and the longest
-        lag."""
+        """The maximum that any member held of one stream, that a source had in its window and in memory, and the
+        longest lag."""
         held = flight = kept = lag = 0
         try:
             while True:

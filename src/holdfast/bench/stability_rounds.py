@@ -1,4 +1,4 @@
-"""Messages, bytes and CPU of one round, with the protocol code of the product on a network without loss.
+"""Messages, bytes and CPU of one round, with the production code on a simulated network without loss.
 
 Frames are delivered in the order in which they were sent, each to one receiver after the other, as if every hop took
 the same time. CPU is measured around the protocol calls of a whole round.
@@ -33,7 +33,7 @@ class Figures(msgspec.Struct, frozen=True):
     slots: int
     messages: int
     bytes: int
-    """Of encoded frames, without the packet around them."""
+    """Of encoded frames, without packet headers."""
     paper_messages: int
     paper_bytes: int
     busiest: int
@@ -76,12 +76,12 @@ def build(protocol: str, size: int, slots: int, config: StabilityConfig) -> list
 
 
 def lowest(members: list[Protocol]) -> tuple[int, ...]:
-    """What is stable: the minimum over all reports, computed directly."""
+    """The stable numbers: the minimum over all reports, computed directly."""
     return tuple(np.min([member.mine for member in members], axis=0).tolist())
 
 
 def run_round(members: list[Protocol]) -> tuple[int, int, int, list[tuple[int, StabilityFrame]]]:
-    """Let one round happen. Returns messages, hops, CPU and every multicast with its number of receivers."""
+    """Run one round. Returns messages, hops, CPU and every multicast with its number of receivers."""
     queue: deque[tuple[int, int, StabilityFrame, int]] = deque()
     multicasts: list[tuple[int, StabilityFrame]] = []
     load = [0] * len(members)

@@ -48,11 +48,11 @@ def overlay(
         str, typer.Option(help="Sizes of the simulated domains, with commas; empty: none.")
     ] = "50,200",
     seconds: Annotated[
-        float, typer.Option(help="How long each measurement sends.", min=0.2, max=60)
+        float, typer.Option(help="Duration of each measurement in seconds.", min=0.2, max=60)
     ] = 3.0,
     sockets: Annotated[bool, typer.Option(help="Also measure over sockets.")] = True,
 ) -> None:
-    """Messages per publish, recovery and find against flooding; requests per second to a role over sockets."""
+    """Messages per publish, recovery and find, compared with flooding; requests per second to a role over sockets."""
     from holdfast.bench.overlay_bench import bench_overlay
 
     sizes = [size.strip() for size in nodes.split(",") if size.strip()]
@@ -68,7 +68,8 @@ def objects(
     rounds: Annotated[int, typer.Option(help="Rounds; the best result counts.", min=1, max=20)] = 3,
     small: Annotated[int, typer.Option(help="Small objects to create.", min=1, max=10_000)] = 200,
 ) -> None:
-    """Put and get with three replicas against a plain TCP copy; small objects; messages per access; restoration."""
+    """Put and get with three replicas, compared with a plain TCP copy; small objects; messages per access;
+    restoration."""
     from holdfast.bench.object_bench import bench_objects
 
     _finish(bench_objects(megabytes, rounds, small), as_json)
@@ -131,7 +132,8 @@ def stability(
         str, typer.Option(help="Members of the simulated rounds, with commas.")
     ] = "8,32,128,512,2000",
 ) -> None:
-    """Rounds of the stability protocols against the paper's formulas; their cost to a group; locks and barriers."""
+    """Rounds of the stability protocols, compared with the paper's formulas; their cost to a group; locks and
+    barriers."""
     from holdfast.bench.stability_bench import PARTS, StabilityPlan, bench_stability
 
     parts = tuple(only.split(",")) if only else PARTS
@@ -160,9 +162,9 @@ def health(
     minutes: Annotated[
         float, typer.Option(help="Virtual minutes for false alarms; 0: skip.", min=0, max=6000)
     ] = 60.0,
-    seed: Annotated[int, typer.Option(help="The first seed of what is drawn.", min=0)] = 1,
+    seed: Annotated[int, typer.Option(help="The first seed of the random faults.", min=0)] = 1,
     random: Annotated[
-        int, typer.Option(help="Faults in the lab with values drawn at random; 0: skip.", min=0)
+        int, typer.Option(help="Number of random faults in the lab; 0: skip.", min=0)
     ] = 48,
 ) -> None:
     """Faults under a message flow: time to detection and stall; cost; false alarms (the lab needs root)."""
@@ -186,17 +188,24 @@ def dialog(
         str, typer.Option(help="Some of memory, sqlite, postgres; with commas.")
     ] = "memory,sqlite",
     messages: Annotated[
-        int, typer.Option(help="Messages of 100 bytes; a fifth of 4 KB.", min=10_000)
+        int, typer.Option(help="Number of 100-byte messages; a fifth as many of 4 KB.", min=10_000)
     ] = 50_000,
     dsn: Annotated[str, typer.Option(help="The database for postgres.")] = "",
     open_dialogs: Annotated[
-        int, typer.Option("--open", help="Open dialogs whose memory is measured; 0: none.", min=0)
+        int,
+        typer.Option(
+            "--open", help="Number of open dialogs for the memory measurement; 0: none.", min=0
+        ),
     ] = 2_000,
     deactivated: Annotated[
-        int, typer.Option(help="Deactivated dialogs that a node is started with; 0: none.", min=0)
+        int,
+        typer.Option(
+            help="Number of deactivated dialogs in the store at the start of a node; 0: none.",
+            min=0,
+        ),
     ] = 20_000,
 ) -> None:
-    """Exactly-once in-order messages per second between two processes, by store, against the bare store."""
+    """Exactly-once in-order messages per second between two processes, by store, compared with the bare store."""
     from holdfast.bench.dialog_speed import bench_dialog
 
     wanted = [store for store in stores.split(",") if store]
@@ -225,7 +234,7 @@ def pipeline(
     small_files: Annotated[int, typer.Option(help="Small files.", min=10)] = 2_000,
     engine: Annotated[str, typer.Option(help="local[*], local[N], spark://host:port")] = "local[*]",
 ) -> None:
-    """Facts per second of ingest, incidents and audit; the incremental run; the audit beside DuckDB; scores."""
+    """Facts per second of ingest, incidents and audit; the incremental run; the audit compared with DuckDB; scores."""
     from tempfile import TemporaryDirectory
 
     from holdfast.pipeline.bench.cluster import bench_executors
@@ -244,7 +253,9 @@ def pipeline(
         raise MisuseError(f"{unknown[0]!r} is not a part: {', '.join(PARTS)}; nothing was measured")
     factors = scales.split(",")
     if not all(factor.isdigit() and int(factor) for factor in factors):
-        raise MisuseError("scales are whole numbers with commas, such as 1,4; nothing was measured")
+        raise MisuseError(
+            "--scales must be whole numbers with commas, such as 1,4; nothing was measured"
+        )
     wanted = tuple(sorted(map(int, factors)))
     plan = Plan(parts=parts, scales=wanted, facts=facts, days=days, small_files=small_files)
     with TemporaryDirectory(prefix="holdfast-bench-") as folder:

@@ -99,7 +99,7 @@ def reload_certificate(where: Where) -> None:
 
     with _plain_errors():
         ask(control_socket(where), {"do": "renew-credentials"})
-    typer.echo("reloaded; connections that exist go on")
+    typer.echo("reloaded; existing connections continue")
 
 
 @contextmanager

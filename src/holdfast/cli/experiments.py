@@ -30,10 +30,10 @@ app = typer.Typer(
 JOURNAL: Final = "results.jsonl"
 NO_ENGINE: Final = "none"
 BIG_INPUT_BYTES: Final = 1 << 30
-"""Sweeps run for minutes: the engine need not start quickly."""
+"""Sweeps run for minutes, so the engine need not start quickly."""
 SHOWN_MAX: Final = 10
 
-Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where results are kept.")]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Directory for the results.")]
 Engine = Annotated[
     str,
     typer.Option(help="local[*], local[N], spark://..., sc://...; none: in this process."),
@@ -60,12 +60,12 @@ def stability(
     sizes: Annotated[str, typer.Option(help="Only these numbers of nodes; with commas.")] = "",
     seeds: Annotated[str, typer.Option(help="Only topologies A..B.")] = "",
     model: Annotated[
-        str, typer.Option(help="machines: the code of the product. compiled: a faster copy.")
+        str, typer.Option(help="machines: the production code. compiled: a faster copy.")
     ] = "",
     again: Again = False,
     json: Json = False,
 ) -> None:
-    """Measure rounds of the stability protocols on simulated networks. A sweep that was stopped goes on.
+    """Measure rounds of the stability protocols on simulated networks. An interrupted sweep is resumed.
 
     Exit code 0: all points measured; 1: some have no result; 2: misuse.
     """
@@ -89,12 +89,13 @@ def campaign(
     seconds: Annotated[int, typer.Option(help="Virtual seconds of a run.", min=2, max=3600)] = 12,
     engine: Engine = "local[*]",
     audit: Annotated[
-        bool, typer.Option("--audit", help="Record telemetry and let the pipeline audit it.")
+        bool,
+        typer.Option("--audit", help="Record telemetry and run the audit of the pipeline on it."),
     ] = False,
     again: Again = False,
     json: Json = False,
 ) -> None:
-    """Run a fault campaign of simulated runs on executors; each failing seed has its replay command.
+    """Run a fault campaign of simulated runs on executors; each failing seed is printed with its replay command.
 
     Exit code 0: all invariants held; 1: not; 2: misuse.
     """
@@ -121,7 +122,8 @@ def campaign(
 def report(
     out: Out,
     to: Annotated[
-        Path | None, typer.Option("--to", metavar="DIR", help="Write figures and page here.")
+        Path | None,
+        typer.Option("--to", metavar="DIR", help="Directory for the figures and the page."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -156,7 +158,7 @@ def report(
     typer.echo(f"{len(drawn)} figures and {page}")
 
 
-# -- what commands share -----------------------------------------------------------------------------------------
+# -- shared code -------------------------------------------------------------------------------------------------
 
 
 def _points(which: str, protocol: str, sizes: str, seeds: str, model: str) -> list[AnyPoint]:
@@ -229,7 +231,7 @@ def _finish_sweep(records: Sequence[Record], out: Path, json: bool) -> None:
 def _audited(
     report: CampaignReport, records: list[Record], telemetry: Path, out: Path, session: Any
 ) -> CampaignReport:
-    """Run the pipeline over what the nodes recorded, and compare."""
+    """Run the pipeline over the recorded telemetry, and compare."""
     from holdfast.experiments.fault_campaign import with_audit
     from holdfast.pipeline.command import find_landings
     from holdfast.pipeline.jobs import Settings, run_pipeline

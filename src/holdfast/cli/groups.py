@@ -74,7 +74,7 @@ def locks(
     group: Annotated[str, typer.Argument(help="Only this group.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Everything, for programs.")] = False,
 ) -> None:
-    """Show the locks that are held, the nodes that wait for them, and barriers, of the groups of a node."""
+    """Show held locks, waiting nodes, and barriers of the groups of a node."""
     from holdfast.runtime.control import ask
 
     groups = ask(control_socket(where), {"do": "status"})["groups"]
@@ -136,7 +136,7 @@ def _show(console: Console, group: dict[str, Any], names: dict[str, str]) -> Non
         f"{group['last']} (committed {group['commit']}, applied {group['applied']}), lag "
         f"{group['lag']}",
     )
-    _line(console, f"  digest {group['digest']}, memory {group['memory']}")
+    _line(console, f"  digest {group['digest']}, state {group['memory']}")
     _show_stability(console, group.get("stability") or {})
     _show_services(console, group.get("services") or {})
     if group.get("no_state"):
@@ -149,7 +149,7 @@ def _show(console: Console, group: dict[str, Any], names: dict[str, str]) -> Non
 
 
 def _show_stability(console: Console, stability: dict[str, Any]) -> None:
-    """How far all replicas are, and which of them keep the others from freeing."""
+    """The progress of all replicas, and which of them prevent the others from freeing buffers."""
     if not stability.get("protocol"):
         return
     _line(
@@ -158,7 +158,7 @@ def _show_stability(console: Console, stability: dict[str, Any]) -> None:
         f"lag {stability['lag_ms']} ms, {stability['held']} bytes held",
     )
     for blocker in stability["blockers"]:
-        text = f" {blocker['name']} is {blocker['why']} for {blocker['since_ms']} ms"
+        text = f" {blocker['name']} has been {blocker['why']} for {blocker['since_ms']} ms"
         _line(console, words("  ", ("blocked:", "yellow"), text))
 
 
@@ -222,7 +222,7 @@ def _said(decision: dict[str, Any], names: dict[str, str]) -> str:
     return f"{decision['action']}: {lost} ({how})"
 
 
-# -- what an operator asks ---------------------------------------------------------------------------------------
+# -- operator requests -------------------------------------------------------------------------------------------
 
 
 @app.command()
@@ -234,7 +234,7 @@ def add(
         bool, typer.Option("--learner", help="Add it as a learner, without a vote.")
     ] = False,
 ) -> None:
-    """Let a replica into a group, or in again; or change whether it votes."""
+    """Add a replica to a group, also after it was removed, or change whether it votes."""
     _check_name(where, group, name, members=True)
     _ask(where, group, "add", name, voter=not learner)
     part = "learner" if learner else "voter"
@@ -243,10 +243,10 @@ def add(
 
 @app.command()
 def remove(where: Where, group: Group, name: Name) -> None:
-    """Take a replica out of a group for good: only `add` lets it in again."""
+    """Remove a replica from a group until it is added again."""
     _check_name(where, group, name, members=False)
     _ask(where, group, "remove", name)
-    _wait(where, group, f"{name} is no replica any more", lambda now: name not in view_of(now))
+    _wait(where, group, f"{name} is no longer a replica", lambda now: name not in view_of(now))
 
 
 @app.command("hand-over")
@@ -255,7 +255,7 @@ def hand_over(
     group: Group,
     name: Annotated[str, typer.Argument(help="The new leader; any replica by default.")] = "",
 ) -> None:
-    """Let another replica lead. WHERE is the node that leads now."""
+    """Hand leadership to another replica. WHERE is the current leader."""
     before = group_now(where, group).get("leader")
     if name:
         _check_name(where, group, name, members=False)
@@ -312,18 +312,18 @@ def recover(
 def _check_name(where: Path, group: str, name: str, members: bool) -> None:
     why = unknown_name(group_now(where, group), name, members)
     if why:
-        typer.echo(f"{why} Nothing was asked.", err=True)
+        typer.echo(f"{why} Nothing was requested.", err=True)
         raise typer.Exit(1)
 
 
 def _wait(where: Path, group: str, what: str, done: Callable[[dict[str, Any]], bool]) -> None:
-    """Wait until what was asked for has happened, and say so; exit 1 if it does not."""
+    """Wait until the request is done, and report it; exit 1 on timeout."""
     if happens(where, group, done):
         typer.echo(f"done: {what}")
         return
     typer.echo(
-        f"not done within {WAIT_S:g} s: that {what}. It was asked for and may still happen; "
-        "`holdfast groups show` tells how the group stands.",
+        f"not done within {WAIT_S:g} s: {what}. The request was accepted and may still take effect; "
+        "`holdfast groups show` shows the state of the group.",
         err=True,
     )
     raise typer.Exit(1)

@@ -16,9 +16,7 @@ from holdfast.cli.node import STYLES, Where, control_socket
 from holdfast.cli.printing import terminal, words
 from holdfast.errors import MisuseError
 
-app = typer.Typer(
-    no_args_is_help=True, help="Show what every path carries, and what is wrong with it."
-)
+app = typer.Typer(no_args_is_help=True, help="Show what every path carries, and its errors.")
 
 AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -250,7 +248,7 @@ def tune(
     ],
     subnet: Annotated[str, typer.Option(help="Only on this subnet.")] = "",
     period_ms: Annotated[int, typer.Option(help="How often.")] = 0,
-    grace: Annotated[int, typer.Option(help="Number of missing heartbeats that is tolerated.")] = 0,
+    grace: Annotated[int, typer.Option(help="Number of missing heartbeats to tolerate.")] = 0,
     retry_ms: Annotated[int, typer.Option(help="Period while a fault is being confirmed.")] = 0,
 ) -> None:
     """Change the heartbeat settings of a running node."""

@@ -33,7 +33,7 @@ _RUN = Path("/run/holdfast-lab")
 @app.command()
 def up(
     name: Name = "lab",
-    hosts: Annotated[int, typer.Option(help="How many hosts: n1, n2, ...")] = 3,
+    hosts: Annotated[int, typer.Option(help="Number of hosts: n1, n2, ...")] = 3,
     subnets: Annotated[int, typer.Option(help="Number of subnets: red, blue, ...")] = 2,
     mtu: Annotated[int, typer.Option(help="Of every cable.")] = 1500,
     nodes: Annotated[

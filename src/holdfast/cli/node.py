@@ -106,10 +106,13 @@ def status(
     where: Where,
     as_json: Annotated[bool, typer.Option("--json", help="Everything, for programs.")] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Only say whether it is fine; exit 1 if it is not.")
+        bool,
+        typer.Option(
+            "--check", help="Only report whether the domain is healthy; exit code 1 if it is not."
+        ),
     ] = False,
 ) -> None:
-    """Show whether a node is fine, and what it knows: members, paths, where its traffic goes and why, groups."""
+    """Show whether the domain is healthy, and the members, paths, placement of traffic and groups that a node knows."""
     from holdfast.health.standing import headline, problems_of
     from holdfast.runtime.control import ask
 

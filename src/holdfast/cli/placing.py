@@ -1,4 +1,4 @@
-"""Which replicas of groups the advice of the pipeline wants elsewhere. Where they go is up to the nodes."""
+"""Finds group replicas that should move according to the advice of the pipeline. The nodes choose the targets."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Leaving(msgspec.Struct, frozen=True):
 
 
 def leaving(status: dict[str, Any]) -> list[Leaving]:
-    """At most one replica of each group, on the worst node: the next call sees what has become of it. `status` is that
-    of a node with advice in force."""
+    """At most one replica of each group, on the worst node; the next call sees the result. `status` is that of a node
+    with advice in force."""
     advice = status["advice"]
     names = {member["id"]: member["name"] for member in status["members"]}
     shares = {names[node]: share for node, share in advice["placements"].items() if node in names}

@@ -17,7 +17,7 @@ def seal(
     where: Where,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Seal the telemetry of a running node: everything that it has recorded until now becomes readable."""
+    """Seal the telemetry of a running node, so that the pipeline can read everything recorded until now."""
     from holdfast.runtime.control import ask
 
     answer = ask(control_socket(where), {"do": "seal"}, SEAL_S)

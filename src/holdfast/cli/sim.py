@@ -181,7 +181,7 @@ def _text(outcome: dict[str, Any]) -> str:
         f"{outcome['starts']} starts"
     )
     if outcome["calm_ms"] is not None:
-        text += f", at rest after {outcome['calm_ms']} ms"
+        text += f", recovered after {outcome['calm_ms']} ms"
     if outcome["trace"]:
         text += f", trace {outcome['trace']}"
     return text if outcome["error"] is None else f"{text}\n{outcome['error']}"

@@ -49,7 +49,7 @@ def groups(
 ) -> None:
     """Run a fault campaign against groups, one run per seed, and check their guarantees.
 
-    Exit code 0: every check held and enough was exercised; 1: not; 2: misuse, or too short a run to tell.
+    Exit code 0: every check held and enough was exercised; 1: not; 2: misuse, or the run was too short to tell.
     """
     from holdfast.cli.sim import seed_range
 
@@ -172,7 +172,7 @@ def _text(outcome: dict[str, Any]) -> str:
         f"{outcome['delivered']} deliveries, {outcome['starts']} starts"
     )
     if outcome["calm_ms"] is not None:
-        text += f", at rest {outcome['calm_ms']} ms after the last fault"
+        text += f", recovered {outcome['calm_ms']} ms after the last fault"
     if outcome["trace"]:
         text += f", trace {outcome['trace']}"
     return text if outcome["error"] is None else f"{text}\n{outcome['error']}"
@@ -185,7 +185,7 @@ def _show(
     for event, count in sorted(total.items()):
         typer.echo(f"  {event:<{width}}{count:>9}")
     typer.echo(
-        f"{done} seeds, {failed} failed; at rest at the latest {slowest_ms} ms after the last fault"
+        f"{done} seeds, {failed} failed; recovered at most {slowest_ms} ms after the last fault"
     )
     for text in missing:
         typer.echo(f"exercised too little: {text}")

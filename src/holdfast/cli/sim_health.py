@@ -1,4 +1,4 @@
-"""`holdfast sim health`: random faults in virtual time, and whether each is found, named and routed around."""
+"""`holdfast sim health`: random faults in virtual time; checks that each is detected, diagnosed and routed around."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ RIGHT_SHARE: Final = 0.95
 
 def health(
     seeds: Annotated[
-        str, typer.Option(help="All of A..B, both included; one fault each.")
+        str, typer.Option(help="Run all seeds from A to B, inclusive; one fault each.")
     ] = "1..50",
     family: Annotated[str, typer.Option(help="Only this class of fault.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Break one thing at a time, by chance, and check class, direction, limit, place, moves, stalls and leadership.
-    Exit 0: all aims are met; 1: some are not; 2: misuse."""
+    """Inject one random fault per seed, and check class, direction, limit, place, moves, stalls and leadership. Exit
+    code 0: all targets are met; 1: some are not; 2: misuse."""
     from holdfast.cli.sim import seed_range
     from holdfast.sim.sweep.draw import FAMILIES
     from holdfast.sim.sweep.trial import run_trial
@@ -33,7 +33,7 @@ def health(
     try:
         numbers = seed_range(seeds)
         if family and family not in FAMILIES:
-            raise MisuseError(f"--family {family!r} is none of {', '.join(FAMILIES)}")
+            raise MisuseError(f"--family {family!r} is not one of {', '.join(FAMILIES)}")
     except MisuseError as error:
         typer.echo(f"holdfast sim health: {error}", err=True)
         raise typer.Exit(2) from None
@@ -50,7 +50,7 @@ def health(
 
 
 def problems_of(outcome: Outcome) -> list[str]:
-    """What was not right in one trial."""
+    """The wrong results of one trial."""
     found = [*outcome.missed, *(f"false: {text}" for text in outcome.false)]
     if outcome.incidents > 1:
         found.append(f"{outcome.incidents} incidents")
@@ -64,7 +64,7 @@ def problems_of(outcome: Outcome) -> list[str]:
 
 
 def summary_of(outcomes: Iterable[Outcome]) -> dict[str, Any]:
-    """Figures and aims over all trials."""
+    """Figures and targets over all trials."""
     trials = list(outcomes)
     judged = [one for one in trials if one.verdict_ms is not None or one.missed]
     right = sum(not one.missed for one in judged)
@@ -138,5 +138,5 @@ def _text(summary: Mapping[str, Any]) -> str:
     lines += [f"{name}: {value}" for name, value in summary["figures"].items()]
     missed = [name for name, aim in summary["aims"].items() if not aim["met"]]
     return "\n".join(
-        [*lines, f"aims not met: {', '.join(missed)}" if missed else "all aims are met"]
+        [*lines, f"targets not met: {', '.join(missed)}" if missed else "all targets are met"]
     )

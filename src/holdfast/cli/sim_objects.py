@@ -10,12 +10,12 @@ import typer
 
 def objects(
     seed: Annotated[int, typer.Option(help="The first seed.", min=0)] = 1,
-    runs: Annotated[int, typer.Option(help="Seeds, one after the other.", min=1, max=100_000)] = 1,
+    runs: Annotated[int, typer.Option(help="Number of seeds to run.", min=1, max=100_000)] = 1,
     seconds: Annotated[int, typer.Option(help="Simulated seconds.", min=2, max=3600)] = 20,
     count: Annotated[int, typer.Option("--objects", help="Objects.", min=1, max=64)] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per run.")] = False,
 ) -> None:
-    """Writers, readers and movers while nodes die, partitions come and disks rot; exit code 1 if a check fails."""
+    """Run writers, readers and movers under crashes, partitions and disk corruption; exit code 1 if a check fails."""
     from holdfast.sim.checkers import CheckFailed
     from holdfast.sim.objects_campaign import run_campaign
 
@@ -46,6 +46,6 @@ def _say(outcome: dict[str, Any], as_json: bool) -> None:
         typer.echo(f"seed {outcome['seed']}: {outcome['failed']}")
     else:
         typer.echo(
-            f"seed {outcome['seed']}: fine, {outcome['writes']} writes, {outcome['reads']} reads, "
+            f"seed {outcome['seed']}: ok, {outcome['writes']} writes, {outcome['reads']} reads, "
             f"{outcome['conflicts']} conflicts"
         )

@@ -1,4 +1,4 @@
-"""What the pipeline says about the faults of the demonstration: the incident, its cause, and the audit."""
+"""The findings of the pipeline about the faults of the demonstration: the incident, its cause, and the audit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Tables(Protocol):
 
 
 def incident_of(tables: Tables, broken: Broken) -> tuple[bool, str]:
-    """The size incident of the broken path, as the pipeline words it."""
+    """The size incident of the broken path, in the words of the pipeline."""
     for row in tables.rows("incidents"):
         where = (row["sender_name"], row["listener_name"], row["subnet"])
         if where == broken and row["error_class"] == "size":
@@ -36,7 +36,9 @@ def cause_of(tables: Tables, broken: Broken) -> tuple[bool, str]:
         if "size" in row["error_classes"] and pair:
             for name, node in ids.items():
                 pair = pair.replace(node, name)
-            others = f", or {len(groups) - 1} more that look the same" if len(groups) > 1 else ""
+            others = (
+                f", or {len(groups) - 1} more with the same symptoms" if len(groups) > 1 else ""
+            )
             return True, f"{pair}{others}; confidence {row['confidence']:.2f}"
     return False, "no located fault contains the broken pair"
 

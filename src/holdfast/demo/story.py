@@ -220,7 +220,9 @@ class Story:
         self._title("5. A node is killed")
         stall = _Stall(domain[WATCHER])
         domain[VICTIM].kill()
-        self._say(f"{VICTIM} got SIGKILL: it could not stop cleanly, and its memory is lost.")
+        self._say(
+            f"{VICTIM} was killed with SIGKILL: it could not stop cleanly, and its state is lost."
+        )
         down = self._until(
             "waiting until it is detected",
             15,
@@ -354,7 +356,7 @@ class _Stall:
         self.longest = 0.0
 
     def while_waiting(self, check: Callable[[], bool]) -> Callable[[], bool]:
-        """The same check, with a look at the book before it."""
+        """The same check, after checking the book."""
 
         def look() -> bool:
             self.sample()
@@ -395,7 +397,7 @@ def _complete(members: list[Member]) -> dict[str, Any] | None:
 
 
 def _path_size(watcher: Member, sender: str, listener: str, subnet: str) -> int | None:
-    """What a node other than the two reports about the path between them."""
+    """The report of a third node about the path between two others."""
     for path in watcher.ask("status")["paths"]:
         key = (path["sender"], path["listener"], path["subnet"], path["transport"])
         if key == (sender, listener, subnet, "udp"):

@@ -1,9 +1,9 @@
-"""Members placed on the cube by path quality, against members placed at random, where some links are bad (S8).
+"""Placement on the cube by path quality, compared with random placement, in networks with bad links (S8).
 
-The paper leaves this open. A share of the links loses packets and is slow. Routes have the fewest hops and do not
-avoid them, so some pairs of members have bad paths. The placement code of the product gets the quality of every
-path, as path health would measure it, and swaps members until no swap helps. The same round then runs twice on the
-same network: members in the order of their numbers, which on a random topology is a random order, and as placed.
+The paper leaves this open. A share of the links loses packets and is slow. Routes have the fewest hops and do not avoid
+these links, so some pairs of members have bad paths. The production placement code receives the quality of every path,
+as health would measure it, and swaps members until no swap helps. The same round then runs twice on the same network:
+with members in the order of their numbers, which is a random order on a random topology, and as placed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from holdfast.types import MILLISECOND, NodeId
 
 SWAPS_MAX: Final = 2_000
 NODES_MAX: Final = 1_000
-"""The placement looks at every pair of members."""
+"""The placement examines every pair of members."""
 
 
 class PlacementPoint(
@@ -73,7 +73,7 @@ def spoil(topology: Topology, point: PlacementPoint) -> Topology:
 
 
 def path_qualities(topology: Topology, table: Ints) -> dict[tuple[NodeId, NodeId], PathQuality]:
-    """What probes between all members would find: round-trip time and loss along the routes."""
+    """What probes between all members would measure: round-trip time and loss along the routes."""
     n = topology.nodes
     delay = np.zeros((n, n))
     passed = np.ones((n, n))
@@ -99,7 +99,7 @@ def node_id(number: int) -> NodeId:
 
 
 def run_placement(point: PlacementPoint) -> dict[str, Any]:
-    """One round, with the cost of all edges of the cube beside the indices."""
+    """One round: the indices, and the cost of all edges of the cube."""
     point.check()
     began = process_time_ns()
     density = min(1.0, point.mean_degree / (point.nodes - 1))
@@ -108,7 +108,7 @@ def run_placement(point: PlacementPoint) -> dict[str, Any]:
     nodes = [node_id(number) for number in range(point.nodes)]
     costs = costs_of(nodes, path_qualities(topology, table))
     order = improve(costs, SWAPS_MAX) if point.placed else list(range(point.nodes))
-    # A loss above zero makes the round use the timers of the product; the links have their own.
+    # A loss above zero makes the round use the production timers; the links have their own loss.
     inner = Point(nodes=point.nodes, mean_degree=point.mean_degree, seed=point.seed, loss=1e-9)
     network = CompiledNetwork(topology, table, point.seed)
     members = make_members(inner, ())

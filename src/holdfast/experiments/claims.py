@@ -1,4 +1,4 @@
-"""The claims of the paper, each checked by a number. A claim that the numbers do not bear out is a result as well."""
+"""The claims of the paper, each checked against a number. A claim that is not confirmed is a result as well."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ FLAT_MAX: Final = 0.25
 LINEAR: Final = (0.75, 1.25)
 EXPLOSIVE_MIN: Final = 1.25
 AFFECTED_MAX: Final = 0.25
-"""'Hardly affected' allows a change by a quarter."""
+"""'Hardly affected' allows a change of a quarter."""
 SAME_MAX: Final = 0.15
-"""Sizes at and beside a power of two are alike within this."""
+"""The allowed difference between sizes at and next to a power of two."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -165,7 +165,7 @@ def _exactly(protocol: str, formula: Callable[[int], int]) -> Check:
 
 
 def _sensitive(index: Callable[[Outcome], float], calm: str) -> Check:
-    """Coord depends more on the topology: best against worst, averaged over sizes."""
+    """Coord depends more on the topology: difference between best and worst, averaged over sizes."""
 
     def check(results: Results, density: str) -> tuple[str, bool | None]:
         a, b = results.spread(COORD, density, index), results.spread(calm, density, index)

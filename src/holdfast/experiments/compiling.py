@@ -1,4 +1,4 @@
-"""Functions that numba compiles where it is installed. Without it the same code runs as plain Python, slowly."""
+"""Compiles functions with numba if it is installed. Without it, the same code runs as plain Python, slowly."""
 
 from __future__ import annotations
 

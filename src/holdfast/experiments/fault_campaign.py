@@ -1,9 +1,9 @@
-"""Fault campaigns over executors (P8): each seed is one simulated run of the product's own code under faults.
+"""Fault campaigns on executors (P8): each seed is one simulated run of the production code under faults.
 
 `groups` draws a replicated group, a load and faults from the seed; `domain` runs nodes under random faults. A run that
 violates an invariant is kept with the command that replays it. With a directory for telemetry, every run also writes
-what its nodes recorded, in the format of real nodes, so that the audit of the pipeline judges it a second time by
-other means: the simulator looks into replicas, the audit sees only what they recorded.
+the telemetry of its nodes, in the format of real nodes, so that the audit of the pipeline checks it a second time,
+independently: the simulator inspects replicas, and the audit uses only what they recorded.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     seed: int
     seconds: int
     telemetry: str = ""
-    """Directory for what the nodes record; empty: none."""
+    """Directory for the telemetry of the nodes; empty: none."""
 
     @property
     def key(self) -> str:
@@ -47,7 +47,7 @@ class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
     @property
     def replay(self) -> str:
-        """The command that repeats the run."""
+        """The command that replays the run."""
         words = ["holdfast", "sim", "groups" if self.kind == "groups" else "run"]
         words += ["--seed", str(self.seed), "--seconds", str(self.seconds)]
         if self.kind == "domain":
@@ -105,7 +105,7 @@ def _domain(trial: Trial, book: FactBook | None) -> dict[str, Any]:
 
 
 class CampaignReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a campaign found."""
+    """The result of a campaign."""
 
     runs: int
     failed: tuple[dict[str, str], ...]
@@ -116,9 +116,10 @@ class CampaignReport(msgspec.Struct, frozen=True, kw_only=True):
     slowest_ms: int
     cpu_s: float
     audited: dict[str, int] = {}
-    """How many group epochs the audit judged with each verdict."""
+    """The number of group epochs with each verdict of the audit."""
     accused: tuple[dict[str, str], ...] = ()
-    """Epochs that the audit says are violated although their group promises one order, with seed and replay command."""
+    """Epochs that the audit reports as violated although their group guarantees one order, with seed and replay
+    command."""
 
 
 def summary(records: Iterable[Record]) -> CampaignReport:
@@ -147,7 +148,7 @@ def summary(records: Iterable[Record]) -> CampaignReport:
 def with_audit(
     report: CampaignReport, records: Iterable[Record], verdicts: Iterable[dict[str, Any]]
 ) -> CampaignReport:
-    """The report with what the audit says about the same runs. `verdicts` are rows of `delivery_audit`.
+    """The report with the verdicts of the audit on the same runs. `verdicts` are rows of `delivery_audit`.
 
     A group in `availability` mode may commit on two sides, so the audit may rightly find two orders there.
     """

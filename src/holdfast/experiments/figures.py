@@ -45,7 +45,7 @@ def draw_figures(results: Results, directory: Path) -> list[Path]:
 
 
 SHOWN: Final = ("degree 4", "p = 0.02")
-"""The densities that figures show, where they were measured: with and without more links in larger networks."""
+"""The densities that figures show, if measured: with and without more links in larger networks."""
 _NUMBER = re.compile(r"\d+\.\d{3,}")
 _LARGE: Final = f"degree {LARGE_DEGREE:g}"
 _FAILURES_AT: Final = f"p = {FAILURE_PROBABILITY:g}"

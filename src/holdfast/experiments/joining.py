@@ -1,4 +1,4 @@
-"""Members that join while a round runs, and stability frames that ride on other traffic."""
+"""Members that join while a round runs, and stability frames piggybacked on other traffic."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MICROSECOND: Final = 1_000
 OTHER_BYTES: Final = 1_000
 """Size of an application's message."""
 NEWCOMER: Final = 1_000_000
-"""A newcomer takes the state, so it has more than the minimum."""
+"""A new member installs a snapshot, so it has more than the minimum."""
 
 
 class JoinPoint(
@@ -32,13 +32,13 @@ class JoinPoint(
     tag="join",
     tag_field="kind",
 ):
-    """A view of `nodes` members in which another one joins every so often."""
+    """A view of `nodes` members in which another one joins periodically."""
 
     protocol: str = "cube"
     nodes: int
     joins: int
     every_us: int
-    """Between two joins; with 0 joins it has no meaning."""
+    """The interval between two joins; ignored with 0 joins."""
     mean_degree: float = 8.0
     seed: int = 1
 
@@ -50,7 +50,9 @@ class JoinPoint(
         if self.protocol not in PROTOCOLS:
             raise MisuseError(f"{self.protocol!r} is not a protocol: {', '.join(PROTOCOLS)}")
         if self.nodes < 2 or self.joins < 0 or self.every_us < 1:
-            raise MisuseError("a group has two members or more, and joins are some time apart")
+            raise MisuseError(
+                "a group needs at least two members, and the interval between joins must be positive"
+            )
 
 
 class RidePoint(
@@ -61,7 +63,7 @@ class RidePoint(
     tag="ride",
     tag_field="kind",
 ):
-    """One round of the cube while every member sends something to each neighbour every so often."""
+    """One round of the cube while every member periodically sends something to each neighbour."""
 
     nodes: int
     every_us: int
@@ -75,7 +77,9 @@ class RidePoint(
 
     def check(self) -> None:
         if self.nodes < 2 or self.every_us < 1:
-            raise MisuseError("a group has two members or more, and messages are some time apart")
+            raise MisuseError(
+                "a group needs at least two members, and the interval between messages must be positive"
+            )
 
 
 def _group(protocol: str, nodes: int, degree: float, seed: int) -> LivingGroup:
@@ -85,7 +89,7 @@ def _group(protocol: str, nodes: int, degree: float, seed: int) -> LivingGroup:
 
 
 def run_joins(point: JoinPoint) -> dict[str, Any]:
-    """The time until the first members know what all of them had at the start, in whatever view they then are."""
+    """The time until the first members know what all of them had at the start, in any view."""
     point.check()
     group = _group(point.protocol, point.nodes + point.joins, point.mean_degree, point.seed)
     done: dict[int, Nanos] = {}
@@ -120,7 +124,7 @@ def run_joins(point: JoinPoint) -> dict[str, Any]:
 
 
 def run_ride(point: RidePoint) -> dict[str, Any]:
-    """The time until all members know what all had, and how many packets of its own that took."""
+    """The time until all members know what all had, and the number of separate packets needed."""
     point.check()
     group = _group("cube", point.nodes, point.mean_degree, point.seed)
     every_ns = point.every_us * MICROSECOND
@@ -145,7 +149,7 @@ def run_ride(point: RidePoint) -> dict[str, Any]:
 
     began = 20 * MILLISECOND
     for node in range(point.nodes):
-        # Members speak at different times, and already before the round.
+        # Members send at different times, and already before the round.
         group.at(node * every_ns // point.nodes, partial(speak, node))
     group.at(began, begin)
     group.at(began, look)

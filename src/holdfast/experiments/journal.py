@@ -1,7 +1,7 @@
-"""The results of a sweep on disk, one line of JSON each: a sweep that was stopped goes on where it ended.
+"""The results of a sweep on disk, one line of JSON each, so that an interrupted sweep can be resumed.
 
-A line is written and synced before the next points run. A last line without its end was cut off by a crash or a full
-disk; it is ignored, and removed by the next write.
+A line is written and synced before the next points run. An incomplete last line is caused by a crash or a full disk; it
+is ignored, and removed by the next write.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from holdfast.errors import HoldfastError
 
 
 class SweepStopped(HoldfastError):
-    """The sweep cannot go on. Results up to here are kept; the same command continues."""
+    """The sweep cannot continue. Results up to here are kept; the same command resumes it."""
 
 
 class Record(msgspec.Struct, frozen=True):
-    """One task of a sweep: its result, or why it has none."""
+    """One task of a sweep: its result, or the error."""
 
     task: str
     result: dict[str, Any] | None = None

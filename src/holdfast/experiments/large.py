@@ -1,8 +1,8 @@
 """The packet model with compiled members: the control flow of `cube`, `tree` and `coord` for one cold round.
 
-It leaves out what does not decide who sends what when: the arrays M and S and their holders, timers, loss, and checks
-of hostile frames. The bitmaps G are kept, because the cube's rounds end by them. Links, routes and packets are those
-of the packet model. Where both can run, every index is equal to the last packet; a test holds that.
+It omits everything that does not affect which messages are sent when: the arrays M and S and their holders, timers,
+loss, and checks of hostile frames. The bitmaps G are kept, because the cube's rounds end by them. Links, routes and
+packets are those of the packet model. Where both can run, every index is exactly equal; a test verifies this.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ GOT: Final = 4
 CHILDREN: Final = 5
 HAS_TOLD: Final = 6
 FIRST: Final = 7
-"""Columns of `Model.members`. LACKING neighbours were not heard in this ITERATION. A member GOT reports of so many of
+"""Columns of `Model.members`. LACKING neighbours were not heard in this ITERATION. A member GOT reports of this many of
 its CHILDREN, and HAS_TOLD its parent. Its pairs begin at FIRST."""
 
 THERE: Final = 0
@@ -50,8 +50,8 @@ PATH: Final = 1
 BACK: Final = 2
 HEARD: Final = 3
 HERE: Final = 4
-"""Columns of `Model.pairs`: who sends to whom. A pair leads from member HERE to THERE, over links that begin at PATH.
-BACK is the pair in the other direction, HEARD the latest iteration in which THERE was heard by HERE."""
+"""Columns of `Model.pairs`: senders and receivers. A pair leads from member HERE to THERE, over links that begin at
+PATH. BACK is the pair in the other direction, HEARD the latest iteration in which THERE was heard by HERE."""
 
 AT_ITERATION: Final = 0
 USERS: Final = 1
@@ -75,7 +75,7 @@ class Model(NamedTuple):
     """G of each member, in words of 64 members."""
     full: Any
     frames: Any
-    """The bitmaps of frames that are on their way."""
+    """The bitmaps of frames in flight."""
     frame_facts: Any
     unused: Any
     """A stack of unused frames; place 0 has its free end."""
@@ -147,7 +147,7 @@ def _next_iteration(w: Any, m: Any, v: int, now: int) -> None:
 
 @compiled
 def _merge(m: Any, v: int, frame: int) -> bool:
-    """Take over a bitmap; True when all members are in it."""
+    """Merge a bitmap; True if all members are in it."""
     lacking = np.uint64(0)
     for k in range(m.bits.shape[1]):
         word = m.bits[v, k] | m.frames[frame, k]
@@ -158,7 +158,7 @@ def _merge(m: Any, v: int, frame: int) -> bool:
 
 @compiled
 def _cube_hears(w: Any, m: Any, v: int, back: int, frame: int, now: int) -> None:
-    """A frame has come to member v from the other end of its pair `back`."""
+    """A frame has arrived at member v from the other end of its pair `back`."""
     complete = _merge(m, v, frame)
     iteration, heard = m.frame_facts[frame, AT_ITERATION], m.pairs[back, HEARD]
     if iteration > heard:
@@ -338,7 +338,7 @@ def _make_model(point: Point, topology: Topology) -> Model:
 
 
 def _with_more_frames(m: Model) -> Model:
-    """Twice the room for frames."""
+    """Double the room for frames."""
     before, kept = len(m.frames), int(m.unused[0])
     unused = np.zeros(2 * before + 2, np.int64)
     unused[:kept] = m.unused[:kept]
@@ -368,7 +368,7 @@ def run_large(point: Point) -> Outcome:
             m = _with_more_frames(m)
         else:
             raise NetworkOverrun(
-                f"too many packets at once with {point.nodes} nodes; the round was given up"
+                f"too many packets at once with {point.nodes} nodes; the round was aborted"
             )
     done_ns = m.members[:-1, DONE_AT][m.members[:-1, IS_FAILED] == 0]
     if (done_ns < 0).any():

@@ -1,7 +1,7 @@
-"""Detectors of the product on the packet network, with what a group does around them: joins and other traffic.
+"""Production detectors on the packet network, with the joins and other traffic of a group.
 
-`rounds` drives bare protocols through one round. Here each node has a whole `Detector`, so views change while rounds
-run, and frames can ride on packets that are sent anyway.
+`rounds` drives bare protocols through one round. Here each node has a complete `Detector`, so views change while rounds
+run, and frames can be piggybacked on other packets.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from holdfast.stability.riding import Posts
 from holdfast.types import NEVER, SECOND, Nanos
 
 LIMIT_NS: Final = 20 * SECOND
-"""A run that takes longer is given up."""
+"""A run that takes longer is aborted."""
 SLOTS: Final = (1, 2)
 
 Event = Callable[[Nanos], None]
@@ -95,7 +95,7 @@ class LivingGroup:
         self.settle(node, now, self._network.position(now))
 
     def send_other(self, node: int, target: int, size: int, ride: bool, now: Nanos) -> None:
-        """Send a packet of the application, with the stability frames that wait for one if `ride`."""
+        """Send a packet of the application; with `ride`, waiting stability frames are piggybacked on it."""
         frames = tuple(self.detectors[node].ride(node_id(target), now)) if ride else ()
         size += NUMBER_BYTES * len(SLOTS) * len(frames)
         self._send(node, (target,), frames, size, now, self._network.position(now))

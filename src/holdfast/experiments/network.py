@@ -19,7 +19,7 @@ ROWS_MAX: Final = 1 << 26
 
 
 class NetworkOverrun(HoldfastError):
-    """A queue became longer than the model can hold. The round was given up."""
+    """A queue became longer than the model supports. The round was aborted."""
 
 
 @compiled
@@ -86,7 +86,7 @@ def _position(w: Any, rows: Any, now: int) -> int:
 
 
 class CompiledNetwork:
-    """Moves packets; the caller hands in what nodes send and gets what arrives, slot by slot."""
+    """Moves packets; the caller passes in what nodes send and receives what arrives, slot by slot."""
 
     def __init__(self, topology: Topology, table: Ints, seed: int) -> None:
         self._table = table
@@ -107,7 +107,7 @@ class CompiledNetwork:
         return found.tolist()  # type: ignore[no-any-return]
 
     def slot_end_ns(self, until_ns: Nanos) -> Nanos:
-        """The end of the open slot; that of the slot of `until_ns` when no packets arrive before."""
+        """The end of the open slot; that of the slot of `until_ns` if no packets arrive before."""
         if len(self._rows):
             return int(self._wires.numbers[wires.NOW] + 1) * wires.SLOT_NS
         return (until_ns // wires.SLOT_NS + 1) * wires.SLOT_NS
@@ -116,7 +116,7 @@ class CompiledNetwork:
         return int(_position(self._wires, self._rows, now))
 
     def close_slot(self, sends: list[Send]) -> None:
-        """Move the packets of the slot on, and take what nodes sent in it."""
+        """Forward the packets of the slot, and accept what nodes sent in it."""
         rows = self._rows
         targets = [target for send in sends for target in send.targets]
         self._make_room(len(targets))
@@ -130,7 +130,7 @@ class CompiledNetwork:
         if self._wires.numbers[wires.TOO_FAR]:
             raise NetworkOverrun(
                 f"a packet would wait longer than {wires.SLOTS * wires.SLOT_NS / 1e9:.1f} s for a link; "
-                "the round was given up. Use fewer nodes or more links"
+                "the round was aborted. Use fewer nodes or more links"
             )
         self._rows = np.empty(0, np.int64)
 
@@ -140,7 +140,7 @@ class CompiledNetwork:
             return
         need = 1 << (pending + packets).bit_length()
         if need > ROWS_MAX:
-            raise NetworkOverrun(f"{pending + packets} packets at once; the round was given up")
+            raise NetworkOverrun(f"{pending + packets} packets at once; the round was aborted")
         self._wires = with_more_rows(self._wires, need)
 
     def traffic(self) -> Traffic:

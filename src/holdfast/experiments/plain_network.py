@@ -1,7 +1,7 @@
-"""The packet network written for readers: one heap of arrivals, one queue per direction of a link.
+"""A simple version of the packet network: one heap of arrivals, one queue per direction of a link.
 
-It is the definition that `CompiledNetwork` must equal, packet by packet; tests compare the two. It also serves where
-numba is not installed.
+It is the reference that `CompiledNetwork` must match, packet by packet; tests compare the two. It is also used if numba
+is not installed.
 """
 
 from __future__ import annotations

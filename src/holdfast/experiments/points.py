@@ -1,4 +1,4 @@
-"""One experiment as a value: the point of a sweep, and what was measured there."""
+"""One experiment as a value: a point of a sweep, and its result."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PAPER_NAMES: Final = {
 
 
 class Network(msgspec.Struct, frozen=True):
-    """What a random topology is drawn from."""
+    """The parameters of a random topology."""
 
     nodes: int
     probability: float
@@ -47,7 +47,7 @@ class Point(
     tag_field="kind",
     omit_defaults=True,
 ):
-    """One cold round of one protocol on one random topology. Defaults are the reading of the paper."""
+    """One cold round of one protocol on one random topology. The defaults follow the paper."""
 
     protocol: str = CUBE
     nodes: int
@@ -66,13 +66,13 @@ class Point(
     confirm: bool = False
     """Members of `coord` and `tree` confirm the result. Reliable channels need no confirmation."""
     one_starts: bool = False
-    """Only node 0 begins the round of the cube; the first message of a neighbour starts each other member."""
+    """Only node 0 starts the round of the cube; each other member starts with the first message of a neighbour."""
     loss: float = 0.0
-    """Probability that a link loses a packet. Frames are then repeated by the timers of the product."""
+    """Probability that a link loses a packet. Frames are then repeated by the production timers."""
     joined: bool = True
     """Connect the components of a random graph that is not connected."""
     model: str = "machines"
-    """`machines`: the protocol code of the product. `compiled`: a compiled copy of its control flow."""
+    """`machines`: the production protocol code. `compiled`: a compiled copy of its control flow."""
 
     def network(self) -> Network:
         """The topology to draw."""
@@ -97,11 +97,11 @@ class Point(
 
     @property
     def key(self) -> str:
-        """Names the point in a journal: equal points have equal keys."""
+        """The key of the point in a journal: equal points have equal keys."""
         return msgspec.json.encode(self).decode()
 
     def check(self) -> None:
-        """Raise `MisuseError` if the point makes no sense."""
+        """Raise `MisuseError` if the point is invalid."""
         if self.protocol not in PROTOCOLS:
             near = get_close_matches(self.protocol, PROTOCOLS, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -133,12 +133,12 @@ class Point(
             self.protocol == "full" or self.loss or self.confirm or self.one_starts
         ):
             raise MisuseError(
-                "the compiled model has cube, coord and tree, without loss and confirmations"
+                "the compiled model supports cube, coord and tree, without loss and confirmations"
             )
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The indices of the paper for one round, and what the topology was like."""
+    """The indices of the paper for one round, and properties of the topology."""
 
     first_ns: Nanos
     """When the first member knew what is stable."""
@@ -158,7 +158,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     mean_hops: float
     """Per message that was sent."""
     seconds: float = 0.0
-    """CPU time of the run. The only field that two runs of a point do not share."""
+    """CPU time of the run. The only field that differs between two runs of a point."""
 
     def without_time(self) -> Outcome:
         return msgspec.structs.replace(self, seconds=0.0)

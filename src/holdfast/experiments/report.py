@@ -1,4 +1,4 @@
-"""The results of a sweep as text: verdicts on the claims, and tables for what goes beyond the paper."""
+"""The results of a sweep as text: verdicts on the claims, and tables for experiments beyond the paper."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def curves_text(results: Results) -> str:
 
 
 def variants_text(results: Results) -> str:
-    """Points that differ from the paper's reading, beside the plain ones on the same topologies."""
+    """Points that differ from the paper, next to the plain ones on the same topologies."""
     known = dict(results.rows())
     groups: dict[tuple[str, str, int, str], list[tuple[float, float, float, float]]] = {}
     for point, outcome in known.items():
@@ -87,7 +87,7 @@ def _differences(point: Point) -> str:
 
 
 def beyond_text(records: Iterable[Record]) -> str:
-    """Placement, joins and riding: averages over seeds."""
+    """Placement, joins and piggybacking: averages over seeds."""
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for record in records:
         point = read_point(record.task)
@@ -113,7 +113,7 @@ def _beyond_key(point: PlacementPoint | JoinPoint | RidePoint) -> tuple[str, ...
     if isinstance(point, JoinPoint):
         every = f", one every {point.every_us / 1000:g} ms" if point.joins else ""
         return "joins", f"{point.nodes} nodes, {point.joins} joins{every}"
-    how = "riding" if point.ride else "packets of their own"
+    how = "riding" if point.ride else "separate packets"
     return "riding", f"{point.nodes} nodes, traffic every {point.every_us / 1000:g} ms, {how}"
 
 
@@ -128,7 +128,7 @@ def report_text(records: Sequence[Record]) -> str:
         claims_text(check_claims(results)),
         "## Variants and losses\n",
         variants_text(results),
-        "## Placement, joins, riding\n",
+        "## Placement, joins, piggybacking\n",
         beyond_text(records),
         "## All curves\n",
         curves_text(results),

@@ -79,7 +79,7 @@ class Results:
         return {nodes: fmean(map(index, found)) for nodes, found in runs.items()}
 
     def spread(self, protocol: str, density: str, index: Index) -> Curve:
-        """The worst result of a size less the best: sensitivity to the topology."""
+        """The worst result of a size minus the best: sensitivity to the topology."""
         runs = self.runs(protocol, density)
         return {
             nodes: max(map(index, found)) - min(map(index, found))

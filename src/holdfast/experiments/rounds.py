@@ -1,8 +1,8 @@
-"""One round on the packet network, driven by the protocol code that frees buffers in production.
+"""One round on the packet network, driven by the production protocol code.
 
 Members are instances of `holdfast.stability.protocol.Protocol`, one per node. Everything that they append to their
-list of frames becomes packets; every packet that arrives is handed to `take`. Without loss no timer runs, as with the
-reliable channels of the paper. With loss the timers are those of the product.
+list of frames becomes packets; every packet that arrives is passed to `take`. Without loss no timer runs, as with the
+reliable channels of the paper. With loss, the production timers are used.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from holdfast.stability.vectors import as_holders
 from holdfast.types import MILLISECOND, NEVER, SECOND, Nanos
 
 PATIENCE_NS: Final = 60 * SECOND
-"""A round that takes longer is given up."""
+"""A round that takes longer is aborted."""
 FINE: Final = MILLISECOND // SAMPLE_NS
 """Samples per millisecond."""
 
 
 class RoundFailed(HoldfastError):
-    """A round did not end, or ended with a wrong result. Says at how many members."""
+    """A round did not end, or ended with a wrong result. The message states at how many members."""
 
 
 def failed_nodes(point: Point) -> tuple[int, ...]:
@@ -55,7 +55,7 @@ def failed_nodes(point: Point) -> tuple[int, ...]:
 
 
 def report_of(place: int, slots: int) -> list[int]:
-    """What a member has: each member holds the minimum of some slot."""
+    """The report of a member: each member holds the minimum of some slot."""
     values = [1000 + place + 3 * slot for slot in range(slots)]
     values[place % slots] = 500 + place
     return values
@@ -75,7 +75,7 @@ def make_members(point: Point, failed: tuple[int, ...]) -> list[Protocol]:
         mine = np.array(report_of(place, point.senders), np.int64)
         member = PROTOCOL_CLASSES[point.protocol](seat, mine)
         if failed:
-            # Excused in G, as if their reports had come before, and not waited for.
+            # Excused in G, as if their reports had arrived before.
             holders = as_holders(np.full(point.senders, place), point.nodes)
             member.adopt(Carry(excused | 1 << place, mine.copy(), holders, {}, 0))
             member.suspected = excused
@@ -94,7 +94,7 @@ class Round:
         failed: tuple[int, ...] = (),
         order: list[int] | None = None,
     ) -> None:
-        """`order[place]` is the node at which the member of that place lives; without it, place and node are one."""
+        """`order[place]` is the node of the member at that place; without it, place and node are the same."""
         self._point = point
         self._network = network
         self._members = members
@@ -239,7 +239,7 @@ def outcome_of(
 
 
 def run_round(point: Point, plain: bool = not HAVE_NUMBA) -> Outcome:
-    """Measure one point with the protocol machines. `plain` takes the network that is written for readers."""
+    """Measure one point with the protocol machines. `plain` uses the simple version of the network."""
     point.check()
     began = process_time_ns()
     topology = draw_topology(point.network())

@@ -1,8 +1,8 @@
 """Routes with the fewest hops. Among several, a hash of both ends picks one, so that load spreads over all of them.
 
 Distances to 64 destinations are found at once: each node has a word with one bit per destination, and one pass over
-all links moves every one of the 64 waves by one hop. `plain_next_link` is the same for one destination, written for
-readers; a test compares the two.
+all links moves every one of the 64 waves by one hop. `plain_next_link` is a simple version for one destination; a test
+compares the two.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NO_LINK: Final = -1
 
 @compiled
 def choice(node: int, destination: int, candidates: int) -> int:
-    """Which of several equally good links `node` uses towards `destination`."""
+    """Which of several equally short routes `node` uses towards `destination`."""
     mixed = (int(node) * 2654435761 + int(destination) * 40503 + 12345) & 0xFFFFFFFF
     mixed = (mixed ^ (mixed >> 15)) * 740650093 & 0xFFFFFFFF
     return (mixed ^ (mixed >> 13)) % candidates
@@ -74,7 +74,7 @@ def _waves(start: Any, to: Any, first: int, count: int, down: Any) -> Any:
 
 @compiled
 def _step(start: Any, to: Any, seen: Any, bit: int, v: int, destination: int, down: Any) -> int:
-    """The link on which v sends towards the destination of this bit; -1 when there is no way."""
+    """The link on which v sends towards the destination of this bit; -1 if there is no route."""
     mask = np.uint64(1) << np.uint64(bit)
     hops = 0
     while hops < len(seen) and not seen[hops, v] & mask:

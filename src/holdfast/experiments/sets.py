@@ -1,4 +1,4 @@
-"""Which points a sweep has: the paper's set, what goes beyond it, and a small one for a first look."""
+"""The points of a sweep: the set of the paper, sets beyond it, and a small one for a first run."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ SIZES: Final = (
     1400,
     1900,
 )
-"""10 to 1900 nodes; powers of two beside their neighbours show whether incomplete cubes behave like complete ones."""
+"""10 to 1900 nodes; powers of two and their neighbours show whether incomplete cubes behave like complete ones."""
 FULL_SIZE_MAX: Final = 400
 """FullDist is run up to here, as in the paper."""
 PROBABILITIES: Final = (0.01, 0.02, 0.04)
 DEGREE: Final = 4.0
-"""A second reading of 'edge probability 0.01 to 0.04': 0.04 at 100 nodes and 0.01 at 400 is four links per node."""
+"""A second interpretation of 'edge probability 0.01 to 0.04': 0.04 at 100 nodes and 0.01 at 400 is four links per
+node."""
 SEEDS: Final = (1, 2, 3, 4, 5, 6)
 FAILURE_SIZES: Final = (50, 100, 128, 200, 300, 500, 700, 1000)
 FAILURES: Final = (1, 2, 3, 4, 5)
@@ -55,7 +56,7 @@ AnyPoint = Point | PlacementPoint | JoinPoint | RidePoint
 
 
 def points_of(name: str) -> Sequence[AnyPoint]:
-    """The points of a set, in an order in which the first part of a sweep is already of use."""
+    """The points of a set, ordered so that the first part of a sweep is already useful."""
     if name == "small":
         return _grid(PROTOCOLS, (10, 20, 50, 100, 128), (0.04,), (), (1, 2))
     if name == "paper":
@@ -102,7 +103,7 @@ def _paper() -> list[Point]:
 
 
 def _variants() -> list[Point]:
-    """One thing changed at a time, where the paper is silent, and links that lose packets."""
+    """One parameter changed at a time where the paper does not specify it, and links that lose packets."""
     base = [
         Point(nodes=nodes, edge_probability=0.02, seed=seed)
         for seed in SEEDS[:3]
@@ -130,7 +131,7 @@ def _large() -> list[Point]:
 
 
 def _beyond() -> list[AnyPoint]:
-    """Placement, joins and riding, with the detectors and the placement code of the product."""
+    """Placement, joins and piggybacking, with the production detectors and placement code."""
     found: list[AnyPoint] = [
         PlacementPoint(nodes=nodes, mean_degree=8.0, seed=seed, placed=placed, bad_share=share)
         for seed in SEEDS

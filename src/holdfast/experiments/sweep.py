@@ -1,9 +1,9 @@
 """Many independent tasks on the executors of a Spark session, in waves.
 
 A wave is one Spark job of about eight tasks per core, each with several points; its results go into the journal before
-the next wave begins. So a sweep that is killed loses one wave at most. An error of a point is its result. When a
-whole job fails, because a worker was killed or ran out of memory, the wave is run again in halves, until the point
-that does it is alone.
+the next wave begins. A sweep that is killed therefore loses at most one wave. An error of a point is its result. If a
+whole job fails, because a worker was killed or ran out of memory, the wave is bisected until the point that causes it
+is found.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _RECORD: Final = "record string"
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One task and what it is likely to cost."""
+    """One task and its estimated cost."""
 
     task: str
     seconds: float = 1.0
@@ -45,7 +45,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 def run_task(work: Work, task: str) -> Record:
-    """A task's record. Whatever the task raises is kept: the rest of the sweep does not depend on it."""
+    """The record of a task. Any exception is recorded; it does not affect the rest of the sweep."""
     try:
         return Record(task, work(task))
     except HoldfastError as problem:
@@ -64,7 +64,7 @@ def sweep(
     progress: Callable[[Progress], None] | None = None,
     again: bool = False,
 ) -> dict[str, Record]:
-    """Do the jobs that the journal does not have. Without a session they run in this process.
+    """Run the jobs that are not in the journal. Without a session, they run in this process.
 
     `again` repeats those that failed. Returns the records of all jobs.
     """
@@ -101,7 +101,7 @@ def waves(jobs: Sequence[Job], cores: int) -> Iterator[list[Job]]:
 
 
 def bundles(jobs: Sequence[Job], count: int) -> list[list[str]]:
-    """Share jobs out to at most `count` tasks, the largest first, each to the task with the least to do."""
+    """Distribute jobs over at most `count` tasks, the largest first, each to the task with the least work."""
     shares: list[tuple[float, list[str]]] = [(0.0, []) for _ in range(min(count, len(jobs)))]
     for job in sorted(jobs, key=lambda job: -job.seconds):
         at = min(range(len(shares)), key=lambda k: shares[k][0])
@@ -152,7 +152,7 @@ class _Spark:
         return [decode(text) for text in found["record"].to_pylist()]
 
     def _check_engine(self, problem: Exception) -> None:
-        """An engine that is gone fails every job: then the sweep stops."""
+        """If the engine has stopped, every job would fail: stop the sweep."""
         try:
             self._session.range(1).count()
         except Exception:  # noqa: BLE001  # whatever an engine that is gone raises

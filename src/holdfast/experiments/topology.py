@@ -1,4 +1,4 @@
-"""Random networks, as the paper's generator makes them: each pair of nodes has a link with the same probability.
+"""Random networks, as created by the paper's generator: each pair of nodes has a link with the same probability.
 
 This is the flat random method of GT-ITM. A graph that is not connected gets links until it is: the components are
 taken in the order of their lowest node, and each is joined to the earlier ones by one link between random nodes. The
@@ -72,7 +72,7 @@ def draw_topology(network: Network) -> Topology:
 
 
 def parts_of(probability: float) -> int:
-    """A probability as `Topology.lossy` has it."""
+    """A probability in the unit of `Topology.lossy`."""
     return round(probability * 2**32)
 
 

@@ -1,4 +1,4 @@
-"""What passes between a network model and the members on it."""
+"""The interface between a network model and the members on it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ class Send(msgspec.Struct, frozen=True, gc=False):
     """One message to several nodes, a packet each."""
 
     position: int
-    """Before which arrival of the slot it is sent."""
+    """The arrival of the slot before which it is sent."""
     now: Nanos
     source: int
     targets: tuple[int, ...]
     transmit_ns: Nanos
     tag: int
-    """What the caller wants to have back when a packet arrives."""
+    """Returned to the caller when a packet arrives."""
 
 
 class Traffic(msgspec.Struct, frozen=True):
-    """What the network counted."""
+    """The counters of the network."""
 
     sent: int
     hops: int
@@ -34,11 +34,11 @@ class Traffic(msgspec.Struct, frozen=True):
 
 
 class Network(Protocol):
-    """Moves packets; the caller hands in what nodes send and gets what arrives, slot by slot."""
+    """Moves packets; the caller passes in what nodes send and receives what arrives, slot by slot."""
 
     @property
     def is_empty(self) -> bool:
-        """No packet is on its way."""
+        """Whether no packet is in flight."""
 
     def open_slot(self, until_ns: Nanos) -> list[list[int]]:
         """Arrivals in the next slot that has packets, at the latest in the slot of `until_ns`.
@@ -47,13 +47,13 @@ class Network(Protocol):
         """
 
     def slot_end_ns(self, until_ns: Nanos) -> Nanos:
-        """The end of the open slot; that of the slot of `until_ns` when no packets arrive before."""
+        """The end of the open slot; that of the slot of `until_ns` if no packets arrive before."""
 
     def position(self, now: Nanos) -> int:
         """How many arrivals of the open slot are earlier than `now`."""
 
     def close_slot(self, sends: list[Send]) -> None:
-        """Move the packets of the slot on, and take what nodes sent in it."""
+        """Forward the packets of the slot, and accept what nodes sent in it."""
 
     def traffic(self) -> Traffic:
-        """What was counted so far."""
+        """The counts so far."""

@@ -1,12 +1,12 @@
 """The links of the packet model, as compiled functions over arrays.
 
 Each direction of a link is a queue without limit: first in, first out, one packet in transmission at a time. A packet
-that comes to a link at time t begins transmission at max(t, when the link is free), and arrives at the other end a
-transmission time and a delay later. Packets are rows of arrays; a row is used again when its packet has arrived.
+that reaches a link at time t begins transmission at max(t, when the link is free), and arrives at the other end a
+transmission time and a delay later. Packets are rows of arrays; a row is reused when its packet has arrived.
 
-Time is cut into slots that are no longer than the shortest transmission. What happens in a slot can therefore cause
+Time is divided into slots that are no longer than the shortest transmission. Events in a slot can therefore cause
 arrivals in later slots only, so all arrivals of a slot are known when it begins. They are sorted by time and link,
-which no two of them share, and handled in that order. This makes the result independent of everything but the seed.
+which no two of them share, and handled in that order. The result therefore depends only on the seed.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def give_back(w: Any, row: int) -> None:
 
 @compiled
 def _began(w: Any, link: int, now: int) -> None:
-    """Forget packets that do not wait for the link any more."""
+    """Remove packets that no longer wait for the link."""
     while w.links[link, WAITING] > 0 and w.packets[w.links[link, OLDEST], BEGIN] <= now:
         w.links[link, OLDEST] = w.packets[w.links[link, OLDEST], WAITS]
         w.links[link, WAITING] -= 1
@@ -144,7 +144,7 @@ def _is_lost(w: Any, link: int) -> bool:
 
 @compiled
 def enqueue(w: Any, row: int, link: int, now: int) -> None:
-    """The packet comes to the link now."""
+    """The packet reaches the link now."""
     _began(w, link, now)
     begin = max(now, w.links[link, FREE_AT])
     w.links[link, FREE_AT] = begin + w.packets[row, TRANSMIT]
@@ -193,7 +193,7 @@ def next_slot(w: Any, limit: int) -> bool:
 
 @compiled
 def _sort(rows: Any, keys: Any) -> None:
-    """Shell's method: few rows, nearly always, and quick to compile."""
+    """Shell sort: there are nearly always few rows, and it compiles quickly."""
     gap = 1
     while gap < len(keys) // 3:
         gap = 3 * gap + 1
@@ -231,7 +231,7 @@ def arrivals(w: Any) -> Any:
 
 @compiled
 def leave(w: Any, row: int) -> int:
-    """The packet has arrived: returns the node where it is, or -1 when the link has lost it."""
+    """The packet has arrived: returns its node, or -1 if the link has lost it."""
     now, link = w.packets[row, ARRIVE], w.packets[row, LINK]
     _began(w, link, now)
     if w.packets[row, IS_LOST]:

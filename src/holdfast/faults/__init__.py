@@ -1,1 +1,1 @@
-"""Faults of paths: what they do, where, and how they are written."""
+"""Faults of paths: effects, places and text form."""

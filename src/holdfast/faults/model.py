@@ -12,7 +12,7 @@ flows, some of the time. `holdfast.faults.text` parses its text form:
 A packet is what crosses the wire: a datagram, a fragment, or a TCP segment. The kinds are `tcp`, `udp` (which includes
 the next two), `frag` and `multicast`.
 
-Not every world can do everything: see `SIMULATED`, `LAB` and `BELOW_SOCKETS`.
+Not every environment supports all effects: see `SIMULATED`, `LAB` and `BELOW_SOCKETS`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ KINDS: Final = {
 """Packet kinds, and the words that include each of them: a fragment is UDP as well."""
 
 
-# -- what --------------------------------------------------------------------------------------------------------
+# -- effects -----------------------------------------------------------------------------------------------------
 
 
 class Blackout(msgspec.Struct, frozen=True, tag=True):
@@ -93,7 +93,7 @@ class Slow(msgspec.Struct, frozen=True, tag=True):
 
 
 class Rate(msgspec.Struct, frozen=True, tag=True):
-    """Limits the bandwidth, with a queue in front. What does not fit is dropped."""
+    """Limits the bandwidth, with a queue in front. Packets that do not fit into the queue are dropped."""
 
     bytes_per_s: int
     queue_bytes: int
@@ -163,7 +163,7 @@ SIMULATED: Final = (
 LAB: Final = (*SIMULATED, Mtu, PatternAt, Watch)
 
 
-# -- where, and whom it spares -----------------------------------------------------------------------------------
+# -- places and restrictions -------------------------------------------------------------------------------------
 
 
 class Where(msgspec.Struct, frozen=True):

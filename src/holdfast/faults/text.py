@@ -78,7 +78,7 @@ def parse_where(words: Words) -> Where:
 
 
 def parse_what(words: Words, can: tuple[type, ...] = SIMULATED) -> What:
-    """An effect; `can` has those that are possible here."""
+    """An effect; `can` contains those that are supported here."""
     word = words.next("a kind of fault")
     what = _drop(word, words) or _change(word, words)
     if what is None or not isinstance(what, can):
@@ -89,7 +89,7 @@ def parse_what(words: Words, can: tuple[type, ...] = SIMULATED) -> What:
 
 PLACE_MAX: Final = 255
 OCTETS_AT_MAX: Final = 16
-"""What a kernel rule can compare, and how far into a packet it can look."""
+"""The number of bytes that a kernel rule can compare, and the largest offset that it can reach."""
 OCTETS_MAX: Final = 1000
 
 

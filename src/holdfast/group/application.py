@@ -1,7 +1,7 @@
-"""Runs a replica's application: one job at a time, and what to answer the replica. Both drivers use it.
+"""Runs a replica's application, one job at a time, and produces the answers for the replica. Both drivers use it.
 
-Whatever an application raises concerns its own replica only. An application that raised in `apply`, `restore` or
-`on_decision` has failed: its state is worth nothing, and only a state from another replica helps.
+An exception of an application affects its own replica only. An application that raised in `apply`, `restore` or
+`on_decision` has failed: its state is invalid, and it needs a snapshot from another replica.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ Job = Apply | TakeSnapshot | RestoreState | AskLoss | Tell
 JOBS: Final[tuple[type, ...]] = (Apply, TakeSnapshot, RestoreState, AskLoss, Tell)
 Answer = Applied | SnapshotTaken | Restored | LossAnswered | AppFailed
 
-FAILED: Final = "the application has failed, and waits for a state itself"
+FAILED: Final = "the application has failed, and needs a snapshot itself"
 TEXT_MAX: Final = 500
 """Characters of an exception's text that are sent to others."""
 
 
 class ApplicationRunner:
-    """One application. What it is given is bounded by the replica, which counts what was applied."""
+    """One application. The replica bounds the work that it passes on, because it counts what was applied."""
 
     def __init__(self, group: str, application: Replica) -> None:
-        """Raises `MisuseError` for methods that would do nothing when they are called."""
+        """Raises `MisuseError` for methods that would do nothing when called, such as coroutine functions."""
         _check(group, application)
         self.application = application
         self.failed = False
         self.raised: BaseException | None = None
-        """What it raised in the last job, for the log."""
+        """The exception of the last job, for the log."""
         kind = type(application)
         self._group = group
         self._is_asked = kind.on_loss is not Replica.on_loss
@@ -77,7 +77,7 @@ class ApplicationRunner:
         return None
 
     def fail(self, index: int, error: BaseException) -> AppFailed:
-        """The application cannot go on from its state."""
+        """The application cannot continue from its state."""
         self.failed = True
         self.raised = error
         return AppFailed(index, text_of(error))
@@ -92,7 +92,7 @@ class ApplicationRunner:
         return Applied(job.index, job.size, tuple(said))
 
     def _ask(self, job: AskLoss) -> LossAnswered:
-        """If it raises here, the rules decide: nothing depends on its state."""
+        """Ask the application about a loss. If it raises, the rules decide; its state is not affected."""
         if not self._is_asked:
             return LossAnswered(job.question, None)
         try:
@@ -102,7 +102,7 @@ class ApplicationRunner:
             return LossAnswered(job.question, None, text_of(error))
 
     def _snapshot(self, job: TakeSnapshot) -> SnapshotTaken:
-        """What it raises here has not changed its state."""
+        """Take a snapshot. An exception here does not affect its state."""
         try:
             state: object = self.application.snapshot()
             if isinstance(state, bytes | bytearray | memoryview):
@@ -131,7 +131,7 @@ def _check(group: str, application: Replica) -> None:
         if iscoroutinefunction(method) or isasyncgenfunction(method) or isgeneratorfunction(method):
             raise MisuseError(
                 f"the application of group {group}: {name} must be a plain function, without `await` and `yield`, "
-                "or it would do nothing when it is called; nothing was started"
+                "because it is called and not awaited; nothing was started"
             )
 
 

@@ -29,7 +29,7 @@ from holdfast.types import MICROSECOND, MILLISECOND, SECOND, Nanos
 from holdfast.wire.frames import Frame
 
 GROUP_STABILITY: Final = StabilityConfig(period_ns=5 * MILLISECOND, gap_ns=2 * MILLISECOND)
-"""Rounds follow each other faster than they need to elsewhere: sources wait for them."""
+"""Rounds follow each other faster than by default, because sources wait for them."""
 MAY_BE_ZERO: Final = ("message_log_bytes",)
 ZONE_MAX: Final = 64
 ENTRY_BYTES: Final = 400
@@ -57,7 +57,7 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`availability`: a side without a majority continues as well; when the sides meet, one is rolled back."""
 
     window_bytes: int = 16 << 20
-    """What a source keeps until every replica has it; a replica holds at most twice that per stream."""
+    """How much a source buffers until every replica has it; a replica holds at most twice that per stream."""
     payload_bytes: int = 60_000
     """The approximate size of a payload frame."""
     entry_bytes: int = 1 << 20
@@ -69,11 +69,11 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     marks: int = 1024
     """Streams of which a replica reports its highest number in one answer to the leader."""
     apply_bytes: int = APPLY_MAX
-    """What a replica has handed to its application and not got back yet, at most."""
+    """The maximum that a replica has passed to its application and that is not applied yet."""
     first_messages: int = 64
-    """Messages that an application has at once before it is known how much output it makes of them."""
+    """The maximum number of messages in an application before its output rate is known."""
     stored_chunk_bytes: int = 256 << 10
-    """`durable`: a state is written to the store in pieces of this size."""
+    """`durable`: a snapshot is written to the store in pieces of this size."""
     state_bytes: int = 1 << 30
     """The largest snapshot that is accepted from another replica."""
 
@@ -97,11 +97,12 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     free_period_ns: Nanos = 5 * MILLISECOND
     """The minimum interval at which the leader announces what may be freed, and a replica its progress."""
     stability: StabilityConfig = GROUP_STABILITY
-    """How the replicas find out what all of them have applied, so that buffers can be freed."""
+    """How the replicas determine what all of them have applied, so that buffers can be freed."""
     relay_from: int = 65
-    """Members from which sources send to the voters only, and learners get messages from other replicas."""
+    """The number of members from which sources send to the voters only, and learners receive messages from other
+    replicas."""
     query_period_ns: Nanos = 50 * MILLISECOND
-    """How often a replica without a state looks for one."""
+    """How often a replica without a state looks for its group."""
     transfer_retry_ns: Nanos = 200 * MILLISECOND
     patience_ns: Nanos = 10 * SECOND
     """A connected replica whose application makes no progress for this long no longer blocks the others."""
@@ -113,9 +114,9 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`durable`: a snapshot is written after this many bytes of messages, and everything below it is erased."""
 
     zones: dict[str, tuple[str, ...]] = {}
-    """Sub-groups: the replicas that deliver messages to a zone. All others order and keep them only."""
+    """The replicas that deliver messages sent to a zone. All others only order and keep them."""
 
-    # -- messages that get lost --
+    # -- lost messages --
 
     transport: Literal["channel", "datagram"] = "channel"
     """How messages travel from their source: reliably, or as datagrams, each of which may be lost."""
@@ -289,7 +290,7 @@ OUTPUT_RECEIVER: Final = "outputs"
 
 
 def units_for(frame: Any) -> tuple[str, ...]:
-    """The units that a frame of a group is for; the turn skips units that a node does not have.
+    """The units that receive a frame of a group; the turn skips units that a node does not have.
 
     A source and a replica on the same node both hold messages and both free them, so `Nack` and `Freed` go to
     both; each ignores what is not its own.

@@ -48,7 +48,7 @@ class Core:
         self.journal: Journal | None = None
         """Of a durable replica."""
         self._peers_of: tuple[View | None, str, bool] = (None, "", True)
-        """What determines the peers: the view of the log, the leader, and whether the view is committed."""
+        """The inputs that determine the peers: the view of the log, the leader, and whether the view is committed."""
         self._quorum: tuple[View | None, int, int] = (None, -1, 0)
         """The last result of `quorum`, with its view and peers."""
 
@@ -91,7 +91,7 @@ class Core:
         ]  # fmt: skip
 
     def quorum(self, view: View) -> int:
-        """How many voters commit: a majority.
+        """The number of voters needed to commit: a majority.
 
         Lives that are known to have ended never acknowledge or vote again. If they are fewer than a majority, every
         earlier majority included one of the others, so all the others together can commit as well: a group of two
@@ -112,7 +112,8 @@ class Core:
         return self.true_majority(view)
 
     def true_majority(self, view: View) -> int:
-        """How many voters commit in every mode except `availability`, where view changes need this many."""
+        """The number of voters needed to commit in every mode except `availability`, where view changes need this
+        many."""
         majority = view.majority
         ended = sum(1 for voter in view.voters if self.peers.has_ended(voter))
         # rule: 2i
@@ -191,7 +192,7 @@ class Core:
 
     @property
     def is_tight(self) -> bool:
-        """So much is held that a sender may be waiting for room."""
+        """Whether so much is held that a sender may be waiting for room."""
         return (
             len(self.log) >= self.config.log_entries // 2
             or self.streams.most_bytes() >= self.config.tight_bytes
@@ -217,7 +218,7 @@ class Core:
             return ""
         return "none of the other reachable voters may lead"
 
-    # -- oddities ------------------------------------------------------------------------------------------------
+    # -- ignored frames ------------------------------------------------------------------------------------------
 
     def ignore(self, why: str) -> None:
         self.ignored[why] = self.ignored.get(why, 0) + 1

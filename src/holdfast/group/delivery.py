@@ -43,21 +43,21 @@ class Delivery:
         self._streams = streams
         self._apply_bytes = config.apply_bytes
         self.output_buffer = OutputBuffer(config.output_bytes)
-        """What the application has said to destinations that may not have it yet."""
+        """Outputs of the application that their destinations may not have yet."""
         self.apply_window = ApplyWindow(config.output_bytes, config.first_messages)
         self._out: deque[tuple[int, int, int]] = deque()
-        """What the application has not processed yet: (index, bytes, messages)."""
+        """Entries that the application has not processed yet: (index, bytes, messages)."""
         self._messages = 0
-        """How many messages that is."""
+        """The number of messages in `_out`."""
         self.at = Cursor()
-        """How far entries have been delivered."""
+        """The cursor after the last delivered entry."""
         self._looked = 0
         """Up to here the log was checked for arrived outputs."""
         self.digest = 0
         self.applied = 0
         self.outstanding = 0
         self.suspended = ""
-        """Why nothing is delivered any more; empty while all is well."""
+        """Why delivery has stopped; empty while it has not."""
         self.failed = 0
         """The entry at which the application failed; 0 while it works."""
         self.paused = False
@@ -113,7 +113,7 @@ class Delivery:
         self._settle()
 
     def _is_for_us(self, entry: Entry) -> bool:
-        """Whether the application gets the messages of an entry: a zone filters delivery, nothing else."""
+        """Whether the application receives the messages of an entry: a zone filters delivery only."""
         if not entry.data:
             return True
         zone = decode_data(entry).zone
@@ -181,7 +181,7 @@ class Delivery:
 
     @property
     def trouble(self) -> str:
-        """Why this replica should be left behind; empty while all is well."""
+        """Why this replica should be left behind; empty if it should not."""
         return self.suspended or ("its application hangs" if self._given_up == self.applied else "")
 
     def suspend(self, why: str, failed: int = 0) -> None:
@@ -192,7 +192,7 @@ class Delivery:
         self._settle()  # earlier work must not block others
 
     def undo(self, why: str, at: Cursor) -> dict[StreamId, int]:
-        """What was delivered above `at` is not in the order. The state of the application is invalid; returns its
+        """Messages delivered after `at` are not in the order, so the state of the application is invalid. Returns its
         progress in each stream."""
         delivered = dict(self.at.next)
         self.suspend(why)

@@ -8,7 +8,7 @@ from holdfast.telemetry.facts import Fact
 
 
 class StabilityFact(Fact, frozen=True, gc=False):
-    """What a replica keeps for others: a sample now and then, and whenever another member blocks."""
+    """What a replica keeps for others: recorded periodically, and whenever another member blocks."""
 
     kind: ClassVar[str] = "stability"
     group: str
@@ -22,9 +22,9 @@ class StabilityFact(Fact, frozen=True, gc=False):
     lag_ms: int
     """Age of the oldest report of this replica that is not stable."""
     held_bytes: int
-    """Bytes that this replica keeps of the stream of which it keeps most."""
+    """Bytes that this replica keeps of its largest stream."""
     blocker: str = ""
-    """The member that keeps this one from freeing; empty: none."""
+    """The member that prevents this one from freeing; empty: none."""
     why: str = ""
     """`silent` or `behind`."""
     epoch: int = 0
@@ -38,7 +38,7 @@ class StabilityFact(Fact, frozen=True, gc=False):
 
 
 class LeaseFact(Fact, frozen=True, gc=False):
-    """A lease of a lock or barrier has run out, as the leader of the group decided."""
+    """A lease of a lock or barrier has expired, as decided by the leader of the group."""
 
     kind: ClassVar[str] = "lease"
     group: str
@@ -73,6 +73,6 @@ class LockFact(Fact, frozen=True, gc=False):
     token: int
     """The fencing token: a later holder has a higher one."""
     term: int = 0
-    """Term of the entry that did it; 0 for `held`."""
+    """Term of the entry that caused the event; 0 for `held`."""
     index: int = 0
     """Index of that entry; 0 for `held`."""

@@ -20,7 +20,7 @@ class StreamId(msgspec.Struct, frozen=True, gc=False, array_like=True, order=Tru
 
 
 class MessageMetadata(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """Metadata of the messages in a frame, from which a receiver can tell what *other* messages it lacks.
+    """Metadata of the messages in a frame, from which a receiver can derive which *other* messages it lacks.
 
     Distances and ages are those of the first message of the frame. Together with the priorities of the others, they
     give those of every message. Columns have one byte per message, or are empty.
@@ -203,8 +203,8 @@ class JoinRequest(Frame, frozen=True, gc=False, array_like=True, tag=50):
 
 
 class JoinResponse(Frame, frozen=True, gc=False, array_like=True, tag=51):
-    """The answer to a `JoinRequest`: the state of the replica that answers. `group_epoch` is 0 when it knows no group:
-    the group is new, or this replica has lost its memory."""
+    """The answer to a `JoinRequest`: the state of the replica that answers. `group_epoch` is 0 if it knows no group:
+    the group is new, or this replica has lost its state."""
 
     group: str
     group_epoch: int

@@ -169,8 +169,7 @@ class Inbound:
             core.ignore("stranger")
             return
         if stream.source == core.node and stream.incarnation == core.incarnation:
-            # The buffer of the source is its own concern. Another side of a partition may have told it that more is
-            # free.
+            # The source manages its own buffer. Another side of a partition may have announced to it that more is free.
             held = core.streams.get(stream)
             gone = held.origin - 1 if held is not None else 0
             ranges = tuple(
@@ -206,7 +205,7 @@ class Inbound:
     def _freed(self, _now: Nanos, peer: NodeId, frame: Freed, _out: Outbox) -> None:
         stability = self._core.stability
         if stability is not None and stability.active:
-            return  # It is for the source of this node. Replicas find out by themselves.
+            return  # It is for the source of this node. Replicas determine this by themselves.
         if self._core.peers.replica_at(peer) is None or self._core.leadership.leading:
             self._core.ignore("freed")
         else:
@@ -238,7 +237,7 @@ class Inbound:
         elif self._leader.takes_requests:
             self._leader.services.take(node, frame, now, out)
 
-    # -- who leads ---------------------------------------------------------------------------------------------------
+    # -- elections ---------------------------------------------------------------------------------------------------
 
     def _vote_request(self, now: Nanos, node: NodeId, frame: VoteRequest, out: Outbox) -> None:
         # rule: 6i
@@ -340,7 +339,7 @@ class Inbound:
         if core.leadership.leading:
             self._leader.appended(peer, frame, now, out)
 
-    # -- states ------------------------------------------------------------------------------------------------------
+    # -- snapshots ---------------------------------------------------------------------------------------------------
 
     def _state_request(self, now: Nanos, node: NodeId, frame: StateRequest, out: Outbox) -> None:
         core = self._core
@@ -356,7 +355,8 @@ class Inbound:
             self._snapshot_sender.asked(peer, frame, now, out)
 
     def _pin_of(self, peer: Peer) -> int:
-        """From where on the log is kept for a member that takes a state: an earlier state is of no use to it."""
+        """The index from which the log is kept for a member that installs a snapshot: an earlier snapshot is of no use
+        to it."""
         view = self._core.log.tail.view
         member = view.named(peer.name) if view is not None else None
         return member.pin if member is not None else 0

@@ -19,11 +19,11 @@ _STABILITY: Final = {
     "stable": "Entries up to this one are applied by all members.",
     "lag_ms": "Age of the oldest report of this replica that is not stable.",
     "held": "Bytes held for other members.",
-    "blockers": "Members that keep this replica from freeing.",
+    "blockers": "Members that prevent this replica from freeing buffers.",
 }
 _SERVICES: Final = {
     "locks": "Locks that are held.",
-    "barriers": "Barriers that are waited at.",
+    "barriers": "Barriers with waiting parties.",
     "grants": "Locks granted by this replica as leader.",
     "expired": "Leases that this replica let expire as leader.",
 }
@@ -32,7 +32,7 @@ _SERVICES: Final = {
 def _nested(
     groups: Sequence[Mapping[str, Any]], section: str, metrics: Mapping[str, str]
 ) -> Iterator[Family]:
-    """Numbers of a part of the status; of lists their length."""
+    """Numbers of a part of the status; for lists, their length."""
     for key, help_text in metrics.items():
         samples: list[tuple[Mapping[str, object], Any]] = []
         for group in groups:

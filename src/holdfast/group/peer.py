@@ -1,4 +1,4 @@
-"""A node that a session is open with, as a group sees it."""
+"""A node with an open session, as seen by a group."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from holdfast.types import NodeId
 
 
 class Peer(msgspec.Struct, frozen=True, gc=False):
-    """A node that a session is open with."""
+    """A node with an open session."""
 
     node: NodeId
     name: str
     incarnation: int
     life: int
-    """As a view has it (see `entries.Member`)."""
+    """As named in a view (see `entries.Member`)."""

@@ -38,7 +38,7 @@ class Peers:
         self._by_node: dict[NodeId, Peer] = {}
         self._by_name: dict[str, Peer] = {}
         self._sorted = 0
-        """The value of `changed` for which the following are known: many nodes appear at once, and looking is rare."""
+        """The value of `changed` for which the following are valid: many nodes appear at once, and lookups are rare."""
         self._all: tuple[Peer, ...] = ()
         self._replicas: tuple[Peer, ...] = ()
         self.names: dict[NodeId, str] = {}

@@ -50,7 +50,7 @@ class Output(msgspec.Struct, frozen=True, gc=False):
 
 
 class Context:
-    """What an application may use besides the messages: the same on every replica."""
+    """Inputs of an application besides the messages; the same on every replica."""
 
     __slots__ = ("_random", "group", "locks", "log_ns", "outputs", "position")
 
@@ -127,7 +127,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     first: int
     last: int
     text: str
-    """For display: the action and who answered, why a range is skipped, what is ignored."""
+    """For display: the action and its origin, why a range is skipped, what is ignored."""
 
 
 class Replica(ABC):
@@ -143,8 +143,8 @@ class Replica(ABC):
         """Process messages, in order. An exception suspends this replica."""
 
     def on_loss(self, info: LossInfo) -> Action | None:
-        """What to do about lost messages, called on the leader only; None leaves it to the configured rules. It must
-        not change the state: the other replicas are not asked."""
+        """Decides about lost messages; called on the leader only. None leaves the decision to the configured rules. It
+        must not change the state: the other replicas are not asked."""
         return None
 
     def on_decision(self, decision: Decision, context: Context) -> None:  # noqa: B027  # need not be overridden
@@ -266,7 +266,7 @@ class SendOutputs(msgspec.Struct, frozen=True, gc=False):
 
 
 class StopOutputs(msgspec.Struct, frozen=True, gc=False):
-    """This replica does not lead any more: outputs without an acknowledgement are the task of the next leader."""
+    """This replica no longer leads: outputs without an acknowledgement are the task of the next leader."""
 
     unit: str
 
@@ -327,7 +327,7 @@ class Restored(msgspec.Struct, frozen=True, gc=False):
 
 
 class LossAnswered(msgspec.Struct, frozen=True, gc=False):
-    """What the application wants done about lost messages; None leaves it to the rules."""
+    """The application's decision about lost messages; None leaves it to the rules."""
 
     question: int
     action: Action | None

@@ -1,4 +1,4 @@
-"""A replica: wires the pieces of this package together, and is otherwise as thin as it can be.
+"""A replica: combines the parts of this package into one machine.
 
     messages ──► streams ──► order (leader) ──┐
                    │  ▲                       ▼
@@ -6,7 +6,7 @@
                    │                          ▲
     entries  ──────┴───────► waiting ─────────┘
 
-Every call takes its inputs in, one by one, and then settles once: order or append, commit, deliver, answer, free.
+Every call processes its inputs one by one, and then settles once: order or append, commit, deliver, answer, free.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class ReplicaMachine(Machine):
         stored: Mapping[str, Rows] | None = None,
         paths: PathRows = tuple,
     ) -> None:
-        """`stored` is what a durable replica wrote in earlier incarnations (`journal_tables`), `paths` gives what is
-        known of all paths of the domain."""
+        """`stored` is what a durable replica wrote in earlier incarnations (`journal_tables`); `paths` returns the
+        known state of all paths of the domain."""
         if name not in config.replicas:
             replicas = ", ".join(config.replicas)
             raise MisuseError(
@@ -149,7 +149,7 @@ class ReplicaMachine(Machine):
         self.deadline = max(self.deadline, now + 1)
 
     def down(self, now: Nanos, inputs: list[Any], out: Outbox) -> None:
-        """What this replica wrote is on disk."""
+        """The writes of this replica are on disk."""
         journal = self._core.journal
         for item in inputs:
             if journal is not None and isinstance(item, Durable):
@@ -158,7 +158,7 @@ class ReplicaMachine(Machine):
         self.deadline = max(self.deadline, now + 1)
 
     def _excuse(self, now: Nanos) -> None:
-        """A process that did not run in time has heard nothing, which is no fault of the others."""
+        """A process that did not run in time has heard nothing, and the others are not to blame."""
         if now - self.deadline > self._core.config.election_ns // 2:
             self._leader.was_late(now)
 
@@ -213,7 +213,7 @@ class ReplicaMachine(Machine):
         self.deadline = self._next_deadline(now)
 
     def _free(self, now: Nanos, out: Outbox) -> None:
-        """Find out what all members have applied. A leader frees it with its checks, the others do so here."""
+        """Determine what all members have applied. A leader frees it with its periodic checks, the others here."""
         self._stability.settle(now, out)
         if self._stability.active and not self._core.leadership.leading:
             self._follower.collector.release(self._stability.index)
@@ -238,7 +238,7 @@ class ReplicaMachine(Machine):
         if core.pending.diverged:
             core.pending.diverged = False
             why = "another side of a partition has won: what was committed here is rolled back"
-            rollback_index = 0  # where the two sides parted is not known here
+            rollback_index = 0  # the point where the two sides diverged is not known here
             log.restart_empty()
             core.streams.need_all()
             self._follower.restarted()
@@ -270,7 +270,7 @@ class ReplicaMachine(Machine):
         # rule: 2e
         if peer.name == leadership.leader and peer.incarnation != leadership.incarnation:
             leadership.leader = (
-                ""  # it leads no more; a replica that cannot vote learns it only here
+                ""  # it no longer leads; a replica that cannot vote learns it only here
             )
         self._core.recovery.source_back(item.peer, now)
         self._leader.output_sender.node_up(peer.name)
@@ -307,7 +307,7 @@ class ReplicaMachine(Machine):
         self._snapshot_sender.stop()
         self._core.fact("suspended", why, now, out)
 
-    # -- inputs: who is in the group -----------------------------------------------------------------------------
+    # -- inputs: membership --------------------------------------------------------------------------------------
 
     def _add_replica(self, _now: Nanos, item: AddReplica, out: Outbox) -> None:
         if self._core.leadership.leading:
@@ -365,7 +365,7 @@ class ReplicaMachine(Machine):
             )
             self._ask_leader(request, out)
 
-    # -- what people see -----------------------------------------------------------------------------------------
+    # -- status --------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> str:
@@ -394,7 +394,7 @@ class ReplicaMachine(Machine):
 
     @property
     def _why(self) -> str:
-        """What keeps this replica from its work, if anything."""
+        """Why this replica does not work normally; empty if it does."""
         delivery = self._core.delivery
         halted = self._leader.halted if self._core.leadership.leading else ""
         return (
@@ -464,7 +464,7 @@ class ReplicaMachine(Machine):
         }
 
     def _services_status(self) -> dict[str, object]:
-        """Locks and barriers: by the leader as committed, by others as far as they have delivered."""
+        """Locks and barriers: on the leader as committed, on other replicas as delivered."""
         core, desk = self._core, self._leader.services
         leads = core.leadership.leading
         tables = desk.tables if leads else core.delivery.at.metadata.services

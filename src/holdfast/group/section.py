@@ -19,7 +19,7 @@ from holdfast.subsystem.config import check_unique
 from holdfast.types import SECOND
 
 WAN_SLOWER: Final = 8
-"""How much longer time-outs of leaders are in the WAN preset."""
+"""The factor by which timeouts of groups are longer in the WAN preset."""
 
 
 class GroupSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -27,7 +27,7 @@ class GroupSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     voters: tuple[str, ...]
-    """The nodes that decide when the group begins: one to nine."""
+    """The initial voters: one to nine."""
     leader: str = ""
     """The first leader; elections decide afterwards. Default: the first voter that may lead."""
     application: str = ""
@@ -41,7 +41,7 @@ class GroupSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     delivery: Literal["safe", "fast"] = "safe"
     mode: Literal["majority", "availability"] = "majority"
     needs: NeedsFields | None = None
-    """What its messages and its order need from the paths to others."""
+    """Requirements of its messages and its order for paths."""
 
     transport: Literal["channel", "datagram"] = "channel"
     """How messages travel from their source: reliably, or as datagrams, each of which may be lost."""
@@ -56,14 +56,15 @@ class GroupSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gone_s: float = 30.0
     """A source that is unreachable for this long is treated as gone."""
     patience_s: float = 10.0
-    """How long a replica whose application makes no progress, or that takes a state, may hold up the others."""
+    """How long a replica whose application makes no progress, or that installs a snapshot, may block the others."""
     zones: dict[str, tuple[str, ...]] = {}
-    """Sub-groups, each with its replicas: only they deliver messages to the zone."""
+    """Subsets of the replicas: only they deliver messages sent to the zone."""
     stability: str = AUTO
-    """The protocol that finds out what all replicas have: `cube`, `coord`, `tree`, `full`, or `auto` by the number of
-    replicas."""
+    """The protocol that determines what all replicas have applied: `cube`, `coord`, `tree`, `full`, or `auto` (chosen
+    by the number of replicas)."""
     relay_from: int = 65
-    """Replicas from which sources send to the voters only, and learners get messages from other replicas."""
+    """The number of replicas from which sources send to the voters only, and learners receive messages from other
+    replicas."""
 
 
 GROUPS: Final = Section[tuple[GroupSection, ...]]("group", tuple[GroupSection, ...], ())
@@ -126,17 +127,17 @@ def check_groups(config: NodeConfig, source: str) -> None:
 def _check(config: NodeConfig, group: GroupSection, source: str) -> None:
     where = f"{source}: group {group.name!r}"
     if group.message_log_mb < 0:
-        raise ConfigError(f"{where}: message_log_mb is at least 0")
+        raise ConfigError(f"{where}: message_log_mb must be at least 0")
     for seconds in (group.recover_s, group.gone_s, group.patience_s):
         if not 0 < seconds <= SECONDS_MAX:  # false for NaN, too
             raise ConfigError(
-                f"{where}: recover_s, gone_s and patience_s are above 0, and at most {SECONDS_MAX}"
+                f"{where}: recover_s, gone_s and patience_s must be above 0 and at most {SECONDS_MAX}"
             )
     if group.window_mb < 1:
-        raise ConfigError(f"{where}: window_mb is at least 1")
+        raise ConfigError(f"{where}: window_mb must be at least 1")
     if group.durability == "durable" and not config.data:
         raise ConfigError(
-            f"{where} is durable, but this node keeps nothing: set data = "
+            f"{where} is durable, but this node has no data directory: set data = "
             '"some/directory", or durability = "memory"'
         )
     try:

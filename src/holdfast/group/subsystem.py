@@ -1,4 +1,4 @@
-"""Groups as a subsystem: sources, replicas, and where their outputs arrive.
+"""Groups as a subsystem: sources, replicas, and the receiver of their outputs.
 
 messages/<group>     the message log of a replica
 replica/<group>      one replica
@@ -44,7 +44,7 @@ from holdfast.types import Nanos
 
 
 class GroupService(Service):
-    """All groups that a node has to do with."""
+    """All groups that a node uses."""
 
     def __init__(self, node: Assembly) -> None:
         self._node = node

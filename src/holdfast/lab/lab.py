@@ -178,7 +178,7 @@ class Lab:
             time.sleep(0.01)
         return Process(process.pid, look_at(process.pid) or 0)
 
-    # -- looking -------------------------------------------------------------------------------------------------
+    # -- status --------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
         """The complete status, as plain values."""

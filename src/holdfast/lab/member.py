@@ -40,7 +40,7 @@ _HEAD: Final = 16 + _NAME
 
 
 class Sending:
-    """A flow to one other node: a message per period, on time whatever happens to them."""
+    """A flow to one other node: a message per period, on time even if earlier ones are delayed."""
 
     def __init__(
         self,
@@ -85,14 +85,14 @@ class Sending:
         return channel
 
     def stop(self) -> None:
-        """Its needs are withdrawn."""
+        """End the flow and withdraw its needs."""
         self._needs = None
         with contextlib.suppress(HoldfastError):
             self._handle().needs = None
 
 
 class Hearing:
-    """What arrives of the flow from one other node."""
+    """The received part of the flow from one other node."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -16,7 +16,7 @@ import msgspec
 from holdfast.errors import MisuseError
 
 RUN: Final = Path("/run/holdfast-lab")
-"""The state directory of labs; its contents are gone after a reboot, as the namespaces are."""
+"""The state directory of labs; a reboot removes its contents together with the namespaces."""
 COLOURS: Final = ("red", "blue", "green", "gold", "grey", "pink", "teal", "plum")
 HOSTS_MAX: Final = 50
 SUBNETS_MAX: Final = len(COLOURS)

@@ -1,8 +1,8 @@
-"""Faults by chance in a lab, and whether each is named correctly: the cases of the simulated sweep with real packets.
+"""Random faults in a lab, and whether each is identified correctly: the cases of the simulated sweep with real packets.
 
-A trial sends 1200 bytes every 50 ms between the ends of the first path that is hit, injects the fault, asks every node
-for its incidents until the time is up, heals, and goes on asking for a second: an incident that appears then is as
-wrong as any other. `judge_incidents` compares them with what the case says.
+A trial sends 1200 bytes every 50 ms between the ends of the first affected path, injects the fault, polls the incidents
+of every node until the time is up, removes the fault, and continues polling for a second: a wrong incident that appears
+then counts as well. `judge_incidents` compares them with the expected diagnosis.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FAMILIES: Final = (
     *("size", "protocol", "fragments", "multicast", "pattern", "data", "loss", "flapping"),
     *("rate", "delay", "noise", "dead"),
 )
-"""The families of the sweep that a lab can make."""
+"""The families of the sweep that a lab supports."""
 AFTER_S: Final = 1.0
 _POLL_S: Final = 0.05
 
@@ -38,11 +38,11 @@ class RandomOutcome(msgspec.Struct, frozen=True, kw_only=True):
     family: str
     fault: str
     verdict_ms: float
-    """When every listener of a path that is hit showed the class, in the right direction; -1 if that never happened."""
+    """When every listener of an affected path showed the class in the right direction; -1 if that never happened."""
     lacking: tuple[str, ...]
     false: tuple[str, ...]
     incidents: int
-    """The most that one node showed at the end."""
+    """The largest number that one node showed at the end."""
     place: bool
     stall_ms: float
     missing: int
@@ -57,7 +57,7 @@ class RandomTrial:
         self._trials: dict[tuple[str, str], Trial] = {}
 
     def run(self, case: Case, seconds: float) -> RandomOutcome:
-        """Break, watch, heal, watch."""
+        """Inject the fault, watch, remove it, watch."""
         sender, listener, drawn = case.hit[0]
         trial = self._trial(sender, listener, DATAGRAMS if case.on_traffic else CHANNEL)
         trial.wait_sound()
@@ -113,7 +113,7 @@ class RandomTrial:
 
 
 class _Watched:
-    """What the nodes have shown so far."""
+    """The incidents that the nodes have shown so far."""
 
     def __init__(self, case: Case) -> None:
         self.right_ms = -1.0
@@ -139,13 +139,13 @@ class _Watched:
         self.worse_moves += bool(before) and self._is_hit(path) and not self._is_hit(before)
 
     def _is_hit(self, path: str) -> bool:
-        """Whether the path of the flow suffers: it joins the first two ends."""
+        """Whether the path of the flow, between the first two ends, is affected."""
         sender, listener, _ = self._case.hit[0]
         return (sender, listener, path.partition("/")[0]) in self._case.hit
 
 
 def judge_incidents(case: Case, told: Told) -> tuple[list[str], list[str]]:
-    """What the listeners of the paths that are hit do not say, and what any node says wrongly."""
+    """What the listeners of the affected paths do not report, and what any node reports wrongly."""
     lacking = [text for path in case.hit for text in _lacks(case, path, told.get(path[1], []))]
     false = [
         f"{name}: {one['error_class']} {','.join(one['kinds'])} of {one['place']}"

@@ -1,4 +1,4 @@
-"""What the forwarder does to the packets of one path: delay, duplicate, reorder, corrupt, limit or drop.
+"""The packet processing of the forwarder for one path: delay, duplicate, reorder, corrupt, limit or drop.
 
 It uses no sockets: a packet and the time go in, and packets with departure times come out. The order is kept unless a
 fault changes it.

@@ -1,4 +1,4 @@
-"""Faults of the lab, from text. All effects are possible there; some names of paths are not.
+"""Parses faults of the lab. All effects are supported; some names of paths are not.
 
     red n1->n2 over 1000
     blue *->n2 filter multicast

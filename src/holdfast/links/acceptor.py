@@ -1,7 +1,7 @@
 """New flows: identifies their owner and passes them to the link.
 
 An unknown peer sends a `Hello` first (over TLS in a sealed domain). A datagram from an unknown address is accepted only
-by its session number, which identifies the link whose key must then fit.
+by its session number, which identifies the link whose key must then match.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from holdfast.wire.packet import read_head, read_plain
 CANNOT_JOIN: Final = "cannot_join"
 TELL_NS: Final = 3 * SECOND
 TELL_NS_MAX: Final = 600 * SECOND
-"""A node that cannot join says so after the first time, and then when it has lasted twice as long, up to the second."""
+"""A node that cannot join reports it first after the first interval, then at doubling intervals up to the second."""
 STRANGERS_MAX: Final = 256
 """Flows of unknown owners; beyond this, the oldest is closed."""
 
@@ -92,7 +92,7 @@ class AcceptorMachine(Machine):
         for info, since in list(self._strangers.values()):
             limit = since + self.me.timing.handshake_ns
             if limit <= now:
-                self._turn_away(now, info, Refuse("late", "no Hello came in time"), out)
+                self._turn_away(now, info, Refuse("late", "no Hello arrived in time"), out)
             elif limit < self.deadline:
                 self.deadline = limit
         for joining in self._join:
@@ -140,7 +140,7 @@ class AcceptorMachine(Machine):
                 self._retry(now, joining, out)
 
     def _tell_failed(self, now: Nanos, joining: _Joining, out: Outbox) -> None:
-        """A node that cannot join says so: after a moment, and then ever more rarely."""
+        """Report that the node cannot join: after a moment, and then at growing intervals."""
         if joining.since == NEVER:
             joining.since, joining.told_at = now, now + TELL_NS
         if now < joining.told_at:
@@ -153,14 +153,16 @@ class AcceptorMachine(Machine):
     def _failure(joining: _Joining, waited: Nanos) -> str:
         where = f"{joining.host}:{joining.port}"
         why = joining.reason or "no answer"
-        return f"cannot join through {where} for {waited // SECOND} s ({joining.tries} attempts): {why}"
+        return (
+            f"cannot join through {where}: {joining.tries} attempts in {waited // SECOND} s: {why}"
+        )
 
     def is_joining(self) -> bool:
-        """Whether an address of `join` has neither let this node in nor refused it so far."""
+        """Whether an address of `join` has neither admitted nor refused this node so far."""
         return any(not joining.done and joining.since == NEVER for joining in self._join)
 
     def joining(self, now: Nanos) -> list[dict[str, Any]]:
-        """The addresses of `join` through which this node has not got in: each with the reason."""
+        """The addresses of `join` through which this node has not joined, each with the reason."""
         return [
             {
                 "address": f"{joining.host}:{joining.port}",
@@ -196,7 +198,7 @@ class AcceptorMachine(Machine):
             out.effect(Transmit(info.flow, [bare_hello(self.me, info.adapter)]))
         if len(self._strangers) > STRANGERS_MAX:
             oldest, _ = next(iter(self._strangers.values()))
-            self._turn_away(now, oldest, Refuse("crowded", "too many strangers at the door"), out)
+            self._turn_away(now, oldest, Refuse("crowded", "too many flows without an owner"), out)
 
     def _asked_for(self, info: FlowOpened, out: Outbox) -> None:
         """A link receives the flow that it requested, unless another link has it: two nodes can have the same address
@@ -258,7 +260,7 @@ class AcceptorMachine(Machine):
             for joining in self._join:
                 if joining.flow == info.flow:
                     joining.reason = f"refused: {self.last_refusal}"
-                # One of our own addresses, under another name: nothing to join there.
+                # One of this node's own addresses under another name: there is nothing to join.
                 joining.done = joining.done or (first.code == "self" and joining.flow == info.flow)
             out.fact(NodeFact(now, "refused", f"by {info.host}:{info.port}: {self.last_refusal}"))
             out.effect(CloseFlow(info.flow, "refused"))
@@ -328,10 +330,10 @@ class _Joining:
         self.next_at: Nanos = 0
         self.tries = 0
         self.segment = 0
-        """The largest segment of the next connection, where a handshake with larger ones did not end."""
+        """The largest segment of the next connection, if a handshake with larger ones did not complete."""
         self.reason = ""
         """Why the last attempt failed."""
         self.since: Nanos = NEVER
         self.told_at: Nanos = NEVER
-        """Since when it fails, and when that is said again."""
+        """Since when it fails, and when that is reported next."""
         self.done = False

@@ -118,7 +118,7 @@ class ChannelOut:
         self.limit = WINDOW
         self.patience = Patience()
         self.doubt: Doubt | None = None
-        """The flow that it uses may not deliver: everything goes on another one as well."""
+        """The flow that it uses may not deliver: everything is sent on another one as well."""
         self.emitted = 0
         """Bytes of all pieces that were ever sent."""
         self.rtt_ns = 0
@@ -151,7 +151,7 @@ class ChannelOut:
         self._returned_at = now
 
     def relapses(self, now: Nanos) -> int:
-        """How often the time doubles for which it avoids a stream that stalls again."""
+        """How many times the period for which it avoids a stalling stream has doubled."""
         return self._returns if now < self._returned_at + RELAPSE_NS else 0
 
     @property
@@ -162,7 +162,7 @@ class ChannelOut:
     def datagrams(self) -> bool:
         return False
 
-    # -- what is waiting -----------------------------------------------------------------------------------------
+    # -- the queue -----------------------------------------------------------------------------------------------
 
     def write(self, messages: list[bytes]) -> None:
         self.waiting += messages
@@ -448,7 +448,7 @@ class ChannelOut:
             self.abandon(self._flight[0].flow)
 
     def copies(self, flow: FlowId, piece_max: int, budget: int) -> list[Part]:
-        """What is on its way on `flow`, once more, for another one; the flight stays as it is."""
+        """Copies of everything in flight on `flow`, to be sent on another one; the flight does not change."""
         frames: list[Part] = []
         for piece in self._flight:
             if piece.flow != flow:
@@ -465,7 +465,7 @@ class ChannelOut:
         return frames
 
     def oldest_on(self, flow: FlowId) -> bool:
-        """Whether something is on its way on `flow`."""
+        """Whether something is in flight on `flow`."""
         return any(piece.flow == flow for piece in self._flight)
 
     def in_flight(self, flow: FlowId) -> int:
@@ -483,7 +483,7 @@ class ChannelOut:
         self._flight = kept
 
     def abandon(self, flow: FlowId) -> None:
-        """Nothing in flight on `flow` counts any more: the flow closed, or the channel leaves it."""
+        """Give up everything in flight on `flow`: the flow closed, or the channel leaves it."""
         kept: deque[_Sent] = deque()
         for piece in self._flight:
             if piece.flow == flow:

@@ -32,7 +32,7 @@ WINDOWS_MAX: Final = 1024
 
 
 class Cipher:
-    """The keys of one session. `renew` starts another one: nothing of the old one can be read any more."""
+    """The keys of one session. `renew` starts another one; packets of the old one can no longer be read."""
 
     def __init__(
         self, sealed: bool, entropy: Callable[[int], bytes], multicast_key: bytes = b""
@@ -48,7 +48,7 @@ class Cipher:
         self._closer: Seal | None = None
         self._windows: dict[int, ReplayWindow] = {}
         self._dropped_tag = -1
-        """Flows up to this one lost their window to newer ones: their packets are not read any more."""
+        """Flows up to this one lost their window to newer ones: their packets are no longer read."""
 
     def renew(self, session: int) -> None:
         self.session = session

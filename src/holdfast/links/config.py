@@ -1,4 +1,4 @@
-"""How patient links are."""
+"""The timing of links."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ WAN = LinkTiming(
 
 
 def timing_of(config: NodeConfig) -> LinkTiming:
-    """The time-outs of the preset."""
+    """The timeouts of the preset."""
     return LAN if config.preset == "lan" else WAN

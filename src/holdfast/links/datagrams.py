@@ -137,7 +137,7 @@ class DatagramsOut:
         if queue.traffic >= DATAGRAMS:
             out.effect(PortRefused(self._peer, queue.traffic - DATAGRAMS, count, reason))
 
-    # -- out they go ---------------------------------------------------------------------------------------------
+    # -- sending -------------------------------------------------------------------------------------------------
 
     def placed(self) -> list[FlowChoice]:
         """All lanes that have a flow, in the order in which they move."""
@@ -159,7 +159,7 @@ class DatagramsOut:
         messages, size, largest = queue.take()
         self.waiting[class_of(queue.traffic)] -= size
         if flow is None:
-            self._refuse(queue, len(messages), "there is no path that it may use", out)
+            self._refuse(queue, len(messages), "there is no path that this traffic may use", out)
             return
         raw = queue.traffic >= DATAGRAMS
         head, extra = (BATCH_HEAD, 4) if raw else (0, 0)

@@ -1,8 +1,8 @@
-"""Whether datagrams of applications arrive: real traffic is evidence, too.
+"""Checks whether datagrams of applications arrive: real traffic is evidence, too.
 
-Datagrams are not acknowledged. While an application sends some, the link asks the peer now and then how many have
-arrived on the flow, on another path if there is one. Where at least `FRAMES_MIN` were sent and none has arrived by the
-question after that, application data does not pass there:
+Datagrams are not acknowledged. While an application sends some, the link periodically asks the peer how many have
+arrived on the flow, on another path if there is one. If at least `FRAMES_MIN` were sent and none has arrived by the
+following question, application data does not pass there:
 
 - the sender avoids the flow for a while, so the datagrams use another path;
 - the listener informs health (`DataMissing`), which publishes it if heartbeats arrive on that flow and no probe
@@ -47,7 +47,7 @@ class Delivery:
             other.parts.append(encode(DeliveryQuery(flow.remote_path, flow.raw_sent)))
 
     def reported(self, now: Nanos, frame: DeliveryReport) -> None:
-        """The peer says what has arrived: a flow on which nothing does is avoided."""
+        """The peer reports what has arrived: a flow on which nothing arrives is avoided."""
         for flow in self._flows.values():
             if flow.path != frame.path or frame.sent > flow.raw_sent:
                 continue

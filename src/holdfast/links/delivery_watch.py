@@ -7,9 +7,9 @@ from typing import Final
 from holdfast.types import MILLISECOND, Nanos
 
 FRAMES_MIN: Final = 4
-"""So many must be sent, and none arrive."""
+"""The number of packets that must be sent without any arrival."""
 APART_NS: Final = 100 * MILLISECOND
-"""Questions that come closer together have waited on their way: nothing had the time to arrive between them."""
+"""Questions that arrive closer together were delayed on their way: nothing had time to arrive between them."""
 
 
 class DeliveryWatch:
@@ -19,16 +19,16 @@ class DeliveryWatch:
 
     def __init__(self) -> None:
         self.fails = False
-        """Nothing of what was sent lately has arrived."""
+        """Whether none of the packets sent recently has arrived."""
         self._heard_at: Nanos = -APART_NS
         self._received = 0
         self._base = 0
-        """What had been sent when something last arrived."""
+        """The number of packets sent when something last arrived."""
         self._before = 0
-        """What had been sent by the last question: that had the time to arrive."""
+        """The number of packets sent at the last question, which have had time to arrive."""
 
     def is_apart(self, now: Nanos) -> bool:
-        """Whether a question that comes now is one of its own; False for one that comes together with another."""
+        """Whether a question that arrives now counts; False if it arrives together with another."""
         apart = not 0 <= now - self._heard_at < APART_NS
         if apart:
             self._heard_at = now
@@ -47,6 +47,6 @@ class DeliveryWatch:
         return True
 
     def forget(self, sent: int) -> None:
-        """Judge again from here on."""
+        """Start again from here."""
         self.fails = False
         self._base = self._before = sent

@@ -51,7 +51,7 @@ def _decode(value: bytes) -> MemberInfo | None:
     try:
         return _decoder.decode(value)
     except msgspec.DecodeError:
-        return None  # of a version that we cannot read: we will receive it again
+        return None  # from a version that we cannot read: we will receive it again
 
 
 def _members_of(item: Received) -> list[MemberInfo]:
@@ -92,7 +92,7 @@ class DirectoryMachine(Machine):
         drop: Callable[[NodeId], None] | None = None,
     ) -> None:
         """`stored` are the rows of table `MEMBERS`; there is always a link to the members of `needed_names`. `drop` is
-        called with members to which no link is needed any more."""
+        called with members to which no link is needed."""
         self.me = me
         self.members_max: int = MEMBERS_MAX
         self.rest_ns: Nanos = REST_NS

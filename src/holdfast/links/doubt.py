@@ -1,16 +1,16 @@
-"""A flow in doubt: acknowledgements of a channel do not come, and it is not known yet whose fault that is.
+"""A flow in doubt: acknowledgements of a channel do not arrive, and the cause is not known yet.
 
-Blame needs evidence about the flow that it falls on. So a channel that waits too long does not move at once:
+A flow is blamed only on evidence about this flow. A channel that waits too long therefore does not move at once:
 
 1. It sends what is not acknowledged a second time, on another path, and from then on everything on both.
 2. It asks the peer, on that other path, how many bytes of channels have arrived on the flow in doubt.
 3. If all of them have, the flow delivers and the acknowledgements were lost or late: the doubt is over.
-4. If they arrive later than the question did, the flow is slow: the channel uses both flows until health has had the
-   time to say why, and moves it.
+4. If they arrive later than the question did, the flow is slow: the channel uses both flows until health has had time
+   to find the reason and move it.
 5. If nothing more arrives there for a while although more is sent, the channel leaves the flow.
 
-The peer answers on every flow, and sends its acknowledgements on every flow for a while, because the ones that it sent
-were not heard in time.
+The peer answers on every flow, and sends its acknowledgements on every flow for a while, because its earlier ones did
+not arrive in time.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from holdfast.wire.frames import AckRequest
 
 ASK_NS_MIN: Final = 10 * MILLISECOND
 MARGIN_NS: Final = 10 * MILLISECOND
-"""What an acknowledgement may take beyond the time that it usually takes."""
+"""How much longer than usual an acknowledgement may take."""
 PATIENCE_MAX: Final = 4
 CALM_NS: Final = 10_000 * MILLISECOND
-"""After a doubt without reason a channel is more patient for this time."""
+"""After an unfounded doubt, a channel waits longer for this time."""
 STREAM_CONFIRM: Final = 2
-"""A stream repeats what it lost after 200 ms at the earliest: it is given twice the usual time."""
+"""A stream retransmits after 200 ms at the earliest, so it gets twice the usual time."""
 COPIES_MAX: Final = 64 << 10
 LINGER_NS: Final = 2000 * MILLISECOND
 """How long a channel uses two flows after one of them delivered late. By then health has a verdict."""
@@ -36,7 +36,7 @@ LINGER_NS: Final = 2000 * MILLISECOND
 OPEN: Final = 0
 DELIVERED: Final = 1
 LATE: Final = 2
-"""What an answer shows: nothing yet; that the flow is not to blame; that it delivers, but late."""
+"""The meaning of an answer: nothing yet; the flow is not to blame; the flow delivers, but late."""
 
 
 class Doubt:
@@ -59,21 +59,21 @@ class Doubt:
         self.other: FlowId = other.flow
         self.since = now
         self.sent = flow.chunk_sent
-        """What had been sent on the flow when the doubt began."""
+        """Bytes sent on the flow when the doubt began."""
         self.received: int | None = None
-        """What of that had arrived by the first answer; None while there is no answer."""
+        """Bytes of these that had arrived by the first answer; None while there is no answer."""
         self.n = n
         self.asked_at = now
         self.asked_sent = flow.chunk_sent
         self.until: Nanos = 0
-        """The flow delivered late: both are used until then, and nothing is asked; 0: answers are awaited."""
+        """The flow delivered late: both flows are used until this time, without questions; 0: answers are awaited."""
 
     def linger(self, now: Nanos) -> None:
         """The flow delivers, but late."""
         self.until = now + LINGER_NS
 
     def renew(self, now: Nanos, flow: FlowState) -> None:
-        """Acknowledgements do not come again: ask again."""
+        """Acknowledgements stopped again: ask again."""
         self.until = 0
         self.since, self.sent, self.received = now, flow.chunk_sent, None
 
@@ -93,7 +93,8 @@ class Patience:
         self._until: Nanos = 0
 
     def wait_ns(self, now: Nanos, usual_ns: Nanos, delay_ns: Nanos, most_ns: Nanos) -> Nanos:
-        """`usual_ns` is what acknowledgements take (0: not known yet), `delay_ns` what the peer may hold them back."""
+        """`usual_ns` is how long acknowledgements usually take (0: not known yet), `delay_ns` how long the peer may
+        delay them."""
         if not usual_ns:
             return most_ns
         if now >= self._until:
@@ -108,7 +109,7 @@ class Patience:
 
 
 def answered(doubt: Doubt, flow: FlowState, received: int) -> int:
-    """Take the peer's answer: `OPEN`, `DELIVERED` or `LATE`."""
+    """Evaluate the peer's answer: `OPEN`, `DELIVERED` or `LATE`."""
     if received >= doubt.sent - flow.chunk_deficit:
         return DELIVERED if doubt.received is None else LATE
     if doubt.received is None:
@@ -116,7 +117,7 @@ def answered(doubt: Doubt, flow: FlowState, received: int) -> int:
         return OPEN
     if received <= doubt.received:
         return OPEN
-    # It delivers, slowly or in part: a deep buffer, or loss, which health measures. That is no reason to leave.
+    # It delivers slowly or partially: a deep buffer, or loss, which health measures. That is no reason to move.
     if not flow.stream:
         flow.chunk_deficit = max(0, doubt.asked_sent - received)
     return LATE if doubt.asked_sent - received <= COPIES_MAX else DELIVERED

@@ -114,13 +114,13 @@ class FlowState:
         self.chunk_heard = 0
         """Bytes of channels that were sent here, and that arrived here from the peer."""
         self.chunk_deficit = 0
-        """What of those sent is known to be lost."""
+        """How many of the sent bytes are known to be lost."""
         self.raw_sent = 0
         self.raw_heard = 0
         """Packets with datagrams of applications that were sent here, and that arrived here from the peer."""
         self.asked_at: Nanos = 0
         self.asked_sent = 0
-        """When the peer was last asked what of them has arrived, and how many had been sent then."""
+        """When the peer was last asked how many of them have arrived, and how many had been sent then."""
         self.delivery = DeliveryWatch()
         self.arrival = DeliveryWatch()
         """Whether what we send here arrives, and what the peer sends."""
@@ -153,7 +153,7 @@ class FlowState:
 
     @property
     def remote_path(self) -> str:
-        """The same flow as the peer calls it."""
+        """The name of this flow at the peer."""
         use = f"+{self.use}" if self.use else ""
         return f"{self.remote_adapter}/{self.adapter}/{self.info.transport}{use}"
 
@@ -182,13 +182,13 @@ class FlowState:
         """The largest piece of a channel in one packet on this flow."""
 
     def shun(self, until: Nanos, reason: str) -> None:
-        """Avoid this flow for a while, because traffic fails here whatever health says."""
+        """Avoid this flow for a while, because traffic fails here although health reports no fault."""
         self.shunned_until = max(self.shunned_until, until)
         self.shun_reason = reason
 
     def shrink(self, until: Nanos) -> bool:
-        """Try packets of half the size: nothing passes, and no other flow is better. False if they are as small as can
-        be, or segments are the kernel's choice."""
+        """Try packets of half the size, because nothing passes and no other flow is better. False if they already have
+        the minimum size, or if the kernel chooses the segments."""
         if self.stream or self.size <= DATAGRAM_MIN:
             return False
         if self.shrunk_until == NEVER:
@@ -198,7 +198,7 @@ class FlowState:
         return True
 
     def restore(self) -> None:
-        """Use the size again that health allows."""
+        """Return to the size that health allows."""
         self.shrunk_until = NEVER
         self.use_size(self.size_whole)
 

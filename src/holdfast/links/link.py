@@ -70,9 +70,9 @@ QUEUE_MAX: Final = 256 << 20
 """The limit of one channel queue. Applications are held back long before; any other unit that sends this much to a peer
 that does not accept it loses the session, and is informed."""
 DEEP_NS: Final = 250 * MILLISECOND
-"""How often at most something is said of long queues."""
+"""The minimum interval between reports of long queues."""
 SHOUT_NS: Final = 1000 * MILLISECOND
-"""How long acknowledgements go on every flow after the peer has missed some."""
+"""How long acknowledgements are sent on every flow after the peer has missed some."""
 LAG: Final = 100 * MILLISECOND
 """A later wake-up shows that this node was delayed and may have heard nothing."""
 _FLUSH: Final = object()
@@ -80,7 +80,7 @@ _DAMAGED: Final = ("checksum", "body", "short", "format", "flags")
 
 
 class LinkParts(NamedTuple):
-    """What a link consists of."""
+    """The parts of a link."""
 
     session: Session
     sender: LinkSender
@@ -228,7 +228,7 @@ class LinkMachine(Machine):
         self._receiver.clear()
         return self._sender.clear(out)
 
-    # -- what is to be sent --------------------------------------------------------------------------------------
+    # -- requests to send ----------------------------------------------------------------------------------------
 
     def _send_channel(self, now: Nanos, item: SendChannel, out: Outbox) -> None:
         if self._session.up_since is None:
@@ -316,7 +316,7 @@ class LinkMachine(Machine):
             self._sender.judge(now, known, out)
 
     def _asked_heard(self, _now: Nanos, item: AskHeard, out: Outbox) -> None:
-        """Health hears no heartbeats of a path: say what else has arrived there."""
+        """Health receives no heartbeats on a path: report what else has arrived there."""
         ends = (item.adapter, item.remote_adapter)
         flows = [f for f in self.flows.values() if (f.adapter, f.remote_adapter) == ends]
         if flows:
@@ -326,7 +326,7 @@ class LinkMachine(Machine):
     def _renew(self, _now: Nanos, item: RenewFlow, out: Outbox) -> None:
         flow = self.flows.get(item.flow)
         if flow is not None and flow.stream and not flow.carries:
-            self._session.close(flow, "stuck: it is replaced", out)
+            self._session.close(flow, "stalled: it is replaced", out)
 
     def _rest(self, now: Nanos, item: Rest, out: Outbox) -> None:
         """This node does not need the link: ask the peer, or end it if the peer has asked."""
@@ -459,7 +459,8 @@ class LinkMachine(Machine):
                 self.rejected["unexpected"] = self.rejected.get("unexpected", 0) + 1
 
     def _hurry(self, now: Nanos, flow: FlowState, frame: AckRequest) -> None:
-        """The peer waits for acknowledgements, and perhaps doubts a flow: say what has arrived there, on all flows."""
+        """The peer waits for acknowledgements, and may have a flow in doubt: report on all flows what has arrived
+        there."""
         self._receiver.in_hurry = True
         if not frame.path:
             return
@@ -477,7 +478,7 @@ class LinkMachine(Machine):
     def _delivery_asked(
         self, now: Nanos, flow: FlowState, frame: DeliveryQuery, out: Outbox
     ) -> None:
-        """The peer asks what of its datagrams has arrived on a flow: answer, and tell health if nothing has."""
+        """The peer asks how many of its datagrams have arrived on a flow: answer, and inform health if none has."""
         for asked in self.flows.values():
             if not asked.ready or asked.path != frame.path:
                 continue
@@ -517,7 +518,7 @@ class LinkMachine(Machine):
     def _datagram_flows(self) -> dict[FlowId, bool]:
         return {flow.flow: not flow.stream for flow in self.flows.values()}
 
-    # -- for people ----------------------------------------------------------------------------------------------
+    # -- status and inspection -----------------------------------------------------------------------------------
 
     def _moved(
         self, now: Nanos, choice: FlowChoice, flow: FlowState, before: FlowState | None, out: Outbox

@@ -1,13 +1,13 @@
-"""What flows are for: data, or measuring what data must not suffer from.
+"""The purpose of a flow: carrying data, or measuring faults before they affect data.
 
 | use | flow | carries data |
 | --- | --- | --- |
 | (empty) | the adapter's own socket, or a TLS connection | yes |
-| `alt` | datagrams from another source port: a fault can hit some 5-tuples only | when the others are broken |
+| `alt` | datagrams from another source port: a fault can affect only some 5-tuples | if the others fail |
 | `frag` | datagrams that IP may fragment | no |
-| `mss:1240` | a connection outside TLS whose segments carry at most that | no |
+| `mss:1240` | a connection outside TLS whose segments carry at most this many bytes | no |
 
-Both ends of a path must want a measurement. The node with the smaller id opens the flow; both measure on it.
+Both ends of a path must enable a measurement. The node with the smaller id opens the flow; both measure on it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ ALT: Final = "alt"
 FRAG: Final = "frag"
 MSS: Final = "mss"
 SEGMENTS: Final = (0, 536, 160, 88)
-"""Segment sizes that are tried for a connection whose handshake does not end: a certificate makes packets of over 1200
-bytes, and some path may pass only what is as small as a basic heartbeat. Linux takes no less than the last."""
+"""Segment sizes to try for a connection whose handshake does not complete: a certificate needs packets over 1200 bytes,
+and a path may pass only packets as small as a basic heartbeat. The last one is the smallest that Linux accepts."""
 MEASURE: Final = (ALT, FRAG, MSS)
 """Everything that can be measured on separate flows."""
 IP_TCP: Final = 40
@@ -64,5 +64,6 @@ def accepted(use: str, stream: bool) -> str:
 
 
 def smaller_segment(segment: int) -> int:
-    """What to try after a handshake that did not end with segments of this size; after the smallest it begins again."""
+    """The size to try after a handshake with segments of this size did not complete; after the smallest, the list
+    starts again."""
     return SEGMENTS[(SEGMENTS.index(segment) + 1) % len(SEGMENTS)]

@@ -1,12 +1,12 @@
-"""The multicast group of an adapter: whether a packet that is sent once reaches every node that should hear it.
+"""The multicast group of an adapter: measures whether a packet that is sent once reaches every node of the group.
 
 A packet to the group begins with the id of its sender, because there is no session between all of them:
 
     16 bytes node id | a packet as in `wire.packet`, with the sender's incarnation in place of the session
 
-In a sealed domain each node seals what it multicasts with a key of its own, which every peer gets over TLS. To health
-each peer that shares the group is a flow of transport `multicast`. It only measures: nothing but heartbeats and
-probes is taken from a group.
+In a sealed domain, each node seals its multicast packets with its own key, which every peer receives over TLS. To
+health, each peer in the group is a flow of transport `multicast`. It is used for measuring only: nothing but heartbeats
+and probes is accepted from a group.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class _Peer:
 
 
 class MulticastMachine(Machine):
-    """Unit `multicast/<adapter>`, layer 1."""
+    """Unit `multicast/<adapter>`."""
 
     layer: ClassVar[str] = "links"
     hears: ClassVar[tuple[type, ...]] = (PeerUp, PeerDown, MulticastKey)

@@ -32,7 +32,7 @@ def multicast_unit(adapter: str) -> str:
     return MULTICAST + adapter
 
 
-# -- inputs from the driver, to the unit DOOR --------------------------------------------------------------------
+# -- inputs from the driver, to the unit ACCEPTOR ----------------------------------------------------------------
 
 
 class Identity(msgspec.Struct, frozen=True, gc=False):
@@ -75,7 +75,7 @@ class OpenFailed(msgspec.Struct, frozen=True, gc=False):
     reason: str
     use: str = ""
     connected: bool = False
-    """A TCP connection was made, but the handshake on it did not end: larger segments may not pass."""
+    """A TCP connection was established, but its handshake did not complete: larger segments may not pass."""
     credentials: bool = False
     """A certificate was not accepted: this node's or the peer's."""
 
@@ -115,8 +115,8 @@ class OpenFlow(msgspec.Struct, frozen=True, gc=False):
     unit: str
     use: str = ""
     """Empty: it carries data. Otherwise it measures (`links.measuring`): `frag` (datagrams that IP may fragment),
-    `alt` (another source port than the data has; carries data when the others are broken), `mss:1240` (a connection
-    whose segments are just so large, outside TLS). Each asks for a socket of its own."""
+    `alt` (another source port than that of the data; carries data if the others fail), `mss:1240` (a connection outside
+    TLS with segments of exactly this size). Each needs its own socket."""
     segment: int = 0
     """The largest segment of a TCP connection, both ways; 0: as large as the adapters allow."""
 
@@ -202,7 +202,8 @@ FIT = 0
 HELD = 1
 """It fits again after a failure, but not for long enough yet."""
 AVOIDED = 2
-"""It fits, but advice says that it is about to fail: left if another flow fits, and used before unfit ones."""
+"""It fits, but according to advice it is about to fail: traffic leaves it if another flow fits, and prefers it to unfit
+ones."""
 UNFIT = 3
 """It does not fit; used only if nothing fits."""
 BARRED = 4
@@ -226,7 +227,7 @@ class Fitness(msgspec.Struct, frozen=True, gc=False):
 
 
 class AskHeard(msgspec.Struct, frozen=True, gc=False):
-    """From health: what has arrived between these adapters, whatever it was? Answered with `PathHeard`."""
+    """From health: asks what has arrived between these adapters, of any kind. Answered by `PathHeard`."""
 
     adapter: str
     remote_adapter: str
@@ -239,7 +240,7 @@ class RenewFlow(msgspec.Struct, frozen=True, gc=False):
 
 
 class FlowVerdict(msgspec.Struct, frozen=True, gc=False):
-    """What health knows about sending on a flow: whether the peer hears it, and the largest packet that passes."""
+    """The verdict of health on sending on a flow: whether the peer hears it, and the largest packet that passes."""
 
     flow: FlowId
     alive: bool
@@ -301,14 +302,15 @@ class PeerDown(msgspec.Struct, frozen=True, gc=False):
 
 
 class PeerRefused(msgspec.Struct, frozen=True, gc=False):
-    """There is no session, and none can be made: a certificate was not accepted. Told once for each reason."""
+    """There is no session, and none can be established: a certificate was not accepted. Reported once for each
+    reason."""
 
     peer: NodeId
     reason: str
 
 
 class RestAsked(msgspec.Struct, frozen=True, gc=False):
-    """The peer does not need this link any more."""
+    """The peer no longer needs this link."""
 
     peer: NodeId
 
@@ -325,8 +327,8 @@ class NeighboursChanged(msgspec.Struct, frozen=True, gc=False):
 
 
 class NeedLink(msgspec.Struct, frozen=True, gc=False):
-    """To the directory: a lease on the link to a member, neighbour or not. Each holder has a lease of its own; the link
-    rests when the last one is released."""
+    """To the directory: a lease on the link to a member, neighbour or not. Each holder has a separate lease; the link
+    is closed when the last one is released."""
 
     peer: NodeId
     holder: str = ""
@@ -334,7 +336,7 @@ class NeedLink(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReleaseLink(msgspec.Struct, frozen=True, gc=False):
-    """To the directory: the holder does not need the link any more."""
+    """To the directory: the holder no longer needs the link."""
 
     peer: NodeId
     holder: str = ""
@@ -368,7 +370,7 @@ class LinkQueue(msgspec.Struct, frozen=True, gc=False):
 
 
 class DataMissing(msgspec.Struct, frozen=True, gc=False):
-    """Nothing of the datagrams that applications of the peer send on this flow arrives; or something does again."""
+    """No datagram that applications of the peer send on this flow arrives; or some arrive again."""
 
     peer: NodeId
     flow: FlowId
@@ -376,8 +378,8 @@ class DataMissing(msgspec.Struct, frozen=True, gc=False):
 
 
 class PathHeard(msgspec.Struct, frozen=True, gc=False):
-    """What has arrived from a peer between two adapters, on all flows: the time of the last packet, and the bytes of
-    all packets so far."""
+    """Arrivals from a peer between two adapters, on all flows: the time of the last packet, and the bytes of all
+    packets so far."""
 
     peer: NodeId
     adapter: str
@@ -387,7 +389,7 @@ class PathHeard(msgspec.Struct, frozen=True, gc=False):
 
 
 class FlowLost(msgspec.Struct, frozen=True, gc=False):
-    """The flow cannot be used any more, temporarily or permanently."""
+    """The flow can no longer be used, temporarily or permanently."""
 
     peer: NodeId
     flow: FlowId

@@ -1,8 +1,8 @@
 """The sending side of a link: channels, datagrams and acknowledgements, each on a suitable flow.
 
-A channel stays on its flow until the flow is lost, health says that it does not suit it any more, or the peer says that
-nothing arrives on it (`doubt`). Then it moves (`flow_selection` says where to), and what was not acknowledged is sent
-again, in pieces that the new flow carries.
+A channel stays on its flow until the flow is lost, health reports that it no longer fits, or the peer reports that
+nothing arrives on it (`doubt`). Then it moves (`flow_selection` chooses the new flow), and unacknowledged data is
+retransmitted in pieces that fit the new flow.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class LinkSender:
         self._moved = moved
         self._questions = 0
         self.shout_until: Nanos = 0
-        """Until then acknowledgements go on every flow: the peer has missed some."""
+        """Until this time, acknowledgements are sent on every flow: the peer has missed some."""
 
     @property
     def unacked(self) -> int:
@@ -103,7 +103,7 @@ class LinkSender:
         if deadline < self.deadline:
             self.deadline = deadline
 
-    # -- what comes from above -----------------------------------------------------------------------------------
+    # -- requests from above -------------------------------------------------------------------------------------
 
     def channel(self, number: int) -> ChannelOut:
         found = self.channels.get(number)
@@ -138,7 +138,7 @@ class LinkSender:
     def judge(self, now: Nanos, verdicts: list[tuple[FlowState, FlowVerdict]], out: Outbox) -> None:
         """Health changed its reports about flows: traffic leaves flows that no longer fit, synchronisation first, and
         may return to flows that fit again. All reports are applied before anything moves: a fault of a path affects all
-        its flows, and moving between them helps nothing."""
+        its flows, and moving between them does not help."""
         placed: list[FlowChoice] = [*self._order, *self.datagrams.placed()]
         better: list[tuple[FlowState, dict[int, bool]]] = []
         for flow, verdict in verdicts:
@@ -193,8 +193,8 @@ class LinkSender:
             self._moved(now, choice, flow, before, out)
 
     def check(self, now: Nanos, out: Outbox, late_ns: Nanos = 0) -> None:
-        """Channels whose acknowledgements do not come: send again, doubt the flow, or leave it. `late_ns`: this node
-        was held up for so long, and cannot have heard anything in that time."""
+        """Check channels whose acknowledgements do not arrive: retransmit, doubt the flow, or leave it. `late_ns`: how
+        long this node was delayed; it cannot have heard anything in that time."""
         self.deadline = NEVER
         stall_ns = self._timing.stall_ns
         for used in self._flows.values():
@@ -221,7 +221,7 @@ class LinkSender:
                 self._wake_at(now + stall_ns)
 
     def _shrink(self, now: Nanos, channel: ChannelOut, flow: FlowState) -> None:
-        """Nothing of a channel arrives, and there is no better flow: perhaps smaller pieces do."""
+        """No data of a channel arrives, and there is no better flow: try smaller pieces."""
         if flow.shrink(now + self._timing.shun_ns):
             channel.give_up_larger(flow.flow, flow.piece_max)
 
@@ -253,7 +253,7 @@ class LinkSender:
     def _look_at_doubt(
         self, now: Nanos, channel: ChannelOut, flow: FlowState, doubt: Doubt, out: Outbox
     ) -> None:
-        """Ask again, try a third flow when there is no answer, or leave when the answers say that nothing arrives."""
+        """Ask again, try a third flow if there is no answer, or leave if the answers report that nothing arrives."""
         stall_ns = self._timing.stall_ns
         other = self._flows.get(doubt.other)
         if flow.flow != doubt.flow or other is None or not self.selection.usable(other):
@@ -286,7 +286,7 @@ class LinkSender:
         self._wake_at(min(doubt.asked_at + wait_ns, doubt.since + confirm_ns))
 
     def _still_late(self, now: Nanos, channel: ChannelOut, flow: FlowState, doubt: Doubt) -> bool:
-        """A flow that delivered late: whether acknowledgements do not come again, although both flows are used."""
+        """Whether acknowledgements stopped again on a flow that delivered late, although both flows are used."""
         since = channel.stalled_since()
         if since is not None and now >= since + self._wait_ns(now, channel, flow):
             doubt.renew(now, flow)
@@ -298,7 +298,7 @@ class LinkSender:
         return False
 
     def answered(self, now: Nanos, frame: AckRequest) -> None:
-        """The peer says what has arrived on a flow in doubt."""
+        """The peer reports what has arrived on a flow in doubt."""
         for channel in self._order:
             doubt = channel.doubt
             if doubt is None or doubt.n != frame.n:
@@ -312,7 +312,7 @@ class LinkSender:
                 channel.doubt = None
                 channel.patience.unfounded(now)
 
-    # -- out they go ---------------------------------------------------------------------------------------------
+    # -- sending -------------------------------------------------------------------------------------------------
 
     def flush(self, now: Nanos, out: Outbox) -> None:
         """Give everything sendable to its flow: datagrams, then channels by class."""
@@ -378,7 +378,7 @@ class LinkSender:
     def _back_to_stream(
         self, now: Nanos, channel: ChannelOut, flow: FlowState, out: Outbox
     ) -> FlowState:
-        """Bulk data leaves datagrams for a stream that is not avoided any more: a datagram carries a hundredth of a
+        """Move bulk data from datagrams to a stream that is no longer avoided: a datagram carries a hundredth of a
         write. After a stall that health has not noticed, nothing else would move it."""
         best = self.selection.best(now, channel.channel)
         if channel.doubt is not None or best is None or not best.stream:
@@ -429,8 +429,8 @@ class LinkSender:
             )
 
     def _narrow(self, flow: FlowState) -> int:
-        """What a stream accepts whose larger segments do not pass: one small write, and the next when it has arrived.
-        The kernel would merge more into larger segments, at the latest when it retransmits."""
+        """The bytes that a stream accepts whose larger segments do not pass: one small write, and the next when it has
+        arrived. The kernel would merge more into larger segments, at the latest when it retransmits."""
         on_its_way = sum(channel.in_flight(flow.flow) for channel in self._order)
         return 0 if on_its_way else 1
 
@@ -467,7 +467,7 @@ class LinkSender:
         out.effect(Transmit(flow.flow, packets))
 
     def filled(self, flow: FlowState, frame: FilledFrame, wire_size: int, out: Outbox) -> None:
-        """A frame, alone in a packet that is filled up to just `wire_size` bytes on the wire."""
+        """A frame, alone in a packet that is padded to exactly `wire_size` bytes on the wire."""
         empty = self._cipher.overhead(flow) + 1 + part_size(filled_part(frame, _EMPTY))
         room = max(0, wire_size - empty - flow.overhead)
         pattern = fill_of(frame)

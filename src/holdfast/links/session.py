@@ -219,7 +219,7 @@ class Session:
             self.deadline = deadline
 
     def _excuse(self, now: Nanos, late: Nanos) -> None:
-        """This node was delayed: what it did not hear in that time says nothing about the peer."""
+        """This node was delayed, so its silence in that time is no evidence against the peer."""
         self.heard_at = min(now, self.heard_at + late)
         for flow in self.flows.values():
             flow.heard_at = min(now, flow.heard_at + late)
@@ -438,7 +438,7 @@ class Session:
         )
 
     def reannounce(self, _now: Nanos, item: Reannounce, out: Outbox) -> None:
-        """A unit above was rebuilt: tell it about the session and its flows."""
+        """A unit above was rebuilt: announce the session and its flows to it."""
         if self.up_since is None:
             return
         unit, hears = item.unit, self._subscribers.hears

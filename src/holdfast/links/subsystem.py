@@ -1,9 +1,9 @@
 """Links as a subsystem: sessions with peers over all paths, and the directory of members.
 
-directory                who is in the domain, and which links there are
+directory                the members of the domain, and the links
 link/<peer>              datagrams and channels to one peer
-multicast/<adapter>      what reaches all nodes of a subnet at once
-door                     flows that belong to no link yet
+multicast/<adapter>      the multicast group of an adapter
+acceptor                 flows that belong to no link yet
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class LinkService(Service):
         me = node.me
         self.session_table = SessionTable(node.rng("sessions"), node.flow_owners)
         self.mesh: Mesh | None = None
-        """Says who the neighbours are; the subsystem that watches paths sets it."""
+        """Determines the neighbours; set by health."""
         self.living: Callable[[], Container[bytes]] | None = None
-        """The nodes that are known to be alive, where there are members without a link; set with `mesh`."""
+        """The nodes that are known to be alive, if there are members without a link; set with `mesh`."""
         self.always_linked: list[str] = []
-        """Names of members that there is always a link to; higher subsystems add to it before units are built."""
+        """Names of members that always have a link; higher subsystems add to it before units are built."""
         self.acceptor: AcceptorMachine
         self.directory: DirectoryMachine
-        """As it was made last: one that has stopped still says what it knew."""
+        """The last directory that was built: after it has stopped, its records can still be read."""
         self._links: dict[str, LinkMachine] = {}
         self._orphans: list[LinkMachine] = []
         """Links that failed in this turn, and whose flows and sessions must be ended."""
@@ -139,7 +139,7 @@ class LinkService(Service):
     # -- failures and the end ------------------------------------------------------------------------------------
 
     def unit_failed(self, failure: Failure, result: Result) -> None:
-        """To its neighbours a unit that failed is as one that restarted."""
+        """To its peers, a failed unit looks like a restarted one."""
         node, turns = self._node, self._node.turns
         if failure.unit in node.subscribers and not failure.stopped:
             for unit in turns.units():
@@ -168,7 +168,7 @@ class LinkService(Service):
     def last_inputs(self) -> Iterable[tuple[str, Any]]:
         return [(unit, Leave()) for unit in self._node.turns.units() if unit.startswith("link/")]
 
-    # -- for other subsystems and for people ---------------------------------------------------------------------
+    # -- for other subsystems and the status ---------------------------------------------------------------------
 
     def link(self, peer: bytes) -> LinkMachine | None:
         machine = self._node.turns.machine(link_unit(peer))

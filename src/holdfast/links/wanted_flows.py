@@ -53,7 +53,7 @@ class _Wanted:
         self.next_at = now
         self.tries = 0
         self.segment = 0
-        """The largest segment of the next connection, where a handshake with larger ones did not end."""
+        """The largest segment of the next connection, if a handshake with larger ones did not complete."""
 
     @property
     def measures(self) -> bool:
@@ -134,11 +134,11 @@ class WantedFlows:
             wanted.tries = 0
             wanted.ready_at = now
             if wanted.segment and wanted.key[3] == "":
-                # Small segments cost speed: now and then see whether larger ones pass again.
+                # Small segments are slow: check periodically whether larger ones pass again.
                 wanted.rotate_at = now + self._me.timing.rotate_ns
                 self._wake_at(wanted.rotate_at)
             if wanted.key[3] == ALT:
-                # Not all at once: each has its own time.
+                # Spread over time, so that they are not all replaced at once.
                 rotate_ns = self._me.timing.rotate_ns
                 wanted.rotate_at = now + rotate_ns - self._rng.randrange(rotate_ns // 4)
                 self._wake_at(wanted.rotate_at)
@@ -160,7 +160,7 @@ class WantedFlows:
     def due(
         self, now: Nanos, flows: dict[FlowId, FlowState], has_key: bool, is_up: bool
     ) -> Iterator[OpenFlow]:
-        """What to open now; sets `deadline` to the next attempt."""
+        """The flows to open now; sets `deadline` to the next attempt."""
         self.deadline = NEVER
         for wanted in self._wanted.values():
             if wanted.flow is not None and not self._rotates(wanted, now):

@@ -48,8 +48,8 @@ class Outbox:
         self.effects.append((item, immediate))
 
     def write(self, write: Any) -> None:
-        """Make something durable in the machine's store: a `Write`, or what another store takes. One commit serves
-        all writes of the turn."""
+        """Make something durable in the machine's store: a `Write`, or an item that another store accepts. One commit
+        serves all writes of the turn."""
         self.writes.append(write)
 
     def fact(self, fact: Any) -> None:
@@ -74,11 +74,11 @@ class Machine:
     """Base class of all machines. A subclass sets `layer`, overrides what it needs, and keeps `deadline` current."""
 
     layer: ClassVar[str] = ""
-    """The name of its layer; the subsystems of a node say in which order layers run."""
+    """The name of its layer; the subsystems of a node define the order of layers."""
     hears: ClassVar[tuple[type, ...]] = ()
     """The events of links that its unit subscribes to."""
     store: str = NODE_STORE
-    """The store that its writes go to. Its sends wait for that store, and for no other."""
+    """The store that its writes go to. Its outputs wait for this store only."""
     deadline: Nanos = NEVER
 
     def up(self, now: Nanos, inputs: list[Any], out: Outbox) -> None:

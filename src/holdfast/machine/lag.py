@@ -1,4 +1,4 @@
-"""How late a node runs: measured by its driver, heard by machines that judge others by time."""
+"""How late a node runs: measured by its driver, and reported to machines that judge other nodes by timing."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import msgspec
 from holdfast.types import MILLISECOND, Nanos
 
 LAG_NS_MIN: Final = 5 * MILLISECOND
-"""A node that is late by less is not reported to be."""
+"""Smaller delays are not reported."""
 
 
 class Lagged(msgspec.Struct, frozen=True, gc=False):
-    """Input: a turn ran so much later than it was due, or took so long. What this node sent or read then was delayed by
-    the node and not by a path. A machine that `hears` it gets it before all other inputs of a turn."""
+    """Input: a turn ran this much later than it was due, or took this long. The node itself, not a path, delayed what
+    it sent and read at that time. A machine that `hears` it receives it before all other inputs of a turn."""
 
     lag_ns: Nanos

@@ -1,4 +1,4 @@
-"""What a turn returns to its driver."""
+"""The result that a turn returns to its driver."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct):
-    """What a turn requests from the driver. The writes of a store are committed together, in turn order."""
+    """The requests of a turn to the driver. The writes of a store are committed together, in turn order."""
 
     number: int
     writes: list[Write]

@@ -56,15 +56,15 @@ class Turns:
     def __init__(
         self, rebuild: Callable[[str], Machine | None], layers: Sequence[str] = ("",)
     ) -> None:
-        """`rebuild` gives a fresh machine for a unit that failed, or None if it comes later by `add`, or never.
-        `layers` are the names of all layers, lowest first."""
+        """`rebuild` returns a new machine for a unit that failed, or None if `add` provides it later or the unit is not
+        rebuilt. `layers` are the names of all layers, lowest first."""
         self._rebuild = rebuild
         self._levels = {layer: level for level, layer in enumerate(layers)}
         self._top = len(layers)
         self._marks: dict[str, _StoreMark] = {}
         self._parked_up: dict[str, list[Any]] = {}
         self._parked_down: dict[str, list[Any]] = {}
-        """What units of blocked stores were handed; they take it when their store has room again."""
+        """Items for units of blocked stores; the units receive them when their store has room again."""
         self._units: dict[str, _Unit] = {}
         self._stopped: dict[str, Failure] = {}
         self._failed_at: dict[str, Nanos] = {}
@@ -130,8 +130,8 @@ class Turns:
         return any(unit.mark is mark and unit.held[0][0] <= turn for unit in self._holding.values())
 
     def block(self, store: str, blocked: bool) -> bool:
-        """While a store cannot take more, its units do not run: what they are handed waits. True when units can go
-        on now that had to wait."""
+        """Block or unblock a store. While it is blocked, its units do not run, and their items wait. Returns True if
+        units that had to wait can continue now."""
         self._mark(store).blocked = blocked
         if blocked:
             return False
@@ -147,8 +147,8 @@ class Turns:
         return bool(names)
 
     def fail_store(self, store: str, reason: str) -> None:
-        """A store other than the node's own has failed: what waited for its writes is discarded, and its units are
-        told. Turns submitted so far count as settled, so that later writes can be reported."""
+        """A store other than the node's own has failed. Outputs that waited for its writes are discarded, and its units
+        are notified. Turns submitted so far count as settled, so that later writes can be reported."""
         mark = self._mark(store)
         mark.committed = self.number
         for name, unit in self._units.items():

@@ -1,4 +1,4 @@
-"""What a machine asks a store to do, and what the store answers."""
+"""Requests of a machine to a store, and the answers of the store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Write = Put | Erase
 
 
 class ReadTable(msgspec.Struct, frozen=True, gc=False):
-    """Effect: read rows of the unit's store while the node runs, as they are after all writes asked for so far.
+    """Effect: read rows of the unit's store while the node runs. The result includes all writes requested before.
     Answered by `TableRead`."""
 
     unit: str
@@ -34,7 +34,7 @@ class ReadTable(msgspec.Struct, frozen=True, gc=False):
     stop: bytes = b""
     """Rows with keys in `[first, stop)`; an empty `stop` is the end of the table."""
     limit: int = 0
-    """At most so many rows; 0: all."""
+    """The maximum number of rows; 0: all."""
 
 
 class TableRead(msgspec.Struct, frozen=True, gc=False):
@@ -47,8 +47,8 @@ class TableRead(msgspec.Struct, frozen=True, gc=False):
 
 
 class StoreFailed(msgspec.Struct, frozen=True, gc=False):
-    """To every unit of a store other than the node's own: writes that were not reported durable are lost, and what
-    waited for them was discarded."""
+    """Sent to every unit of a failed store other than the node's own: writes that were not reported durable are lost,
+    and outputs that waited for them were discarded."""
 
     store: str
     reason: str

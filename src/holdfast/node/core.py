@@ -1,8 +1,7 @@
 """One node without IO: the machines of all subsystems, and the turn that runs them.
 
-Which machines there are, what they hear and where their frames go is declared by the subsystems
-(`holdfast.node.subsystems`); the core only assembles them. A driver (sockets or simulator) feeds `turn` and carries
-out what the result says.
+The subsystems declare the machines, their subscriptions and the routes of their frames (`holdfast.node.subsystems`);
+the core only assembles them. A driver (sockets or simulator) feeds `turn` and executes the result.
 """
 
 from __future__ import annotations
@@ -95,11 +94,11 @@ class NodeCore:
     def tables(
         config: NodeConfig, subsystems: Sequence[Subsystem] = SUBSYSTEMS, store: str = NODE_STORE
     ) -> list[str]:
-        """The tables of a store that must be loaded before a core can be made."""
+        """The tables of a store that must be loaded before a core can be created."""
         tables: Iterable[Table] = (table for s in subsystems for table in s.tables(config))
         return [table.name for table in tables if table.store == store]
 
-    # -- what services use (`holdfast.subsystem.Assembly`) -------------------------------------------------------
+    # -- for services (`holdfast.subsystem.Assembly`) ------------------------------------------------------------
 
     @property
     def now(self) -> Nanos:
@@ -141,7 +140,7 @@ class NodeCore:
                 return machine
         return None
 
-    # -- the driver's side ---------------------------------------------------------------------------------------
+    # -- for the driver ------------------------------------------------------------------------------------------
 
     def start(self, now: Nanos) -> Result:
         """The first turn."""
@@ -153,7 +152,7 @@ class NodeCore:
     def turn(self, now: Nanos, inputs: Iterable[tuple[str, Any]]) -> Result:
         self._now = now
         owners = self.flow_owners
-        # Packets of a flow that has an owner go straight there: the acceptor would only pass them on.
+        # Packets of a flow that has an owner go directly to it: the acceptor would only pass them on.
         straight = [
             (owners.get(item.flow, unit), item) if type(item) is Arrived else (unit, item)
             for unit, item in inputs
@@ -168,7 +167,7 @@ class NodeCore:
         return result
 
     def lagged(self, lag_ns: Nanos) -> None:
-        """A turn is so late, or the last one took so long: the next one says so to units that hear `Lagged`."""
+        """A turn is late, or the last one took long. The next one notifies the units that hear `Lagged`."""
         self._lag_ns = max(self._lag_ns, lag_ns)
 
     def _handle_failures(self, now: Nanos, result: Result) -> None:
@@ -182,7 +181,7 @@ class NodeCore:
         result.more = True
 
     def stop(self, now: Nanos) -> Result:
-        """The last turn of a node that stops on purpose."""
+        """The last turn of a node that stops normally."""
         inputs = [item for service in self._services.values() for item in service.last_inputs()]
         return self.turn(now, inputs)
 
@@ -193,7 +192,7 @@ class NodeCore:
         return self.turns.next_deadline()
 
     def status(self, now: Nanos) -> dict[str, Any]:
-        """What the page and `holdfast status` show of the core."""
+        """The part of the status that the core provides."""
         status: dict[str, Any] = {"stopped_units": list(self.turns.stopped)}
         for service in self._services.values():
             status.update(service.status(now))

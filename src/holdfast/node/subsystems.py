@@ -30,6 +30,6 @@ SUBSYSTEMS: Final[tuple[Subsystem, ...]] = (
 
 
 def fact_types(subsystems: Sequence[Subsystem] = SUBSYSTEMS) -> tuple[type[Fact], ...]:
-    """Every kind of fact that nodes record. Writers, pipeline and reference ask here and nowhere else."""
+    """Every kind of fact that nodes record: the only list that writers, pipeline and reference use."""
     declared = (fact for subsystem in subsystems for fact in subsystem.facts)
     return tuple(dict.fromkeys((*KINDS, *declared)))

@@ -1,6 +1,6 @@
-"""Reads the newest advice of the pipeline now and then, in a thread, and hands it to the unit `health`.
+"""Periodically reads the newest advice of the pipeline, in a thread, and passes it to the unit `health`.
 
-A node without advice, or with stale or damaged advice, works as before; status, page and log say why.
+A node without advice, or with stale or damaged advice, works as usual; status, page and log state the reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger("holdfast")
 
 
 class AdviceReader:
-    """Looks for a new edition every `every_s` seconds while a node runs."""
+    """Checks for a new edition every `every_s` seconds while a node runs."""
 
     def __init__(self, port: Port, config: AdviceConfig, node: str) -> None:
         self._port = port
@@ -51,7 +51,7 @@ class AdviceReader:
             await asyncio.sleep(self._config.every_s)
 
     def _look(self) -> Found | None:
-        """In a thread: the newest edition, if anything in the directory is new."""
+        """In a thread: the newest edition, if the directory has changed."""
         from holdfast.recording.advice import editions, newest_advice
 
         directory = Path(self._config.directory)

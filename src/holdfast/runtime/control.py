@@ -88,7 +88,7 @@ class ControlServer:
             client.cancel()
         self._server = None
         if clients and (await asyncio.wait(clients, timeout=RETURN_S))[1]:
-            _logger.error("a control request has not ended within %g s; it is abandoned", RETURN_S)
+            _logger.error("a control request did not end within %g s and is abandoned", RETURN_S)
 
     async def __aenter__(self) -> ControlServer:
         await self.start()
@@ -113,7 +113,7 @@ class ControlServer:
             else:
                 await self._serve(reader, writer)
         except (OSError, asyncio.CancelledError):
-            pass  # the client is gone or idle, or the node stops: there is no one to inform
+            pass  # the client has disconnected or is idle, or the node stops: no client can be informed
         finally:
             self._clients.discard(task)
             writer.transport.abort()
@@ -124,7 +124,7 @@ class ControlServer:
                 async with asyncio.timeout(IDLE_S_MAX):
                     line = await reader.readline()
             except ValueError:
-                # What follows is the rest of that line, so this client cannot be understood any more.
+                # The rest of that line follows, so further requests of this client cannot be parsed.
                 await _tell(writer, _refusal(MisuseError(_TOO_LONG)))
                 return
             if not line:
@@ -178,7 +178,7 @@ def ask(path: str | Path, request: Mapping[str, Any], timeout_s: float = 5.0) ->
             line = _exchange(connection, msgspec.json.encode(request) + b"\n", deadline_ns)
         except TimeoutError:
             raise HoldfastError(
-                f"the node at {path} did not answer within {timeout_s:g} s; it is busy or stuck, and "
+                f"the node at {path} did not answer within {timeout_s:g} s; it is busy or hangs, and "
                 "may still execute the request"
             ) from None
         except OSError as failure:

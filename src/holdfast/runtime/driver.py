@@ -1,7 +1,7 @@
 """The asyncio driver: sockets, disk and application on one side, the node's core on the other.
 
-It queues what happens, runs a turn when there is something to do or a deadline has come, and does what the turn
-asks for. It carries out what concerns flows and stores itself; all other effects belong to the edges of subsystems.
+It queues inputs, runs a turn when there is work or a deadline has passed, and performs the effects of the turn. It
+performs effects on flows and stores itself; all others belong to the edges of subsystems.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class Driver:
         on_failure: Callable[[Failure], None],
         edges: Sequence[Edge] = (),
     ) -> None:
-        """`record` takes facts, `failed` what stops the node, `on_failure` a unit that failed."""
+        """`record` is called with facts, `failed` with the error that stops the node, `on_failure` with a failed
+        unit."""
         self.core = core
         self.edges = edges
         self.intake = Intake()
@@ -76,12 +77,12 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._writer: StoreWriter | None = None
         self._writers: dict[str, AnyWriter] = {}
-        """Those of stores other than the node's own."""
+        """The writers of stores other than the node's own."""
         self._record = record
         self._failed = failed
         self._on_failure = on_failure
         self.load = LoadMeter(monotonic_ns())
-        """What each adapter carries, recorded once a minute."""
+        """The traffic of each adapter, recorded once a minute."""
         self._flows: dict[FlowId, Transport] = {}
         self._loads: dict[FlowId, AdapterLoad] = {}
         self._paused: dict[FlowId, Transport] = {}
@@ -126,7 +127,7 @@ class Driver:
         """Register a handler for a kind of effect."""
         self._effects[kind] = call
 
-    # -- life ----------------------------------------------------------------------------------------------------
+    # -- start and stop ------------------------------------------------------------------------------------------
 
     def next_flow(self) -> FlowId:
         self._last_flow += 1
@@ -182,7 +183,7 @@ class Driver:
         return True
 
     def answer(self, unit: str, item: Any) -> None:
-        """Queue an input that a unit waits for, however full the queue is."""
+        """Queue an input that a unit waits for, even if the queue is full."""
         self.intake.force(SYNC, unit, item, ITEM_BYTES)
         self.wake()
 
@@ -200,13 +201,13 @@ class Driver:
             self._loop.call_soon(self._scheduled_run)
 
     def expect_answers(self) -> None:
-        """Work was handed to a thread: a turn takes place in a few milliseconds that looks for patient answers."""
+        """Work was passed to a thread: schedule a turn in a few milliseconds that collects patient answers."""
         if not self._answers_due:
             self._answers_due = monotonic_ns() + ANSWER_NS
 
     def answer_from_thread(self, unit: str, item: Any, patient: bool = False) -> None:
-        """A thread says what a unit waits for, however full it is. A patient answer waits for the next turn: to wake
-        the event loop costs more than most batches do."""
+        """Queue an answer from a thread, even if the queue is full. A patient answer waits for the next turn, because
+        waking the event loop costs more than most batches."""
         self._answers.append((unit, item))
         # Only after it is in the queue: the event loop announces before its last check that it will not check again.
         if (not patient or monotonic_ns() >= self._answers_due) and not self._loop.is_closed():
@@ -228,7 +229,7 @@ class Driver:
             self._loop.call_soon_threadsafe(take)
 
     def write_failed(self, error: HoldfastError, store: str = NODE_STORE) -> None:
-        """From the writer's thread. A node cannot go on without its own store; another one fails its units."""
+        """From the writer's thread. A node cannot continue without its own store; any other store fails its units."""
         if store == NODE_STORE:
             self._loop.call_soon_threadsafe(self._failed, error)
         elif not self._loop.is_closed():
@@ -240,11 +241,11 @@ class Driver:
         self.wake()
 
     def _make_way(self, store: str) -> bool:
-        """Let the units of a store run unless too much waits for its disk; True when some can go on."""
+        """Let the units of a store run unless too much waits for its disk; True if some can continue."""
         writer = self._writers.get(store)
         return self.core.turns.block(store, blocked=writer is not None and writer.full)
 
-    # Events of the transports: they may come from within our calls, so they only queue.
+    # Events of the transports: they may occur within our own calls, so they are only queued.
 
     def opened(self, event: FlowOpened) -> None:
         self._flows[event.flow] = self.transports[(event.adapter, event.transport)]
@@ -266,7 +267,7 @@ class Driver:
         if load is not None:
             load.received += size
             load.received_packets += len(packets)
-        # Data that was read cannot be put back, so it is accepted; beyond the bound, its flow is not read any more.
+        # Data that was read cannot be put back, so it is accepted; beyond the bound, its flow is no longer read.
         self._offer_always(Arrived(flow, packets, at), size, DATA)
         if self.intake.room(DATA) == 0 and flow in self._flows:
             self._paused[flow] = self._flows[flow]
@@ -302,7 +303,7 @@ class Driver:
         try:
             more = self._turn()
         finally:
-            # Whatever happened: without this there would never be another turn.
+            # In any case: otherwise there would never be another turn.
             self._in_turn = False
             self._go_on(more)
 
@@ -312,7 +313,7 @@ class Driver:
             try:
                 before_turn()
             except Exception:
-                log.exception("messages of applications could not all be handed over")
+                log.exception("some messages of applications could not be passed on")
         now = self._now = monotonic_ns()
         if self._answers_due <= now:
             self._answers_due = 0
@@ -325,8 +326,8 @@ class Driver:
             self._paused.clear()
         result = self.core.turn(now, batch)
         self._do(result)
-        # What it sent carries the time at which it began: if it took long, or this process did not run meanwhile, the
-        # rest was sent later than that.
+        # Packets carry the time at which the turn began: if it took long, or this process was not scheduled, they were
+        # sent later than that.
         self.core.lagged(monotonic_ns() - now)
         return result.more
 
@@ -372,7 +373,7 @@ class Driver:
             self._tell(self._on_failure, failure)
 
     def _record_load(self, now: Nanos) -> None:
-        """What adapters carried, with the drops and the queues of their transports."""
+        """Record the traffic of adapters, with the drops and the queues of their transports."""
         for (adapter, kind), transport in self.transports.items():
             counters = transport.counters
             self.load.refused(adapter, kind, counters.dropped)

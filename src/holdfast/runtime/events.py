@@ -12,7 +12,7 @@ WARNINGS: Final = ("alarm", "cannot_join", "unit_failed", "unit_stopped", "refus
 
 
 def level_of(fact: Any) -> int:
-    """How grave a fact is, as a level of the standard library's log."""
+    """The severity of a fact, as a level of the standard library's logging."""
     if isinstance(fact, NodeFact) and fact.event in WARNINGS:
         return logging.WARNING
     return logging.INFO

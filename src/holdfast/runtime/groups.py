@@ -1,4 +1,4 @@
-"""Groups, as applications use them: the edge of groups. It runs the applications and carries their outputs."""
+"""The edge of groups: the API for applications. It runs the applications and delivers their outputs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from holdfast.types import SECOND
 log = logging.getLogger("holdfast")
 
 ANSWER_BYTES: Final = 256 << 10
-"""That an application has applied less than this need not wake the event loop."""
+"""Progress of an application by less than this does not wake the event loop."""
 RETURN_NS: Final = 5 * SECOND
 """How long a stop waits for running applications."""
 
@@ -59,7 +59,7 @@ class GroupEdge(Edge):
         self._jobs: dict[str, list[Job]] = {}
         """Work for applications from the running turn."""
 
-    # -- the driver's side ---------------------------------------------------------------------------------------
+    # -- for the driver ------------------------------------------------------------------------------------------
 
     def effects(self) -> Mapping[type, EffectHandler]:
         effects: dict[type, EffectHandler] = {SourceRoom: self._room, ServiceNotice: self._served}
@@ -93,7 +93,7 @@ class GroupEdge(Edge):
             return
         self._drive().expect_answers()
         for unit in list(self._jobs):
-            # Removed one by one: what an interrupt leaves is passed on by the next turn.
+            # Removed one by one: after an interrupt, the next turn passes on the rest.
             jobs = self._jobs.pop(unit)
             worker = self.workers.get(unit)
             if worker is None:
@@ -101,7 +101,7 @@ class GroupEdge(Edge):
             try:
                 worker.submit(jobs)
             except Exception:
-                log.exception("%s: its application could not be given its work", unit)
+                log.exception("%s: work could not be passed to its application", unit)
 
     def _apply(self, job: Job) -> None:
         if job.unit in self._jobs:
@@ -121,11 +121,11 @@ class GroupEdge(Edge):
             book.take(notice)
 
     def unit_failed(self, failure: Failure) -> None:
-        """What a source held is gone with it: its senders learn that."""
+        """The messages of a failed source are lost: inform its senders."""
         if failure.stopped:
             self.outputs.take(
                 StopOutputs(failure.unit)
-            )  # a stopped replica cannot report it any more
+            )  # a stopped replica can no longer report it
         if failure.unit in self._books:
             self._books[failure.unit].fail(f"the unit {failure.unit} failed: {failure.error!r}")
         handle = self._handles.pop(failure.unit, None)
@@ -157,7 +157,7 @@ class GroupEdge(Edge):
         self._books.clear()
 
     def close(self) -> None:
-        """Wait for what applications are doing, for all of them together."""
+        """Wait for running applications, with one time limit for all of them."""
         workers, self.workers = self.workers, {}
         for worker in workers.values():
             worker.close(0)
@@ -165,12 +165,12 @@ class GroupEdge(Edge):
         for unit, worker in workers.items():
             if not worker.close(max(0, until - monotonic_ns()) / SECOND):
                 log.error(
-                    "%s: the application has not returned within %d s; its thread is abandoned",
+                    "%s: the application did not return within %d s; its thread is abandoned",
                     unit,
                     RETURN_NS // SECOND,
                 )
 
-    # -- what applications use -----------------------------------------------------------------------------------
+    # -- for applications ----------------------------------------------------------------------------------------
 
     def group(self, name: str) -> Group:
         """A handle for sending messages to the group `name`."""

@@ -215,7 +215,7 @@ class _PeerHandle(_Handle):
 
     @property
     def needs(self) -> Needs | None:
-        """What this traffic needs from its path; can be set at any time, and None removes it."""
+        """The needs of this traffic; can be set at any time, and None removes them."""
         return self._needs
 
     @needs.setter
@@ -285,8 +285,8 @@ class Group(_Handle):
     def __init__(
         self, driver: Driver, config: GroupConfig, stream: int = -1, book: ServiceBook | None = None
     ) -> None:
-        """`stream` is the current stream of the source; a handle does not outlive it. `book` has the requests of this
-        node for locks and barriers."""
+        """`stream` is the current stream of the source; a handle does not outlive it. `book` contains the requests of
+        this node for locks and barriers."""
         bound = config.window_bytes // 2
         super().__init__(driver, source_unit(config.name), bound, config.message_bytes)
         self.name = config.name
@@ -304,7 +304,7 @@ class Group(_Handle):
     def lock(self, name: str, *, lease: float = LEASE_S) -> Lock:
         """A lock of the group: `async with group.lock("till") as token`. One node holds it at a time.
 
-        If this node is cut off or stops, the lock is released when `lease` seconds have passed without a renewal.
+        If this node is unreachable or stops, the lock is released after `lease` seconds without a renewal.
         """
         return Lock(self._book, name, lease)
 
@@ -312,7 +312,7 @@ class Group(_Handle):
         self, name: str, *, parties: int, phases: int = 1, lease: float = LEASE_S
     ) -> Barrier:
         """A barrier for `parties` nodes: `await group.barrier("loaded", parties=3)`. With several `phases`, await the
-        same object once for each; all of them are for the same nodes."""
+        same object once per phase; all phases are for the same nodes."""
         return Barrier(self._book, name, parties, phases, lease)
 
     def subgroup(self, zone: str) -> SubGroup:

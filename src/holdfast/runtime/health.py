@@ -158,7 +158,7 @@ class Health(Edge):
         self._wall_offset_ns = 0
         self._advice: AdviceReader | None = None
 
-    # -- life ----------------------------------------------------------------------------------------------------
+    # -- start and stop ------------------------------------------------------------------------------------------
 
     def effects(self) -> Mapping[type, EffectHandler]:
         return {HealthNews: self._news}
@@ -200,7 +200,7 @@ class Health(Edge):
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(WALL_EVERY_S, self._check_clock)
 
-    # -- questions -----------------------------------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------------------------
 
     def table(self) -> list[PathState]:
         """Every path and packet kind, sorted."""
@@ -269,7 +269,7 @@ class Health(Edge):
         ]
         return [self._entry(change) for change in found[-limit:]]
 
-    # -- orders --------------------------------------------------------------------------------------------------
+    # -- commands ------------------------------------------------------------------------------------------------
 
     def reset(self, sender: str, listener: str, by: str, note: str = "") -> list[str]:
         """Clear the history of the paths from `sender` to `listener` after a repair. `by` is recorded. Returns the

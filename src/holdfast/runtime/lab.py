@@ -13,7 +13,7 @@ from holdfast.transports import Faults, Rule
 
 
 class LabEdge(Edge):
-    """Takes faults where the configuration allows it."""
+    """Accepts faults if the configuration allows it."""
 
     def __init__(self, allowed: bool) -> None:
         self.faults = Faults() if allowed else None

@@ -1,4 +1,4 @@
-"""Channels and datagrams, as applications use them: the edge of links."""
+"""The edge of links: channels and datagrams for applications."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Callback = Callable[[NodeId, list[memoryview]], object]
 
 
 class LinkEdge(Edge):
-    """The ports of a node: who listens to each, and the handles that send to those of peers."""
+    """The ports of a node: the callback of each, and the handles that send to ports of peers."""
 
     def __init__(self) -> None:
         self._driver: Driver | None = None
@@ -57,9 +57,9 @@ class LinkEdge(Edge):
         self._datagrams: dict[tuple[NodeId, int], Datagrams] = {}
         self._callbacks: dict[tuple[int, bool], Callback] = {}
         self._link_changed = asyncio.Event()
-        """A session has begun or ended, or the node has."""
+        """A session has begun or ended, or the node has stopped."""
 
-    # -- the driver's side ---------------------------------------------------------------------------------------
+    # -- for the driver ------------------------------------------------------------------------------------------
 
     def effects(self) -> Mapping[type, EffectHandler]:
         return {
@@ -79,7 +79,7 @@ class LinkEdge(Edge):
     def before_turn(self) -> None:
         for handle in self._handles:
             handle.hand_over()
-        self._handles.rotate()  # if there is not room for all, they take turns to be first
+        self._handles.rotate()  # if there is no room for all, each is first in turn
 
     def halt(self, error: HoldfastError) -> None:
         self._driver, self._ended = None, error
@@ -126,7 +126,7 @@ class LinkEdge(Edge):
                     )
                 )
 
-    # -- what applications use -----------------------------------------------------------------------------------
+    # -- for applications ----------------------------------------------------------------------------------------
 
     async def until_up(self, *names: str, timeout_s: float = 10.0) -> None:
         """Wait until there is a session with each of these members; raises `NotAccepted` on timeout, and `NodeStopped`
@@ -146,7 +146,7 @@ class LinkEdge(Edge):
             ) from None
 
     def _ask_for_links(self, names: list[str], asked: dict[str, bool]) -> None:
-        """In a large domain there are links to neighbours only, until one is asked for."""
+        """In a large domain there are only links to neighbours, unless others are requested."""
         for node, member in self._links.directory.members.items():
             if member.name in names and member.name not in asked:
                 asked[member.name] = True

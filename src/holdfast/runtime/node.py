@@ -72,7 +72,7 @@ class Node:
     objects: ObjectEdge
     """Storage objects with replicas: create, read, write, move, watch."""
     dialogs: DialogEdge
-    """Two-party sessions with any assurance, on any store."""
+    """Reliable sessions between two applications, with any assurance, on any store."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Node:
     def _edge(self, kind: type[E]) -> E:
         return next(edge for edge in self._edges if isinstance(edge, kind))
 
-    # -- life ----------------------------------------------------------------------------------------------------
+    # -- start and stop ------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Open the store, listen on every adapter, join the domain. Raises `SetupError`, or `StoreError` if the store
@@ -254,7 +254,7 @@ class Node:
                 edge.close()
 
     def _halt_edges(self, why: str) -> None:
-        """Everything that applications hold ends."""
+        """End every handle of applications."""
         for edge in self._edges:
             with self._going_on(type(edge).__name__):
                 edge.halt(NodeStopped(why))
@@ -327,7 +327,7 @@ class Node:
             self._dumps.add(dump)
             dump.add_done_callback(self._dumps.discard)
 
-    # -- what applications use -----------------------------------------------------------------------------------
+    # -- for applications ----------------------------------------------------------------------------------------
 
     @property
     def id(self) -> NodeId:
@@ -348,8 +348,8 @@ class Node:
         return self._links.peer(name)
 
     async def renew_credentials(self) -> None:
-        """Read the certificate files again, and use them for new connections; those that exist go on. Raises
-        `CertificateError` if the files are not right; nothing is changed then."""
+        """Read the certificate files again, and use them for new connections; existing ones continue. Raises
+        `CertificateError` if the files are invalid; nothing is changed then."""
         driver = self._drive()
         tls = await asyncio.to_thread(open_tls, self.config)
         if tls is None:
@@ -375,7 +375,7 @@ class Node:
         self._links.listen(port, callback, channel)
 
     async def search(self, role: str, tree: str | bytes = DEFAULT_TREE) -> str | None:
-        """The name of the node where the first instance of a role is registered; None when the role has none."""
+        """The name of the node where the first instance of a role is registered; None if the role has no instance."""
         return await self.roles.search(role, tree)
 
     async def connect(
@@ -387,7 +387,7 @@ class Node:
         neighbourhood: int = NEIGHBOURHOOD,
     ) -> DirectTree:
         """One-hop connections to all instances of a role, or to the locations that `roles.find` returned on this node
-        or another. The union of several finds makes one tree. Raises `RoleNotFound` when a role has no instance."""
+        or another. Locations of several finds become one tree. Raises `RoleNotFound` if a role has no instance."""
         if not isinstance(what, str):
             return await self.roles.connect(tuple(what), neighbourhood)
         places = await self.roles.find(what, tree, realm_only)
@@ -464,7 +464,7 @@ class Node:
         return {"done": "renewed"}
 
     async def _seal(self, _: dict[str, Any]) -> dict[str, Any]:
-        """Seal the telemetry, for a reader that must not wait for the next time."""
+        """Seal the telemetry now, for a reader that must not wait for the next regular seal."""
         segments = self._segments
         if segments is None:
             raise MisuseError("this node records no telemetry; nothing was sealed")

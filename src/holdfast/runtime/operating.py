@@ -32,7 +32,7 @@ def ask_group(driver: Driver, request: dict[str, Any]) -> dict[str, Any]:
     if verb not in VERBS:
         raise MisuseError(f"unknown request {verb!r} to a group; known: {', '.join(VERBS)}")
     if verb in _NAMED and not name:
-        raise MisuseError(f"to {verb} a replica its name is needed; nothing was done")
+        raise MisuseError(f"{verb} needs the name of a replica; nothing was done")
     unit = replica_unit(group)
     machine = driver.core.turns.machine(unit)
     if machine is None:

@@ -70,7 +70,7 @@ class OutputDesk:
     def listen(self, group: str, callback: Listener) -> None:
         if is_async(callback):
             raise MisuseError(
-                f"the listener to outputs of {group} must not be a coroutine function; it was not "
+                f"the listener for outputs of {group} must not be a coroutine function; it was not "
                 "registered. Let it put outputs into an `asyncio.Queue`, or start a task."
             )
         self._listeners[group] = callback
@@ -89,7 +89,7 @@ class OutputDesk:
 
     def take(self, effect: OutputsReady | SendOutputs | StopOutputs) -> None:
         if self._closing:
-            return  # the result could not be reported any more
+            return  # the result can no longer be reported
         if isinstance(effect, OutputsReady):
             self._arrive(effect)
             return
@@ -113,7 +113,7 @@ class OutputDesk:
         if group_epoch != before[0]:
             before = (group_epoch, 0, -1)
         if effect.after > before[1:]:
-            return  # those in between were refused, and come again before these
+            return  # those in between were refused, and arrive again before these
         # A unit that was rebuilt after a failure requests some again.
         new = [o for o in effect.outputs if _id(o) > before[1:]]
         if new and not self._has_room(group, new):
@@ -132,7 +132,7 @@ class OutputDesk:
         if self._unheard_bytes + size > UNHEARD_MAX:
             if not self._is_full:
                 log.warning(
-                    "there is no listener to outputs of %s, and no more of them are kept", group
+                    "there is no listener for outputs of %s, and no more of them are kept", group
                 )
             self._is_full = True
             return False
@@ -156,7 +156,10 @@ class OutputDesk:
                 refuse_awaitable(self._listeners[group](arrived[0]))
             except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 the application's own
                 log.warning(
-                    "the listener to outputs of %s failed; again in %g s: %r", group, delay_s, error
+                    "the listener for outputs of %s failed; retry in %g s: %r",
+                    group,
+                    delay_s,
+                    error,
                 )
                 again_s = min(2 * delay_s, RETRY_S_MAX)
                 self._retries[group] = loop.call_later(delay_s, self._call, group, again_s)
@@ -171,7 +174,7 @@ class OutputDesk:
             self._answer(OUTPUT_RECEIVER, OutputsTaken(group, *self._last[group]))
             return
         if taken is not None:
-            # Reported at once: these must not come again, whatever happens to the others.
+            # Reported at once: these must not be delivered again, even if others fail.
             self._answer(OUTPUT_RECEIVER, OutputsTaken(group, taken.group_epoch, *_id(taken)))
 
     # -- for the outside -----------------------------------------------------------------------------------------
@@ -202,7 +205,7 @@ class OutputDesk:
                 if self._closing or task.cancelling():
                     raise  # the node stops, or the program ends; a cancellation by the sender itself is a failure
                 log.warning(
-                    "an output to %s failed; again in %g s: %r", destination, delay_s, error
+                    "an output to %s failed; retry in %g s: %r", destination, delay_s, error
                 )
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, RETRY_S_MAX)

@@ -1,4 +1,4 @@
-"""Files of the collection: what a node offers of its telemetry, and where advice and collected segments go.
+"""Files of the collection: the telemetry that a node offers, and the targets of advice and collected segments.
 
 Names come from peers. A name that is not exactly that of a segment, or of an edition, is refused.
 """
@@ -20,7 +20,7 @@ EDITIONS_KEPT: Final = 4
 
 
 class Refused(ValueError):
-    """What was asked for is not given, and why."""
+    """A request was refused; the message gives the reason."""
 
 
 def list_segments(landing: Path, after: str) -> tuple[tuple[tuple[str, int], ...], bool]:
@@ -35,7 +35,7 @@ def list_segments(landing: Path, after: str) -> tuple[tuple[tuple[str, int], ...
         try:
             found.append((name, (landing / name).stat().st_size))
         except OSError:
-            continue  # removed meanwhile, for room
+            continue  # removed in the meantime, because of the size limit
     return tuple(found), len(names) > NAMES_MAX
 
 
@@ -52,14 +52,14 @@ def read_piece(landing: Path, name: str, offset: int) -> bytes:
 
 
 def segment_target(directory: Path, node: str, name: str) -> Path:
-    """Where a collected segment of a node goes. Raises `Refused`."""
+    """The path for a collected segment of a node. Raises `Refused`."""
     if not _SEGMENT.fullmatch(name) or not Path(name).name.startswith(f"{node}-"):
         raise Refused(f"{name!r} is not the name of a segment of {node}")
     return directory / node / "landing" / name
 
 
 def put_whole(target: Path, content: bytes) -> None:
-    """Write a file so that a reader sees all of it or nothing."""
+    """Write a file atomically: a reader sees all of it or nothing."""
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(target.name + ".part")
     temporary.write_bytes(content)
@@ -67,7 +67,7 @@ def put_whole(target: Path, content: bytes) -> None:
 
 
 class AdviceInbox:
-    """Puts together an edition that arrives in pieces, one at a time."""
+    """Assembles an edition that arrives in pieces, one at a time."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

@@ -1,4 +1,4 @@
-"""Stress runs of a running node: control requests, and their way to the unit `stress`."""
+"""Stress runs of a running node: passes control requests to the unit `stress`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work that must not hold up the event loop, nor wait for threads that an application keeps busy."""
+"""Runs work that must neither block the event loop nor wait for threads that an application keeps busy."""
 
 from __future__ import annotations
 

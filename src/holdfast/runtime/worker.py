@@ -1,7 +1,7 @@
-"""A thread that runs one replica's application, in order, and says how far it has come.
+"""A thread that runs one replica's application, in order, and reports its progress.
 
-An application that says it is `quick` is called on the event loop where it can be: with one interpreter, handing a
-batch over takes longer than most batches do.
+An application that is marked `quick` is called on the event loop if possible: because of the GIL, passing a batch to a
+thread takes longer than processing most batches.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class AppWorker:
             self._hand(jobs)
 
     def _concerns(self, job: Job) -> bool:
-        """Whether the application has anything to say to this; the answer of one that has not needs no thread."""
+        """Whether the application handles this job; if not, it can be answered without the thread."""
         if isinstance(job, AskLoss) and not self._is_asked:
             self._answer(LossAnswered(job.question, None))
             return False
@@ -143,7 +143,7 @@ class AppWorker:
             if not isinstance(job, AskLoss):
                 self._report()
             self._answer(answer)
-        # On the event loop an interrupt is not the application's: the program is meant to end.
+        # On the event loop, an interrupt is meant for the program, not for the application.
         is_interrupt = isinstance(runner.raised, KeyboardInterrupt)
         if is_interrupt and threading.current_thread() is not self._thread:
             raise runner.raised  # type: ignore[misc]  # it is an exception, see above

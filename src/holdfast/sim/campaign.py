@@ -209,7 +209,7 @@ def _known(rule: Rule, priorities: int) -> Rule:
     return rule if is_known else msgspec.structs.replace(rule, priority=None)
 
 
-# -- what a campaign must have exercised -------------------------------------------------------------------------
+# -- required coverage -------------------------------------------------------------------------------------------
 
 AT_LEAST: Final[dict[str, int]] = {
     "elections": 500,
@@ -278,7 +278,7 @@ def not_exercised(total: dict[str, int], runs: int) -> list[str]:
     return missing
 
 
-# -- making a failure smaller ------------------------------------------------------------------------------------
+# -- shrinking ---------------------------------------------------------------------------------------------------
 
 
 def shrink(run: GroupRun, scenario: Scenario, attempts_max: int = 200) -> tuple[Scenario, int]:
@@ -309,7 +309,7 @@ def shrink(run: GroupRun, scenario: Scenario, attempts_max: int = 200) -> tuple[
 
 
 def failure(run: GroupRun, scenario: Scenario) -> str | None:
-    """The invariant that a run violates, or the type of its exception; None if all is well."""
+    """The invariant that a run violates, or the type of its exception; None if the run succeeded."""
     try:
         run.cluster(scenario).run()
     except Exception as error:  # noqa: BLE001  # whatever it is, the smaller run must raise it too
@@ -324,7 +324,7 @@ def simulate(
     replay: str,
     facts: FactBook | None = None,
 ) -> dict[str, Any]:
-    """One run and its result, with the text of a failed check in `error`. `too_short`: all that failed is that groups
+    """One run and its result, with the text of a failed check in `error`. `too_short`: the only failure is that groups
     had not recovered at the end, and the run was too short to expect that."""
     cluster = run.cluster(scenario, trace, replay, facts)
     error = None

@@ -82,7 +82,7 @@ class GroupPlan(msgspec.Struct, frozen=True):
     """Applications create outputs for nodes and for another destination."""
     never_lead: tuple[str, ...] = ()
     stability: str = "auto"
-    """The protocol that finds out what all replicas have."""
+    """The protocol that determines what all replicas have applied."""
     services: bool = False
     """Every node uses locks and a barrier of the group."""
 
@@ -94,7 +94,7 @@ class GroupPlan(msgspec.Struct, frozen=True):
 def make_core(
     context: HostContext, config: NodeConfig, subsystems: Sequence[Subsystem] | None = None
 ) -> Core:
-    """A production node on a simulated machine: the only code that knows how to build a core."""
+    """A production node on a simulated machine: the only place that builds a core."""
     from holdfast.node.core import NodeCore
     from holdfast.node.subsystems import SUBSYSTEMS
     from holdfast.stores.identity import open_identity
@@ -167,7 +167,7 @@ class Cluster:
         self.groups = GroupChecks(promises, self.coverage.see)
         loose = tuple(f"replica/{name}" for name, promise in promises.items() if promise.is_loose)
         self.order = DeliveryOrder(self.groups.group_epoch, loose)
-        # In a turn, the group checkers run first, and at the end the states: either explains what the others find.
+        # In a turn, the group checkers run first, and at the end the states: both explain the findings of the others.
         always: tuple[Checker, ...] = (
             Converged(self.senders, self.groups),
             self.coverage,
@@ -195,7 +195,7 @@ class Cluster:
         self.scenario = scenario
 
     def _serve(self, group: GroupPlan) -> ServiceChecks:
-        """Visitors on all hosts. They leave two seconds before the end, so that all that they asked for is answered."""
+        """Visitors on all hosts. They leave two seconds before the end, so that all their requests are answered."""
         parties = min(3, self._nodes)
         until_ns = self._until_ns - self._quiet_ns
         for host in self.world.hosts.values():
@@ -410,7 +410,7 @@ def _tell_room(senders: list[Sender], host: Host, effect: SourceRoom) -> None:
 
 
 class _Till:
-    """Accepts outputs for destinations that are not nodes, and confirms them after a while, or not: then they come
+    """Accepts outputs for destinations that are not nodes, and confirms them after a while; unconfirmed ones are sent
     again."""
 
     def __init__(self, random: Random) -> None:

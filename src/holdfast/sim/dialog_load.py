@@ -1,7 +1,7 @@
-"""Applications of simulated nodes that use dialogs, through crashes of their processes: send, receive, process, move.
+"""Simulated applications that use dialogs while their processes crash: send, receive, process, move.
 
-What an application keeps on its own disk (numbers, ids, exported state, its table of results) lives here and survives;
-requests under way die with the process.
+Data that an application keeps on its own disk (numbers, ids, exported state, its table of results) is here and survives
+crashes; pending requests are lost with the process.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ UNIT: Final = dialog_unit(STORE)
 SERVICE: Final = "work"
 STEP_NS: Final = 20 * MILLISECOND
 WAIT_NS: Final = 20 * SECOND
-"""An answer that has not come after this time is not waited for any more; its effect is unknown."""
+"""The timeout for an answer; after it, the effect of the request is unknown."""
 Answered = Callable[[Any], None]
 
 
 class Calls:
-    """Requests of one application. They die with the process."""
+    """Requests of one application. They end with the process."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -58,7 +58,7 @@ class Calls:
             answered(answer.value)
 
     def forget_dead(self) -> None:
-        """Requests of an earlier process, or to a unit that is gone, get no answer."""
+        """Remove requests of an earlier process, or to a unit that has ended: they get no answer."""
         now, boots = self.host.world.now, self.host.boots
         for token, (life, until, answered) in list(self._waiting.items()):
             if life != boots or not self.host.alive or now >= until:
@@ -151,7 +151,7 @@ class Sender:
 
 
 class Receiver:
-    """Takes from any dialog of its node: plainly, or in transactions with a table of its own."""
+    """Receives from any dialog of its node: plainly, or in transactions with a table of its own."""
 
     def __init__(self, load: DialogLoad, host: Host) -> None:
         self.load, self.host, self.calls = load, host, load.calls[host.name]
@@ -235,7 +235,8 @@ def _crash(host: Host) -> None:
 
 
 class Mover:
-    """Moves the receiving end of a dialog to another node, once; whatever crashes, it goes on until it is there."""
+    """Moves the receiving end of a dialog to another node, once; it retries after every crash until the move is
+    complete."""
 
     def __init__(self, load: DialogLoad, source: Host, target: Host, at: Nanos) -> None:
         self.load, self.source, self.target, self.at = load, source, target, at
@@ -271,7 +272,8 @@ class Mover:
 
 
 class DialogLoad:
-    """A world of three nodes: `n1` sends to `n2`, whose ends may move to `n3`. Random faults, then a quiet time."""
+    """A world of three nodes: `n1` sends to `n2`, whose ends may move to `n3`. Random faults, then a fault-free
+    time."""
 
     def __init__(
         self,
@@ -328,7 +330,7 @@ class DialogLoad:
         return plan(self.world.seed, hosts, ["red", "blue"], self._until, self._quiet, budget)
 
     def run(self) -> dict[str, Any]:
-        """The whole run with all checks, and what it exercised."""
+        """Run it with all checks; returns what was exercised."""
         for host in self.world.hosts.values():
             host.start()
         self.scenario().schedule(self.world)
@@ -347,7 +349,7 @@ class DialogLoad:
         }
 
     def _until_delivered(self) -> None:
-        """Back-off may be long after many faults: the promise is delivery in the end, within a bound."""
+        """Back-off may be long after many faults: messages must eventually be delivered, within a bound."""
         for _ in range(30):
             try:
                 DialogChecks.complete(_Silent(self.checks))
@@ -370,7 +372,7 @@ class _Incomplete(Exception):
 
 
 class _Silent(DialogChecks):
-    """The same history; what is missing is not a failure yet."""
+    """The same history, but missing messages are not a failure yet."""
 
     def __init__(self, checks: DialogChecks) -> None:
         super().__init__()

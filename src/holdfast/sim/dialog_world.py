@@ -36,7 +36,7 @@ kind = "memory"
 
 
 def add_nodes(world: World, make_core: Callable[..., Any]) -> list[Host]:
-    """Add the hosts, not started yet. Their stores are disks of the simulator, whatever `kind` says."""
+    """Add the hosts, not started yet. Their stores are simulated disks, regardless of `kind`."""
     from holdfast.node.config import parse_config
 
     for subnet in SUBNETS:

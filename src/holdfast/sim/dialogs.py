@@ -1,7 +1,7 @@
-"""Dialogs on a simulated host: each store is a disk of its own, which lags, loses and crashes like the node's.
+"""Dialogs on a simulated host: each store is a separate disk, with the same faults as the node's own.
 
-The edge opens the stores and carries out what the units ask for. Applications are played by `holdfast.sim.dialog_load`,
-or by a test that watches `Answer` and `Event` with `Host.on`.
+The edge opens the stores and performs the effects of the units. `holdfast.sim.dialog_load` simulates applications, or a
+test watches `Answer` and `Event` with `Host.on`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class SimDialogEdge(Edge):
         return effects | dict.fromkeys((ports.Answer, ports.Event, ports.RepairWanted), _ignore)
 
     def _open(self, store: StoreConfig) -> None:
-        """Take a store over: its epoch grows, and what it has is read."""
+        """Take over a store: increase its epoch, and read its contents."""
         host = self._host
         unit = dialog_unit(store.name)
         disk = host.disk_of(unit)
@@ -97,7 +97,7 @@ class SimDialogEdge(Edge):
         self._host.give(effect.unit, ports.Resolved(effect.dialog, effect.attempt, nodes, error))
 
     def _read(self, effect: ports.ReadRows) -> None:
-        """What the store has after every write so far, a moment later."""
+        """The contents of the store after all writes so far, after a short delay."""
         host = self._host
         disk = host.disk_of(effect.unit)
         tables = {table: disk.rows(table, first, stop) for table, first, stop in effect.wanted}
@@ -115,13 +115,14 @@ class SimDialogEdge(Edge):
 
 
 def owner_epoch(disk: Disk) -> int:
-    """The epoch of the present owner of a store."""
+    """The epoch of the current owner of a store."""
     rows = disk.rows(OWNER)
     return int.from_bytes(rows[0][1], "big") if rows else 0
 
 
 def commit_transaction(host: Host, store: str, inserts: Sequence[Put], epoch: int) -> bool:
-    """What a store does with the rows of an application's transaction: all of them, each new, under the fence."""
+    """Commit the rows of an application's transaction: all of them or none, only if none exists yet, under the
+    fence."""
     disk = host.disk_of(dialog_unit(store))
     if disk.full or owner_epoch(disk) != epoch:
         return False

@@ -1,7 +1,7 @@
-"""The disk of a host: slow, sometimes full, and after a crash no better than a real one.
+"""The disk of a host: slow, sometimes full, and as unreliable after a crash as a real one.
 
-What was reported as written survives a crash. Unreported turns may survive, completely and in turn order up to some
-turn. The commit that the crash interrupted is not there at all, as with SQLite.
+Writes that were reported survive a crash. Unreported turns may survive, completely and in turn order up to some turn.
+The commit that the crash interrupted is not there at all, as with SQLite.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Disk:
         self._syncing = 0
         """How many of the pending turns the current sync includes."""
         self._epoch = 0
-        """A sync of a process that is gone is not reported."""
+        """A sync of an ended process is not reported."""
         self.slow_ns = 0
         self.full = False
         self.outstanding_bytes = 0
@@ -69,7 +69,7 @@ class Disk:
         self.on_written: Callable[[int], None] = _ignore
         self.on_failed: Callable[[StoreError], None] = _ignore
 
-    # -- what a driver does --------------------------------------------------------------------------------------
+    # -- for the driver ------------------------------------------------------------------------------------------
 
     def submit(self, turn: int, writes: list[Write]) -> None:
         """Queue the writes of a turn. One sync takes several turns, all that wait or fewer."""
@@ -133,12 +133,12 @@ class Disk:
         self._syncing = 0
         self.outstanding_bytes = 0
 
-    # -- what the store port asks --------------------------------------------------------------------------------
+    # -- for the store port --------------------------------------------------------------------------------------
 
     def rows(
         self, table: str, first: bytes = b"", stop: bytes = b"", limit: int = 0
     ) -> list[tuple[bytes, bytes]]:
-        """What a running process reads, as `Store.load` does: its own queued writes included."""
+        """Rows for a running process, as `Store.load` returns them, including its own queued writes."""
         seen: Tables = {table: dict(self._tables.get(table, {}))}
         for _, writes, _ in self._pending:
             apply_writes(seen, [write for write in writes if write.table == table])
@@ -155,7 +155,7 @@ class Disk:
 
     @property
     def full_queue(self) -> bool:
-        """More waits for the disk than a host lets through."""
+        """Whether so much waits for the disk that the host accepts no inputs."""
         return self.outstanding_bytes > OUTSTANDING_MAX
 
     def commit_now(self, writes: Sequence[Write]) -> None:

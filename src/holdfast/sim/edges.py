@@ -29,7 +29,7 @@ def _ignore(_: object) -> None:
 
 
 class SimLinkEdge(Edge):
-    """Ports that nothing listens to."""
+    """Ports without listeners."""
 
     def effects(self) -> Mapping[type, EffectHandler]:
         ignored = (PortReady, PortRefused, PortRoom, SessionBegun, SessionEnded)
@@ -41,7 +41,7 @@ class SimHealthEdge(Edge):
 
 
 class SimCollectEdge(Edge):
-    """No files: requests of peers stay without an answer."""
+    """No files: requests of peers are not answered."""
 
     def effects(self) -> Mapping[type, EffectHandler]:
         return dict.fromkeys((Asked, Answered, PeerGone), _ignore)

@@ -1,4 +1,4 @@
-"""How a host carries out the effects of a turn: one handler per type of effect."""
+"""Performs the effects of a turn: one handler per type of effect."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ class Handlers(dict[type, Handler]):
     """Transmitted packets are not inspected on their way to the network."""
 
     def __missing__(self, kind: type) -> Handler:
-        raise MisuseError(f"no host of this world carries out {kind.__name__}: add it with `on`")
+        raise MisuseError(
+            f"no host of this world has a handler for {kind.__name__}: add it with `on`"
+        )
 
 
 def handlers_of(host: Host) -> Handlers:
@@ -72,9 +74,7 @@ def _traced(host: Host, handler: Handler, effect: Transmit) -> None:
 
 def _transmit(host: Host, effect: Transmit) -> None:
     end = host.flows.get(effect.flow)
-    if (
-        end is not None
-    ):  # otherwise it was closed meanwhile; the core learns of that in its next turn
+    if end is not None:  # otherwise it has been closed; the core learns of that in its next turn
         end.send(effect.packets)
 
 
@@ -100,4 +100,4 @@ def _read_table(host: Host, effect: ReadTable) -> None:
 
 
 def _ignore(_: object) -> None:
-    """No one on this host needs this effect."""
+    """This effect is not needed on this host."""

@@ -82,7 +82,7 @@ class Host:
         )
         self._disks: dict[str, Disk] = {NODE_STORE: self.disk}
         self._writers: dict[str, StoreWriter] = {}
-        """What commits the writes of a store that is not a disk of this host."""
+        """The writers of stores that are not disks of this host."""
         self.edges: list[Edge] = []
         self._before_turn: list[Callable[[], None]] = []
         self._after_turn: list[Callable[[], None]] = []
@@ -91,13 +91,13 @@ class Host:
         self._reset()
 
     def _reset(self) -> None:
-        """Everything that dies with a process."""
+        """Everything that ends with a process."""
         self.core = None
         self.inbox: list[tuple[str, Any]] = []
         self._unread: list[tuple[TcpEnd | None, Any]] = []
         self._read: list[tuple[Pipe, int]] = []
         self._written_turns: dict[str, int] = {}
-        """What stores have reported while the process was paused."""
+        """Turns that stores have reported while the process was paused."""
         self._waits_for_disk = False
         """A turn was due while too much waited for the disk; it runs when some of that is written."""
         self._turn_at = NEVER
@@ -111,7 +111,7 @@ class Host:
             self.world.network.process_gone(adapter)
 
     def disk_of(self, store: str) -> Disk:
-        """The disk that a store is on; made at its first use."""
+        """The disk of a store; created at its first use."""
         if store not in self._disks:
             random = chance(self.world.seed, "disk", self.name, store)
             profile = self.profile
@@ -141,7 +141,7 @@ class Host:
         """Offset from the monotonic time of the host to its (wrong) wall clock."""
         return EPOCH_NS + self._skew_ns - self.clock_ns
 
-    # -- life ----------------------------------------------------------------------------------------------------
+    # -- start and stop ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Boot the process from what is on the disk."""
@@ -247,7 +247,7 @@ class Host:
             self._schedule()
 
     def _ran_late(self) -> None:
-        """As the real driver does, tell the core how long ago its turn was due."""
+        """Like the real driver, inform the core how long ago its turn was due."""
         lagged = getattr(self.core, "lagged", None)
         if lagged is not None:
             lagged(max(0, self.now - self.core.next_deadline()))  # type: ignore[union-attr]  # it runs
@@ -275,8 +275,8 @@ class Host:
             checker.ended(self)
 
     def write_failed(self, error: HoldfastError, store: str = NODE_STORE) -> None:
-        """A node that cannot write to its own store stops: it can promise nothing any more. Another store fails its
-        units."""
+        """A node that cannot write to its own store stops, because it can no longer keep its guarantees. Any other
+        store fails its units."""
         if store != NODE_STORE:
             turns = getattr(self.core, "turns", None)
             if self.alive and turns is not None:
@@ -287,7 +287,7 @@ class Host:
             self._log(f"store failed: {error}")
             self._die(STOPPED, f"store failed: {error}")
 
-    # -- what comes in -------------------------------------------------------------------------------------------
+    # -- inputs --------------------------------------------------------------------------------------------------
 
     def give(self, unit: str, item: Any) -> bool:
         """An input for a unit, from the application or the driver; False if there is no process."""
@@ -357,7 +357,7 @@ class Host:
         if free:
             self._schedule()
 
-    # -- what edges ask of their driver (`holdfast.subsystem.Port`) ----------------------------------------------
+    # -- for edges (`holdfast.subsystem.Port`) -------------------------------------------------------------------
 
     @property
     def config(self) -> NodeConfig:
@@ -391,7 +391,7 @@ class Host:
         self._make_way(store)
 
     def _make_way(self, store: str) -> bool:
-        """Let the units of a store run unless too much waits for it; True when some can go on."""
+        """Let the units of a store run unless too much waits for it; True if some can continue."""
         writer = self._writers.get(store)
         full = self._disks[store].full_queue if writer is None else writer.full
         return bool(self.core.turns.block(store, blocked=full))  # type: ignore[union-attr]  # as above

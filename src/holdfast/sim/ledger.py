@@ -30,7 +30,7 @@ REQUESTS_KEPT: Final = 200
 """Request ids of a sender that it may send again: fewer than a group stores."""
 TOPICS: Final = ("", "prices", "orders")
 AGREED: Final = "replicas agree at the end"
-DELIVERED: Final = "what was sent is delivered at the end"
+DELIVERED: Final = "sent messages are delivered at the end"
 
 
 class LedgerState(msgspec.Struct):

@@ -55,7 +55,7 @@ class Budget(msgspec.Struct, frozen=True):
 
     faults_max: int = 3
     down_max: int = 1
-    """Hosts that are down at once. A group lives while a majority does."""
+    """The maximum number of hosts that are down at once. A group needs a majority."""
     paused_max: int = 1
     slow_disks_max: int = 1
     settle_ns: Nanos = 5 * SECOND
@@ -232,7 +232,7 @@ class _Plan:
             self._step(SetDisk(host, slow_ns=slow_ns))
             self._later("disk", host, 500, 5_000, SetDisk(host))
 
-    # -- what groups fear ----------------------------------------------------------------------------------------
+    # -- faults that affect groups -------------------------------------------------------------------------------
 
     def _leader(self) -> None:
         """A fault of the leader: it dies, pauses, or works only partly."""

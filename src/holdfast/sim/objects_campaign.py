@@ -1,7 +1,7 @@
-"""Random runs of objects: writers, readers and movers everywhere while nodes die, partitions come and disks rot.
+"""Random runs of objects: writers, readers and movers on all nodes, under crashes, partitions and disk corruption.
 
-A majority of the replicas of every object survives: one node is down, cut off or emptied at a time. Under that
-condition nothing that was acknowledged may be lost, and the number of replicas is restored.
+A majority of the replicas of every object survives: only one node at a time is down, partitioned or has lost its disk.
+Under that condition, no acknowledged write may be lost, and the number of replicas is restored.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Run:
         """Paths at which an object may be: one, or two after a move in doubt."""
         self.outcomes: dict[str, int] = {}
         self.troubles: dict[str, int] = {}
-        """Faults that took place, by kind."""
+        """The number of injected faults, by kind."""
         self._seconds = seconds
         self._objects = objects
         self._faults = faults
@@ -99,7 +99,7 @@ class Run:
             )
 
     def _collect(self) -> None:
-        """Check what has ended since the last time."""
+        """Check operations that have ended since the last call."""
         left = []
         for name, call, begun, data in self._pending:
             if not call.done:
@@ -126,7 +126,7 @@ class Run:
     # -- faults --------------------------------------------------------------------------------------------------
 
     def _fault(self) -> None:
-        """One trouble at a time: the last one ends, and the next begins when all replicas are whole again."""
+        """One fault at a time: the last one ends, and the next begins when all replicas are restored."""
         if self._trouble:
             self._end_trouble()
             return
@@ -208,7 +208,7 @@ class Run:
         return all(len(self.world.holders(oid)) == 3 for oid in self._everything())
 
     def _names_agree(self) -> bool:
-        """Each object has exactly one name, the one that its register says."""
+        """Whether each object has exactly one name, that of its register."""
         found: dict[str, list[str]] = {}
         for directory in ("left", "right"):
             for name in self.world.names("a", f"/{directory}"):

@@ -1,4 +1,5 @@
-"""The content disk of a simulated host: finished contents survive a crash, stages do not, bytes can rot."""
+"""The content disk of a simulated host: complete contents survive a crash, stages do not, and bytes can be
+corrupted."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ class ContentDisk:
         self.marker = b""
 
     def rot(self, object_id: bytes) -> int:
-        """Change a byte of every content of an object; returns how many contents that were."""
+        """Corrupt a byte of every content of an object; returns the number of contents."""
         keys = [key for key in self.contents if key[0] == object_id and len(self.contents[key][0])]
         for key in keys:
             self.contents[key][0][0] ^= 0xFF

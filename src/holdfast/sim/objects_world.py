@@ -1,6 +1,7 @@
-"""A small world for objects: virtual time, sessions that break, disks that lag, fill, rot and are emptied, crashes.
+"""A small world for objects: virtual time, broken sessions, crashes, and disks that lag, fill up, corrupt data or are
+lost.
 
-It runs the production machine in the production turn, so what a node sends waits for its writes. One seed decides
+It runs the production machine in the production turn, so outputs of a node wait for its writes. One seed determines
 everything.
 """
 
@@ -71,7 +72,7 @@ class _Directory(Machine):
 
 
 class Call:
-    """An operation of an application, and what came of it."""
+    """An operation of an application, and its outcome."""
 
     def __init__(self, request: Any, data: bytes = b"") -> None:
         self.request = request
@@ -84,7 +85,7 @@ class Call:
         self.changes: list[ports.Change] = []
         self.progress: list[ports.Progress] = []
         self.chunks: list[int] = []
-        """Chunks of the source, in the order in which they were asked for."""
+        """Chunks of the source, in the order of the requests."""
 
     @property
     def refused(self) -> str:
@@ -211,7 +212,7 @@ class ObjectHost:
         self.world.at(max(at, self.world.now), wake)
 
     def crash(self) -> None:
-        """The process dies: some of the writes that were not reported are on the disk, in order."""
+        """Kill the process: some of the unreported writes are on the disk, in order."""
         if not self.alive:
             return
         self.alive = False
@@ -313,7 +314,7 @@ class ObjectWorld:
         self.disk_ns = 200 * MICROSECOND
         self.frames: dict[str, int] = {}
         self.filter: Callable[[ObjectHost, ObjectHost, Any], Any] | None = None
-        """May change a frame on its way, or return None to lose it."""
+        """May modify a frame in flight, or return None to drop it."""
         self._events: list[tuple[Nanos, int, Callable[[], None]]] = []
         self._ticket = 0
         self._op = 0
@@ -354,7 +355,7 @@ class ObjectWorld:
         """Run until these operations have ended."""
         end = self.now + limit
         while not all(call.done for call in calls):
-            assert self._events, "nothing happens any more, and an operation waits"
+            assert self._events, "no event is left, but an operation still waits"
             assert self._events[0][0] <= end, f"an operation took more than {limit / SECOND} s"
             self._next()
 
@@ -461,7 +462,7 @@ class ObjectWorld:
             self._link_all(host)
 
     def empty_disk(self, name: str) -> None:
-        """The node dies and comes back with an empty content disk."""
+        """Restart the node with an empty content disk."""
         self.kill(name)
         self.hosts[name].disk.empty()
         self.restart(name)
@@ -509,7 +510,7 @@ class ObjectWorld:
         return [row[0] for row in call.value.names]
 
     def holders(self, object_id: bytes) -> list[str]:
-        """Living nodes whose replica of an object is sound."""
+        """Running nodes whose replica of an object is intact."""
         return [
             host.name
             for host in self.hosts.values()

@@ -1,8 +1,7 @@
-"""A virtual network of overlay machines: links that delay and fail, nodes that die, one seed that decides all.
+"""A virtual network of overlay machines with slow and failing links and crashing nodes, determined by one seed.
 
-Channels keep their order. A link that is cut loses what is on the way; each end notices after a time of its own.
-Every node runs a small application: it answers each message with its name, unless a test says otherwise, and keeps
-what it was given.
+Channels keep their order. A link that is cut loses frames in flight; each end notices after its own delay. Every node
+runs a small application: it records each message and answers with its name, unless a test sets another answer.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def node_id(name: str) -> NodeId:
 
 
 class Kept(bytes):
-    """A frame that is handed over as it is, where encoding it would take most of the time of a large run."""
+    """A frame that is passed on without encoding, which would take most of the time of a large run."""
 
     frame: Any
 
@@ -68,7 +67,7 @@ def keep(frame: Any) -> bytes:
 
 
 class Host:
-    """One node: its machine, what its application got, and what the overlay told it."""
+    """One node: its machine, the messages that its application received, and the events of the overlay."""
 
     def __init__(self, world: World, name: str, realm: str, config: OverlayConfig) -> None:
         self.world = world
@@ -81,15 +80,15 @@ class Host:
         self.alive = False
         self.machine: OverlayMachine
         self.wakes: set[Nanos] = set()
-        """When this unit is going to be woken."""
+        """When this unit will be woken."""
         self.delivered: list[Delivered] = []
         self.effects: list[Any] = []
         self.facts: list[Any] = []
         self.answers: Callable[[Delivered], AnswerMessage | None] | None = None
-        """What the application does with a message; None: answers with the node's name."""
+        """The application's answer to a message; None: it answers with the node's name."""
         self.life = 0
         self.joins = False
-        """Whether it is to join the others: it waits with publishing until it has met one."""
+        """Whether it joins the others: it does not publish until it is connected to one."""
         self.stalled_until: Nanos = 0
 
     def boot(self) -> None:
@@ -99,7 +98,7 @@ class Host:
         self.rebuild()
 
     def rebuild(self) -> None:
-        """A new unit in the same life of the node, as after an exception."""
+        """A new unit in the same incarnation of the node, as after an exception."""
         self.epoch += 1
         self.wakes = set()
         rng = Random(f"{self.world.seed}/{self.name}/{self.incarnation}/{self.epoch}")
@@ -125,13 +124,13 @@ class Host:
         return found[0] if found else None
 
     def replies(self, op: int) -> list[bytes]:
-        """Every reply to a request, in the order in which they came; the last one may come with the end."""
+        """Every reply to a request, in the order of arrival; the last one may arrive with the end."""
         end = self.end_of(op)
         last = [data for _, data in end.replies] if end is not None else []
         return [e.data for e in self.effects if isinstance(e, Replied) and e.op == op] + last
 
     def got(self, data: bytes) -> int:
-        """How many times the application of this node was given a message."""
+        """How many times the application of this node received a message."""
         return sum(d.data == data for d in self.delivered)
 
     def told(self, kind: type) -> list[Any]:
@@ -165,9 +164,9 @@ class World:
         self.blocked: dict[tuple[NodeId, NodeId], str] = {}
         """Pairs without a common subnet."""
         self.watch: Callable[[Host, Host, Any], None] | None = None
-        """Sees every frame that is delivered."""
+        """Called with every frame that is delivered."""
         self.filter: Callable[[Host, Host, Any], list[Any]] | None = None
-        """A hostile link: gets each frame, returns what is delivered instead."""
+        """A hostile link: called with each frame, returns the frame to deliver instead."""
         self._events: list[tuple[Nanos, int, Callable[[], None]]] = []
         self._ticket = 0
         self._op = 0
@@ -183,7 +182,7 @@ class World:
         return host
 
     def mesh(self, k: int | None = None) -> None:
-        """Link the nodes that are there as the mesh says."""
+        """Link the existing nodes according to the mesh."""
         members: dict[bytes, str] = {h.id: h.realm for h in self.hosts.values() if h.alive}
         config = self.config if k is None else msgspec.structs.replace(self.config, successors=k)
         for host in self.hosts.values():
@@ -273,7 +272,7 @@ class World:
         self.hosts[name].boot()
 
     def rebuild(self, name: str) -> None:
-        """The overlay unit fails and is built again; its links live on and announce themselves."""
+        """The overlay unit fails and is rebuilt; its links survive and are announced again."""
         host = self.hosts[name]
         host.rebuild()
         for peer in self.links_of(name):
@@ -431,14 +430,14 @@ class World:
         return op
 
     def send_raw(self, name: str, tree: bytes, data: bytes, role: str = "*", **options: Any) -> int:
-        """Send on a tree that has only an id: a direct one."""
+        """Send on a direct tree, which has only an id."""
         op = self.op()
         options.setdefault("protocol", PORT)
         self.post(self.hosts[name], [SendToRole(op, tree, role, data, **options)])
         return op
 
     def request(self, name: str, data: bytes, run_ns: Nanos = 8 * SECOND, **options: Any) -> Ended:
-        """Send, let the world run, return the end."""
+        """Send, run the world, and return the outcome."""
         op = self.send(name, data, **options)
         self.run(run_ns)
         end = self.hosts[name].end_of(op)
@@ -450,7 +449,7 @@ class World:
         return [h.name for h in alive if h.machine.local.get(tree_id(tree), role) is not None]
 
     def receivers(self, data: bytes) -> dict[str, int]:
-        """Which nodes got a message, and how many times."""
+        """The nodes that received a message, and how many times."""
         return {h.name: h.got(data) for h in self.hosts.values() if h.got(data)}
 
 

@@ -39,7 +39,7 @@ class Subnet(msgspec.Struct, frozen=True):
 
 
 class Fate:
-    """What the faults of a path do to one packet. The instance is reused for each packet."""
+    """The effect of the faults of a path on one packet. The instance is reused for each packet."""
 
     __slots__ = ("copies", "corrupted", "late_ns", "lost", "overtaken", "packet")
 

@@ -32,7 +32,7 @@ class Core(Protocol):
 
 
 class HostContext:
-    """What a core may know of its machine. Created at every start."""
+    """The information about its machine that a core receives. Created at every start."""
 
     __slots__ = ("_disk_of", "_entropy", "boots", "name", "seed", "store", "wall_offset_ns")
 

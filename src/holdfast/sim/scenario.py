@@ -160,7 +160,7 @@ class Scenario(msgspec.Struct, frozen=True):
             world.at(world.now + step.at_ns, player.play, step.action)
 
 
-# -- carrying out ------------------------------------------------------------------------------------------------
+# -- running -----------------------------------------------------------------------------------------------------
 
 
 class _Player:
@@ -275,7 +275,7 @@ def _parse_step(words: Words) -> Step:
 
 
 def _parse_action(words: Words) -> Action:
-    verb = words.next("break, heal, disk, application, burst, group or what happens to a host")
+    verb = words.next("break, heal, disk, application, burst, group or an event of a host")
     if verb == "break":
         fault = parse_fault(words)
         return Break(fault, words.next("a name") if words.take("as") else "")
@@ -335,13 +335,13 @@ def _parse_ask(words: Words) -> Ask:
 
 
 def scenario_names() -> list[str]:
-    """The scenarios that come with Holdfast."""
+    """The scenarios included in Holdfast."""
     folder = resources.files("holdfast.sim") / "scenarios"
     return sorted(entry.name.removesuffix(".txt") for entry in folder.iterdir())
 
 
 def load_scenario(name: str) -> Scenario:
-    """A scenario that comes with Holdfast, by name, or any other, by file."""
+    """A scenario that is included in Holdfast, by name, or any other, by file."""
     if name in scenario_names():
         file = resources.files("holdfast.sim") / "scenarios" / f"{name}.txt"
         return parse_scenario(file.read_text("utf-8"), name)

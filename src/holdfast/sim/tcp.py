@@ -43,7 +43,7 @@ class TcpSettings(msgspec.Struct, frozen=True):
     measure_timeout_ns: Nanos = 2 * SECOND
     """The same for a measuring flow, which should be retried soon."""
     window_bytes: int = 64 << 10
-    """What is sent before an acknowledgement must arrive."""
+    """The maximum number of unacknowledged bytes."""
 
 
 class TcpEnd:
@@ -72,14 +72,14 @@ class TcpEnd:
         self.out.finish()
 
     def abort(self, silent: bool) -> None:
-        """The process is gone, or (`silent`) the whole machine: waiting data is lost."""
+        """The process has ended, or (`silent`) the whole machine: waiting data is lost."""
         self.open = False
         self.out.waiting.clear()
         if not silent:
             self.out.finish()
 
     def gone(self, reason: str) -> None:
-        """The kernel informs the process that the flow is gone."""
+        """The kernel informs the process that the flow has ended."""
         if self.open:
             self.open = False
             self.host.flow_gone(FlowClosed(self.flow, reason))

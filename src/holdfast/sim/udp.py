@@ -86,7 +86,7 @@ class UdpEnd:
         heappush(world.heap, (at, sequence, self.arrive, packets))
 
     def _fitting(self, packets: list[AnyPacket]) -> list[AnyPacket]:
-        """What the adapter can send at all: a larger datagram fails at its sender."""
+        """The packets that the adapter can send: a larger datagram fails at its sender."""
         room = DATAGRAM_MAX if self.fragments else self.path.mtu - HEADS
         fitting = [packet for packet in packets if len(packet) <= room]
         self.path.lost += len(packets) - len(fitting)

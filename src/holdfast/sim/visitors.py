@@ -1,4 +1,4 @@
-"""Nodes of a simulated run that use locks and barriers of a group, and a thing that the lock protects."""
+"""Simulated nodes that use locks and barriers of a group, and data that the lock protects."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORK_NS: Final = 300 * MILLISECOND
 
 
 class Write(msgspec.Struct, frozen=True):
-    """Something that a holder did, as the protected thing saw it."""
+    """A write by a lock holder, as seen by the protected data."""
 
     at_ns: Nanos
     host: str
@@ -34,7 +34,7 @@ class Write(msgspec.Struct, frozen=True):
 
 
 class Protected:
-    """What the locks protect: it admits writes by token."""
+    """The data that the locks protect: it accepts writes by token."""
 
     def __init__(self) -> None:
         self._fences = {name: Fence() for name in LOCKS}
@@ -51,7 +51,7 @@ class Protected:
 
 
 class Asked(msgspec.Struct):
-    """A request of a visitor that is not over."""
+    """A pending request of a visitor."""
 
     name: str
     at_ns: Nanos
@@ -76,12 +76,11 @@ class Visitor:
         self._number = 0
         self._boots = 0
         self.asked: dict[int, Asked] = {}
-        """Requests that are not over, of the process that asked last."""
+        """Pending requests of the last process that asked."""
         self.grants = self.passed = self.broken = self.expired = 0
 
     def waiting(self) -> dict[int, Asked]:
-        """Requests of the process that runs now. Those of an earlier one ended with it, whenever the host started
-        again."""
+        """Pending requests of the current process. Those of an earlier one ended with it."""
         return self.asked if self.host.boots == self._boots else {}
 
     def begin(self) -> None:
@@ -93,7 +92,7 @@ class Visitor:
         world.at(when, do)  # type: ignore[arg-type]  # callbacks of worlds take one argument
 
     def _visit(self, _: None) -> None:
-        """Ask for something, if there is a process that does not wait for anything."""
+        """Make a request, if there is a process without a pending one."""
         host = self.host
         if host.world.now >= self._until_ns:
             return
@@ -116,7 +115,7 @@ class Visitor:
             self._later(self._leave(self._number), 500 * MILLISECOND)
 
     def take(self, notice: ServiceNotice) -> None:
-        """What has become of a request."""
+        """Process the outcome of a request."""
         asked = self.asked.get(notice.number)
         if asked is None or notice.unit != self._unit or self.host.boots != self._boots:
             return

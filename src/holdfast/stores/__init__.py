@@ -4,9 +4,8 @@
 `tests/conformance/test_stores.py` tests further implementations. `writer` runs a store in a thread, so that one disk
 sync serves many turns. `identity` stores the node id and the incarnation.
 
-Telemetry is separate, because it may be lost and must never delay a node: `buffers` takes facts from the node,
-`columns` converts them to Arrow tables, `frame_file` appends them, `landing` keeps the sealed Parquet files, and
-`segment_writer` runs all four. It is not imported here, because it loads pyarrow.
+`dialogs` contains the stores of dialogs. Telemetry is in `holdfast.recording`: it may be lost, and must never delay a
+node.
 """
 
 from holdfast.stores.identity import Identity, open_identity

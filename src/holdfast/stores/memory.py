@@ -79,7 +79,7 @@ class MemoryStore:
             self._apply(writes, undo)
             if self.tables.size > self._max_bytes:
                 raise StoreFull(
-                    f"the store in memory is full ({self._max_bytes} bytes): this commit was not made, "
+                    f"the in-memory store is full ({self._max_bytes} bytes): this commit was not made, "
                     "earlier ones are safe; give the store more room and restart the node"
                 )
         except BaseException as error:
@@ -111,4 +111,4 @@ class MemoryStore:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StoreError("the store in memory is closed; nothing was done")
+            raise StoreError("the in-memory store is closed; nothing was done")

@@ -14,8 +14,8 @@ class Store(Protocol):
     def load(
         self, table: str, first: bytes = b"", stop: bytes = b"", limit: int = 0
     ) -> list[tuple[bytes, bytes]]:
-        """The rows of a table in the order of their keys: those in `[first, stop)`, or up to the end when `stop` is
-        empty; at most `limit` of them when that is not 0."""
+        """The rows of a table in the order of their keys: those in `[first, stop)`, or up to the end if `stop` is
+        empty; at most `limit` of them unless it is 0."""
         ...
 
     def commit(self, writes: Sequence[Write]) -> None:

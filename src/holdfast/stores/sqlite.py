@@ -91,7 +91,7 @@ class SqliteStore:
         self, table: str, first: bytes = b"", stop: bytes = b"", limit: int = 0
     ) -> list[tuple[bytes, bytes]]:
         self._check_open()
-        most = limit or -1  # SQLite takes that for no limit
+        most = limit or -1  # SQLite interprets that as no limit
         try:
             if not first and not stop:
                 rows = self._db.execute(_LOAD_ALL, (table, most)).fetchall()
@@ -160,7 +160,7 @@ class SqliteStore:
             if check == _checksum(table, key, value):
                 return key, value
         name = key.hex() if isinstance(key, bytes) else repr(key)
-        found = f"a row of table {table} is not what was written, key {name}"
+        found = f"a row of table {table} has a wrong checksum, key {name}"
         raise StoreDamaged(_damaged(self.path, found))
 
     def _roll_back(self) -> None:

@@ -4,8 +4,8 @@ A subsystem (links, health, groups, ...) is a package that declares itself once,
 declaration names its layers, configuration sections, frames, store tables, facts and metrics, and two things that run:
 
 - a `Service`, the part without IO: it builds the machines of its units and describes them (`declaration`);
-- an `Edge`, the part that faces applications and operators: it carries out effects, answers the control socket and is
-  the attribute that applications use on `Node` (`edge`).
+- an `Edge`, the part that faces applications and operators: it performs effects, answers the control socket and is the
+  attribute that applications use on `Node` (`edge`).
 
 `holdfast.node.subsystems` lists all declarations, lowest first. The node core, both drivers, the control socket, the
 page, the metrics and the pipeline iterate over that list; none of them names a protocol.

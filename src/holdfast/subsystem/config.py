@@ -33,7 +33,8 @@ class AdapterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is measured on separate flows, if the adapter of the peer enables it too: other source ports, fragments, TCP
     segment sizes."""
     websocket: bool = False
-    """Carry the streams of this adapter in WebSockets, for networks that only an HTTP proxy connects."""
+    """Carry the TCP connections of this adapter in WebSockets, for networks that are connected only by an HTTP
+    proxy."""
     proxy: str = ""
     """`http://[user:password@]host:port`: open those WebSockets through this proxy."""
     multicast: str = ""
@@ -78,7 +79,7 @@ class TelemetryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LabConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """For demonstrations: allows `holdfast fault` to break packets that this node sends."""
+    """For demonstrations: allows `holdfast fault` to drop or delay packets that this node sends."""
 
     faults: bool = False
 
@@ -102,7 +103,7 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     telemetry: TelemetryConfig = TelemetryConfig()
     lab: LabConfig = LabConfig()
     sections: Mapping[str, Any] = {}
-    """What subsystems read, by top-level key of the file. Use `Section.of`."""
+    """The sections of subsystems, by top-level key of the file. Use `Section.of`."""
 
     def adapters(self) -> tuple[AdapterInfo, ...]:
         infos = []
@@ -117,7 +118,7 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     adapter.transports,
                     adapter.multicast,
                     adapter.mtu,
-                    # Behind a proxy there are no segments of ours to measure.
+                    # Behind a proxy, this node's own segments do not reach the peer, so there is nothing to measure.
                     () if adapter.websocket else adapter.measure,
                 )
             )
@@ -139,7 +140,7 @@ class Section(Generic[T]):
         self.default = default
 
     def of(self, config: NodeConfig) -> T:
-        """What the configuration says here, or the default."""
+        """The value in this configuration, or the default."""
         value: T = config.sections.get(self.key, self.default)
         return value
 
@@ -157,7 +158,7 @@ def split_address(address: str, where: str) -> tuple[str, int]:
 
 
 def check_unique(values: list[str], what: str, source: str) -> None:
-    """Two things of one kind cannot share a name."""
+    """Refuse duplicates: two things of one kind cannot share a name."""
     for value in values:
         if values.count(value) > 1:
             raise ConfigError(f"{source}: two {what} {value!r}")

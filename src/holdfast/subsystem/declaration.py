@@ -18,7 +18,7 @@ from holdfast.types import Nanos
 from holdfast.wire.frames import Frame
 
 Route = Callable[[Any], tuple[str, ...]]
-"""The units that a frame is for. Units that a node does not have are skipped."""
+"""The units that receive a frame. Units that a node does not have are skipped."""
 Rows = list[tuple[bytes, bytes]]
 Family = tuple[str, str, str, list[tuple[Mapping[str, object], Any]]]
 """A metric: name, kind (`gauge` or `counter`), help text, and (labels, value) for each sample."""
@@ -26,11 +26,11 @@ S = TypeVar("S")
 
 
 class Table(msgspec.Struct, frozen=True):
-    """A table of a store that is loaded before the node core is made."""
+    """A table of a store that is loaded before the node core is created."""
 
     name: str
     kept: bool = False
-    """Whether its rows stay in memory for a unit that is rebuilt; else only the first build gets them."""
+    """Whether its rows stay in memory for a unit that is rebuilt; otherwise only the first build receives them."""
     store: str = NODE_STORE
 
 
@@ -54,7 +54,7 @@ class Subscribers:
                 units.remove(unit)
 
     def of(self, event: type) -> Sequence[str]:
-        """The units that hear this type of event, in the order in which they subscribed."""
+        """The units that subscribed to this type of event, in the order of subscription."""
         return self._units.get(event, ())
 
     def hears(self, unit: str, event: type) -> bool:
@@ -65,25 +65,25 @@ class Subscribers:
 
 
 class Assembly(Protocol):
-    """What a service may use of the node that it is part of."""
+    """The interface of a node core for its services."""
 
     config: NodeConfig
     me: LocalNode
     turns: Turns
     subscribers: Subscribers
     flow_owners: dict[Any, str]
-    """The unit that packets of a flow go to straight away; links keep it."""
+    """The unit that receives the packets of a flow directly; maintained by links."""
     tunables: Mapping[str, Any]
-    """Settings that tests and benchmarks replace, by the name of a subsystem."""
+    """Settings that tests and benchmarks replace, by name of the subsystem."""
     wall_offset_ns: Nanos
-    """Added to `now` it is the time of day."""
+    """`now` plus this is the time of day."""
 
     @property
     def now(self) -> Nanos: ...
 
     @property
     def routes(self) -> Mapping[type[Frame], Route]:
-        """The units that each type of frame is for."""
+        """The units that receive each type of frame."""
         ...
 
     def rng(self, unit: str) -> Random:
@@ -95,7 +95,7 @@ class Assembly(Protocol):
         ...
 
     def stored(self, table: str) -> Rows:
-        """The rows that a table had when the node started."""
+        """The rows of a table when the node started."""
         ...
 
     def add(self, unit: str) -> None:
@@ -119,15 +119,15 @@ class Service:
         return ()
 
     def build(self, unit: str) -> Machine | None:
-        """A fresh machine for a unit of this subsystem: at the start, by `Assembly.add`, and after it failed. None
-        when the unit belongs to another subsystem. An exception stops the unit."""
+        """A new machine for a unit of this subsystem: at the start, by `Assembly.add`, and after a failure. None if the
+        unit belongs to another subsystem. An exception stops the unit."""
         return None
 
     def unit_failed(self, failure: Failure, result: Result) -> None:
         """A unit of the node failed in this turn, or was stopped. Effects and facts may be added to the result."""
 
     def last_inputs(self) -> Iterable[tuple[str, Any]]:
-        """Inputs of the last turn of a node that stops on purpose."""
+        """Inputs of the last turn of a node that stops normally."""
         return ()
 
     def status(self, now: Nanos) -> Mapping[str, Any]:
@@ -136,7 +136,7 @@ class Service:
 
 
 def _no_check(_config: NodeConfig, _source: str) -> None:
-    """Types say everything about its sections."""
+    """The types of its sections suffice."""
 
 
 def _no_tables(_config: NodeConfig) -> Sequence[Table]:
@@ -149,7 +149,7 @@ def _no_metrics(_status: Mapping[str, Any]) -> Iterable[Family]:
 
 @dataclass(frozen=True)
 class Subsystem:
-    """Everything that the rest of the product must know of a subsystem."""
+    """Everything that the other packages need to know about a subsystem."""
 
     name: str
     service: Callable[[Assembly], Service]
@@ -157,16 +157,16 @@ class Subsystem:
     """The layers of its machines, lowest first, above those of all earlier subsystems."""
     sections: tuple[Section[Any], ...] = ()
     check: Callable[[NodeConfig, str], None] = _no_check
-    """Checks what types cannot say; raises `ConfigError` that names the file (second argument), the key, and what to
-    write."""
+    """Checks what types cannot express; raises a `ConfigError` that names the file (second argument), the key and the
+    valid form."""
     frames: Mapping[type[Frame], Route] = field(default_factory=dict)
     facts: tuple[type[Fact], ...] = ()
     tables: Callable[[NodeConfig], Sequence[Table]] = _no_tables
     metrics: Callable[[Mapping[str, Any]], Iterable[Family]] = _no_metrics
-    """Metrics from a status."""
+    """Metrics derived from a status."""
     edge: str | Callable[[], Edge] = ""
-    """Makes the part with IO, or names it as `package.module:Class`: a subsystem may not import it."""
+    """Creates the part with IO, or names it as `package.module:Class`: a subsystem may not import it."""
     sim_edge: str | Callable[[], Edge] = ""
-    """The same for the simulator, where it differs."""
+    """The same for the simulator, if it differs."""
     checkers: str | Callable[[], Sequence[Any]] = ""
-    """Makes the invariant checkers for simulated runs (`holdfast.sim.checkers.Checker`), or names the function."""
+    """Creates the invariant checkers for simulated runs (`holdfast.sim.checkers.Checker`), or names the function."""

@@ -1,7 +1,8 @@
 """The side of a subsystem that faces applications and operators.
 
-An edge carries out the effects of its subsystem's machines, answers the control socket and holds what applications
-use. The asyncio driver and the simulator run the same contract, so an edge that uses only its `Port` runs under both.
+An edge performs the effects of its subsystem's machines, answers the control socket and provides the API for
+applications. The asyncio driver and the simulator run the same contract, so an edge that uses only its `Port` runs
+under both.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ if TYPE_CHECKING:
 
 EffectHandler = Callable[[Any], None]
 Control = Callable[[dict[str, Any]], dict[str, Any] | Awaitable[dict[str, Any]]]
-"""Answers one kind of request of the control socket. A `HoldfastError` is the answer of a request that is refused."""
+"""Answers one kind of request of the control socket. Raises a `HoldfastError` to refuse a request."""
 TableReader = Callable[[list[tuple[bytes, bytes]]], None]
 
 
 class StoreWriter(Protocol):
-    """What commits the writes of one store, in turn order, off the event loop."""
+    """Commits the writes of one store, in turn order, off the event loop."""
 
     @property
     def full(self) -> bool:
-        """Its units should not run until something is written."""
+        """Whether its units must wait until something is written."""
         ...
 
     def submit(self, turn: int, writes: Any) -> None:
@@ -39,7 +40,7 @@ class StoreWriter(Protocol):
 
 
 class Port(Protocol):
-    """What a driver offers to edges while a node runs."""
+    """The interface of a driver for edges while a node runs."""
 
     @property
     def core(self) -> Assembly: ...
@@ -52,11 +53,11 @@ class Port(Protocol):
         ...
 
     def offer(self, unit: str, item: Any, size: int = 64, cls: int = SYNC) -> bool:
-        """Queue an input for a unit; False when its class is full, and then nothing happened."""
+        """Queue an input for a unit. Returns False if its class is full; nothing was queued then."""
         ...
 
     def answer(self, unit: str, item: Any) -> None:
-        """Queue what a unit waits for, however full its class is. Not for other threads."""
+        """Queue an answer that a unit waits for, even if its class is full. Not thread-safe."""
         ...
 
     def answer_from_thread(self, unit: str, item: Any, patient: bool = False) -> None:
@@ -64,11 +65,11 @@ class Port(Protocol):
         ...
 
     def expect_answers(self) -> None:
-        """Work was handed to a thread: a turn takes place in a few milliseconds that looks for patient answers."""
+        """Work was passed to a thread: schedule a turn in a few milliseconds that collects patient answers."""
         ...
 
     def use_store(self, store: str, writer: StoreWriter) -> None:
-        """From now on `writer` commits what units write to `store`. It reports to `written` and `write_failed`."""
+        """From now on, `writer` commits the writes of units to `store`. It reports to `written` and `write_failed`."""
         ...
 
     def written(self, turn: int, store: str = "") -> None:
@@ -76,21 +77,21 @@ class Port(Protocol):
         ...
 
     def write_failed(self, error: HoldfastError, store: str = "") -> None:
-        """From any thread: a store cannot write. The node's own store stops the node; another fails its units."""
+        """From any thread: a write failed. The node's own store stops the node; any other store fails its units."""
         ...
 
 
 class Edge:
-    """Base of all edges: made once per node, `attach`ed for each run. Subclasses override what they need."""
+    """Base class of all edges: created once per node, attached for each run. Subclasses override what they need."""
 
     name: ClassVar[str] = ""
-    """The attribute of `Node` that gives this edge to applications; empty: none."""
+    """The attribute of `Node` under which applications find this edge; empty: none."""
 
     def meet(self, edges: Sequence[Edge]) -> None:
-        """All edges of the node are made: keep those that this one uses."""
+        """All edges of the node exist: keep references to those that this one uses."""
 
     def effects(self) -> Mapping[type, EffectHandler]:
-        """What carries out each type of effect of the subsystem's machines."""
+        """The function that performs each type of effect of the subsystem's machines."""
         return {}
 
     def control(self) -> Mapping[str, Control]:
@@ -98,19 +99,19 @@ class Edge:
         return {}
 
     def attach(self, port: Port) -> None:
-        """A run begins: the core exists, its first turn has not run."""
+        """A run begins: the core exists, and its first turn has not run yet."""
 
     def before_turn(self) -> None:
-        """Called before each turn: hand over what applications asked for since the last one."""
+        """Called before each turn: pass on the requests of applications since the last one."""
 
     def after_turn(self) -> None:
-        """Called when all effects of a turn were carried out."""
+        """Called when all effects of a turn have been performed."""
 
     def unit_failed(self, failure: Failure) -> None:
         """A unit of the node failed, or was stopped."""
 
     def halt(self, error: HoldfastError) -> None:
-        """The run ends: no turn follows. End every handle with `error`; may be called twice."""
+        """The run ends: no further turn takes place. End every handle with `error`; may be called twice."""
 
     def close(self) -> None:
         """Called off the event loop after `halt`: wait for threads, close files."""

@@ -1,4 +1,4 @@
-"""This node, as it presents itself to others, and how patient it is with them."""
+"""This node as it presents itself to others, and the timeouts that it applies to them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.wire.frames import VERSION_HIGH, VERSION_LOW, AdapterInfo, MemberI
 
 
 class LinkTiming(msgspec.Struct, frozen=True, gc=False):
-    """Time-outs of links; the defaults are for a LAN."""
+    """Timeouts of links; the defaults are for a LAN."""
 
     hello_ns: int = 100 * MILLISECOND
     hello_ns_max: int = 2 * SECOND
@@ -32,7 +32,7 @@ class LinkTiming(msgspec.Struct, frozen=True, gc=False):
 
 
 class LocalNode(msgspec.Struct, frozen=True):
-    """Who this node is."""
+    """The identity of this node."""
 
     node: NodeId
     name: str

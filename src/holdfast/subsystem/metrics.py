@@ -1,4 +1,4 @@
-"""Reads a status for metrics. A status may be of another version: parts that it lacks are left out."""
+"""Derives metrics from a status. A status may come from another version; missing parts are left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes the edges of subsystems. A subsystem names its edge, because it may not import it."""
+"""Creates the edges of subsystems. A subsystem names its edge, because it may not import it."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def resolve(named: str | Callable[..., Any]) -> Callable[..., Any]:
 
 
 def overrides(edge: Edge, name: str) -> bool:
-    """Whether an edge has a method of its own; drivers do not call the empty ones of the base."""
+    """Whether an edge overrides a method; drivers do not call the empty ones of the base class."""
     return getattr(type(edge), name) is not getattr(Edge, name)

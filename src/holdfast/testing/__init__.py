@@ -1,4 +1,4 @@
-"""Suites for those who add a part of their own to Holdfast.
+"""Conformance suites for third-party extensions of Holdfast.
 
-`stores` holds the conformance suite of dialog stores. It needs pytest.
+`stores` contains the suite for dialog stores. It needs pytest.
 """

@@ -1,14 +1,14 @@
 """The conformance suite of dialog stores.
 
-Subclass `DialogStoreSuite` in a test module, and say in `make` how the store is opened. Each call opens the same
-storage again, as another process would:
+Subclass `DialogStoreSuite` in a test module, and open the store in `make`. Each call opens the same storage again, as
+another process would:
 
     class TestMyStore(DialogStoreSuite):
         def make(self) -> DialogStore:
             return MyStore(self.directory / "store")
 
-A store with tables of the application also sets `has_tables` and overrides `create_own`, `write_own` and `read_own`.
-`self.directory` is an empty directory for each test. pytest finds the tests of the suite in the subclass.
+A store that supports tables of the application also sets `has_tables` and overrides `create_own`, `write_own` and
+`read_own`. `self.directory` is an empty directory for each test. pytest finds the tests of the suite in the subclass.
 """
 
 from __future__ import annotations
@@ -64,17 +64,17 @@ def tx_row(tx: bytes) -> Put:
 
 
 class DialogStoreSuite:
-    """What every dialog store must do."""
+    """Tests that every dialog store must pass."""
 
     has_tables = False
     directory: Path
 
     def make(self) -> DialogStore:
-        """Open the storage of this test; again and again the same one."""
+        """Open the storage of this test; every call opens the same storage."""
         raise NotImplementedError
 
     def create_own(self, store: DialogStore) -> None:
-        """Make a table of the application."""
+        """Create a table of the application."""
 
     def write_own(self, transaction: Any, text: str) -> None:
         """Insert a row into the application's table, in the transaction."""
@@ -258,7 +258,7 @@ class DialogStoreSuite:
 
     def test_own_tables_commit_with_the_messages(self) -> None:
         if not self.has_tables:
-            pytest.skip("the store has no tables of the application")
+            pytest.skip("the store does not support tables of the application")
         store = self.opened()
         epoch = store.open().epoch
         self.create_own(store)
@@ -270,7 +270,7 @@ class DialogStoreSuite:
 
     def test_own_tables_roll_back_with_the_messages(self) -> None:
         if not self.has_tables:
-            pytest.skip("the store has no tables of the application")
+            pytest.skip("the store does not support tables of the application")
         store = self.opened()
         epoch = store.open().epoch
         self.create_own(store)
@@ -289,21 +289,21 @@ class DialogStoreSuite:
             late.commit([tx_row(b"n" * 16)], epoch)
         assert self.read_own(store) == []
 
-    # -- dialogs on it -------------------------------------------------------------------------------------------
+    # -- dialogs on the store ------------------------------------------------------------------------------------
 
     def test_a_dialog_goes_on_where_it_stopped(self) -> None:
         node = Single(self.opened())
         near, far = node.pair()
         node.send(near, b"one", b"two", b"three")
         assert node.take(far, 1) == [b"one"]
-        # It stops without a word, and starts again.
+        # It stops without notice, and restarts.
         again = Single(self.opened())
         assert again.take(far, 10) == [b"two", b"three"]
         again.send(near, b"four")
         assert again.take(far, 10) == [b"four"]
 
     def test_a_transaction_is_whole_after_a_stop_before_the_notice(self) -> None:
-        """The unit never hears of the commit: at its start the rows that the transaction left decide."""
+        """The unit is never informed of the commit: at its start, the rows of the transaction decide."""
         node = Single(self.opened())
         near, far = node.pair()
         node.send(near, b"job 1", b"job 2")
@@ -319,7 +319,7 @@ class DialogStoreSuite:
     def test_transactions_keep_their_order_after_a_stop_before_the_notice(self) -> None:
         node = Single(self.opened())
         near, far = node.pair()
-        # Ids are random, so their order says nothing.
+        # Ids are random, so their order is meaningless.
         for tx, body in ((b"z" * 16, b"one"), (b"a" * 16, b"two"), (b"m" * 16, b"three")):
             node.send(near, body, tx=tx)
             prepared = node.ask(Prepare(token=0, tx=tx))
@@ -355,7 +355,7 @@ TRANSACTION = b"t" * 16
 
 
 class Single:
-    """One node with one store; dialogs to itself, in virtual time. Every commit is made at once."""
+    """One node with one store and dialogs to itself, in virtual time. Every commit completes at once."""
 
     def __init__(self, store: DialogStore) -> None:
         self.store = store
@@ -374,7 +374,7 @@ class Single:
         self.give(Listen(token=0, service="self", settings=merged(_SETTINGS)))
 
     def pair(self) -> tuple[bytes, bytes]:
-        """A dialog with itself; gives the ids of its two ends."""
+        """Open a dialog of the node with itself; returns the ids of its two ends."""
         opened = self.ask(Open(token=0, uri="self", settings=merged(_SETTINGS)))
         self.settle()
         return bytes(opened.dialog), bytes(twin(opened.dialog))

@@ -63,7 +63,7 @@ class Stage(Enum):
     WAITING = auto()
     OPEN = auto()
     ENDING = auto()
-    """Not used any more; written data is still flushed."""
+    """No longer used; written data is still flushed."""
     GONE = auto()
 
 
@@ -298,7 +298,8 @@ class Connection(asyncio.BufferedProtocol):
         return len(rest)
 
     def _watch_closely(self) -> None:
-        """It is a measuring connection: detect stalls soon. Both kernels know the segment size since the connect."""
+        """It is a measuring connection: detect stalls soon. Both kernels have known the segment size since the
+        connect."""
         assert self._transport is not None
         watch_closely(self._transport.get_extra_info("socket"), self.owner.limits.measure_ns)
 

@@ -2,8 +2,8 @@
 
 Rules apply to what a node sends. A matching datagram is dropped. On a stream nothing is dropped: as on a real network,
 a segment that never passes stalls everything behind it. The matching write and all later ones are therefore held, and
-sent when the fault is removed (`loss`: after a while, as TCP would retransmit). Effects are written as everywhere
-(`holdfast.faults`); the rest, packets that are late, changed or doubled, needs the lab.
+sent when the fault is removed (`loss`: after a while, as TCP would retransmit). The syntax is that of
+`holdfast.faults`; delayed, changed or duplicated packets need the lab.
 
 Unlike on a real network, the peer still sees that a connection is closed, and can still connect.
 """
@@ -66,7 +66,7 @@ class ActiveRule:
 
     @property
     def retries(self) -> bool:
-        """Whether a packet that it hit passes when it is sent again."""
+        """Whether an affected packet passes when it is sent again."""
         return isinstance(self.what, Loss)
 
     def matches(self, adapter: str, kind: str, host: str, port: int) -> bool:

@@ -33,7 +33,7 @@ class Events(Protocol):
     def open_failed(self, event: OpenFailed) -> None: ...
 
     def closed(self, event: FlowClosed) -> None:
-        """The flow is gone; no more events follow."""
+        """The flow has ended; no more events follow."""
         ...
 
     def arrived(self, flow: FlowId, packets: list[memoryview], at: Nanos) -> None:
@@ -57,7 +57,7 @@ class Counters(msgspec.Struct):
     dropped: int = 0
     """Datagrams that found the send queue full, or no room for one more sender."""
     queued_bytes_max: int = 0
-    """The longest send queue since the driver last looked."""
+    """The longest send queue since the driver last checked."""
     too_large: int = 0
     """Datagrams that the kernel refused as too large for the adapter."""
     send_errors: int = 0
@@ -83,7 +83,7 @@ class Transport(Protocol):
         ...
 
     def transmit(self, flow: FlowId, packets: list[AnyPacket]) -> None:
-        """Send packets, in order. Does nothing on a flow that is gone: its `closed` is on the way."""
+        """Send packets, in order. Does nothing on a flow that has ended: its `closed` follows."""
         ...
 
     def close_flow(self, flow: FlowId, reason: str) -> None:

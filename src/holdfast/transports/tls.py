@@ -116,7 +116,7 @@ def names_of(certificate: x509.Certificate) -> list[tuple[str, str]]:
     return [found for found in map(parse_uri, uris) if found is not None]
 
 
-# -- what went wrong with a peer ---------------------------------------------------------------------------------
+# -- errors of a peer --------------------------------------------------------------------------------------------
 
 _OURS_REFUSED: Final = "the peer does not accept this node's certificate: "
 _VERIFY: Final = {

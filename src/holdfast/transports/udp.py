@@ -45,11 +45,11 @@ _PMTUDISC_PROBE: Final = 3
 _SIOCGSTAMPNS: Final = 0x8907
 _STAMP: Final = struct.Struct("=qq")
 STAMP_AGE_MAX_NS: Final = 5 * SECOND
-"""An older timestamp means that the wall clock was set, not that a datagram waited for so long."""
+"""An older timestamp means that the wall clock was set, not that a datagram waited that long."""
 WAITED_NS: Final = 10 * MILLISECOND
-"""If the first datagram waited for so long, the others did not arrive together with it."""
+"""If the first datagram waited longer than this, the others did not arrive together with it."""
 APART_NS: Final = 5 * MILLISECOND
-"""Those that arrived so far apart are delivered with receive times of their own."""
+"""Datagrams that arrived further apart than this are delivered with separate receive times."""
 
 
 class UdpLimits(msgspec.Struct, frozen=True):
@@ -97,8 +97,8 @@ class UdpTransport:
         mtu: int = DATAGRAM_MAX,
         use: str = "",
     ) -> None:
-        """`mtu` tells the faults what would be fragmented. `use` is for a measuring socket, which accepts only packets
-        from the peers it was opened for."""
+        """`mtu` determines which datagrams count as fragmented for faults. `use` is for a measuring socket, which
+        accepts only packets from the peers it was opened for."""
         self.adapter = adapter
         self.use = use
         self.events = events

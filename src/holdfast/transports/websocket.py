@@ -1,8 +1,8 @@
-"""WebSocket: streams that pass an HTTP proxy, where nothing else does.
+"""WebSocket: TCP flows through an HTTP proxy, for networks that are connected only by one.
 
 The flows of this transport are those of TCP, with the same packets, TLS and limits. Below them, each connection is a
-WebSocket (binary messages), opened directly or through a proxy with CONNECT. To the links it is one more adapter with
-paths of its own, so health judges it, and traffic moves to it and back like between any two paths.
+WebSocket (binary messages), opened directly or through a proxy with CONNECT. To links it is one more adapter with its
+own paths, so health measures it, and traffic moves to it and back as between any two paths.
 
     Connection (TLS, packets) ── socket pair ── pump ── WebSocket ── [CONNECT proxy] ── WebSocket ── pump ── ...
 """
@@ -30,7 +30,7 @@ MESSAGE_BYTES_MAX: Final = 4 << 20
 HEAD_BYTES_MAX: Final = 16 << 10
 """The largest answer of a proxy to CONNECT."""
 PING_S: Final = 5.0
-"""A WebSocket on which nothing answers for about twice this long is closed."""
+"""A WebSocket without an answer for about twice this long is closed."""
 
 log = logging.getLogger("holdfast")
 
@@ -180,7 +180,7 @@ class WebSocketTransport(TcpTransport):
                 direction.cancel()
             await asyncio.wait(directions)
             sock.close()
-            with suppress(Exception):  # whatever is wrong with it, the connection is over
+            with suppress(Exception):  # after any error, the connection is over
                 async with asyncio.timeout(1.0):
                     await websocket.close()
 
@@ -199,7 +199,7 @@ async def _from_websocket(websocket: Any, sock: socket.socket) -> None:
     with suppress(OSError):
         async for message in websocket:
             if message.type is not WSMsgType.BINARY:
-                return  # nothing of ours sends text
+                return  # Holdfast never sends text
             await loop.sock_sendall(sock, message.data)
 
 
@@ -213,7 +213,7 @@ def _pair() -> tuple[socket.socket, socket.socket]:
 async def _tunnel(
     sock: socket.socket, host: str, port: int, user: str | None, password: str | None
 ) -> None:
-    """Ask an HTTP proxy to connect to the peer. Raises `OSError` with what it answered."""
+    """Ask an HTTP proxy to connect to the peer. Raises `OSError` with its answer."""
     loop = asyncio.get_running_loop()
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     lines = [f"CONNECT {where} HTTP/1.1", f"Host: {where}"]
@@ -223,7 +223,7 @@ async def _tunnel(
     await loop.sock_sendall(sock, ("\r\n".join(lines) + "\r\n\r\n").encode())
     head = b""
     while b"\r\n\r\n" not in head:
-        # One byte at a time: what follows the head belongs to the WebSocket.
+        # One byte at a time: the bytes after the head belong to the WebSocket.
         part = await loop.sock_recv(sock, 1)
         if not part or len(head) > HEAD_BYTES_MAX:
             raise OSError("the proxy closed the connection, or does not speak HTTP")
@@ -235,7 +235,7 @@ async def _tunnel(
 
 
 def _given(sock: socket.socket) -> Any:
-    """A connector of aiohttp for one connection, on a socket that is connected already."""
+    """An aiohttp connector for one connection, on a socket that is already connected."""
     from aiohttp import BaseConnector
 
     class Given(BaseConnector):

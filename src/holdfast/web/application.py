@@ -17,7 +17,7 @@ from holdfast.web.snapshots import Snapshots
 
 WATCHERS_MAX: Final = 32
 TREE_S_MAX: Final = 15.0
-"""The time that reading a whole tree may take."""
+"""The time limit for reading a whole tree."""
 KEEP_ALIVE_S: Final = 5.0
 STUCK_S_MAX: Final = 30.0
 """A client that reads nothing for this long is disconnected; if it is alive, it reconnects."""
@@ -41,7 +41,7 @@ _HEADERS: Final = {
 }
 
 ReadTree = Callable[[bytes], Awaitable[Mapping[str, Sequence[str]]]]
-"""All nodes of a tree by name, each with its neighbours on it."""
+"""All nodes of a tree by name, each with its neighbours in the tree."""
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -114,7 +114,7 @@ class Pages:
         )
 
     async def _whole_tree(self, request: web.Request) -> web.StreamResponse:
-        """All nodes of a tree of the overlay, each with its neighbours on it."""
+        """All nodes of a tree of the overlay, each with its neighbours in the tree."""
         tree = request.query.get("id", "")
         if not re.fullmatch(r"[0-9a-f]{32}", tree):
             return _plain(400, "Name the tree by the 32 hexadecimal digits of its id.")

@@ -101,7 +101,7 @@ class WebServer:
         self._port = site.port
 
     async def close(self) -> None:
-        """Stop serving. Open pages show that the node is gone."""
+        """Stop serving. Open pages show that the node is down."""
         if self._runner is None or self._pages is None:
             return
         self._pages.close()

@@ -37,7 +37,7 @@ class _Known:
         for frame in frames:
             tag = frame.__struct_config__.tag
             if not isinstance(tag, int):
-                raise MisuseError(f"frame {frame.__name__} has no number as its tag")
+                raise MisuseError(f"the tag of frame {frame.__name__} is not a number")
             if known.setdefault(tag, frame) is not frame:
                 raise MisuseError(
                     f"frames {frame.__name__} and {known[tag].__name__} both have tag {tag}"
@@ -55,8 +55,8 @@ _known: Final = _Known()
 
 
 def learn(frames: Iterable[type[Frame]]) -> None:
-    """Let this process read more frames; learning one twice changes nothing. Raises `MisuseError` when two have the
-    same tag."""
+    """Register frames that this process can read; registering one twice has no effect. Raises `MisuseError` if two have
+    the same tag."""
     _known.add(frames)
 
 

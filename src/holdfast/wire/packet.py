@@ -2,11 +2,11 @@
 
     u64 check | u8 format | u8 flags | u32 session | u64 number | body
 
-The session is the receiver's own number for what it agreed with the sender (0 before that): it finds the link and
-the key, and it makes packets of an earlier session fall on deaf ears. The number only grows: it is the nonce of a
-sealed packet and tells duplicates. The checksum (XXH3: it costs a fifteenth of a CRC) covers all that follows it in a
-plain packet; in a sealed one the tag does that, and inside TLS the record does. A clear packet is authenticated but not
-encrypted: its bytes are what crosses the cable.
+The session number is chosen by the receiver when the session is established (0 before that). It identifies the link and
+the key; packets of an earlier session have another number and are discarded. The packet number only increases: it is
+the nonce of a sealed packet and identifies duplicates. The checksum (XXH3, which costs a fifteenth of a CRC) covers
+everything after it in a plain packet. Sealed packets have an authentication tag instead, and packets inside TLS need
+neither. A clear packet is authenticated but not encrypted, so its bytes cross the wire as they are.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def read_at_once(data: memoryview, session: int) -> tuple[int, list[Frame]] | No
 
 
 def read_sealed(packet: Packet, seal: Seal) -> list[Frame] | Rejected:
-    """The frames of a sealed or clear packet; `Rejected` if it was not made with this key."""
+    """The frames of a sealed or clear packet; `Rejected` if it was not sealed with this key."""
     view = packet.data
     head = view[:HEAD]
     if packet.flags & CLEAR:

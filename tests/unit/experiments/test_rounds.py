@@ -201,7 +201,7 @@ def test_a_queue_beyond_the_model_ends_the_round_with_a_reason() -> None:
     topology = pair()
     network = CompiledNetwork(topology, next_links(topology), 1)
     network.open_slot(-1)
-    with pytest.raises(NetworkOverrun, match="the round was given up"):
+    with pytest.raises(NetworkOverrun, match="the round was aborted"):
         network.close_slot([Send(0, 0, 0, (1,) * 80_000, FULL_NS, 0)])
 
 

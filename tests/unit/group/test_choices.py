@@ -289,7 +289,7 @@ def test_an_answer_that_is_no_action_is_left_to_the_table() -> None:
     losing(world, range(2, 3), *ALL)
     send(world, 3)
     delivered(world, [1, 3])
-    assert "no action" in happened(world, "no answer")[0]
+    assert "is not an action" in happened(world, "no answer")[0]
 
 
 @pytest.mark.parametrize("voters", [2, 3])

@@ -36,7 +36,7 @@ def test_one_replica_alone_is_a_group() -> None:
 
 
 def test_the_leader_makes_one_entry_for_each_stream_and_turn() -> None:
-    """DESIGN: the leader's work is per range, not per message."""
+    """The leader's work is per range, not per message."""
     world = started(1, window_bytes=1_000_000, first_messages=500)
     world.send("n1", texts("a", 500))
     settle(world, 500)
@@ -351,7 +351,7 @@ def test_replicas_without_memory_found_no_second_group() -> None:
     world.run(2 * SECOND)
     assert {world.hosts[name].status["state"] for name in ("n1", "n2")} == {"starting"}
     assert world.hosts["n3"].status["state"] == "halted"
-    assert "memory of a majority is lost (n1, n2" in world.hosts["n3"].status["why"]
+    assert "state of a majority is lost (n1, n2" in world.hosts["n3"].status["why"]
     assert len(world.events("halted")) == 1, "said once"
     world.check()
 
@@ -385,7 +385,7 @@ def test_a_leader_whose_fellows_all_forgot_says_so_and_can_be_told_to_go_on(away
     world.start("n2", "n3")
     world.run(5 * SECOND)
     assert world.hosts["n1"].status["state"] == "halted"
-    assert "memory of a majority is lost (n2, n3" in world.hosts["n1"].status["why"]
+    assert "state of a majority is lost (n2, n3" in world.hosts["n1"].status["why"]
     world.inject("n1", RestartFromSurvivor())
     ready(world)
     world.send("n2", [b"on"])
@@ -439,7 +439,7 @@ def test_no_group_is_founded_while_somebody_remembers_one() -> None:
     world.run(2 * SECOND)
     assert world.hosts["l1"].status["state"] == "halted"
     assert {world.hosts[name].status["state"] for name in ("n1", "n2", "n3")} == {"starting"}
-    assert "l1 remembers it" in world.hosts["n1"].status["why"]
+    assert "l1 has its state" in world.hosts["n1"].status["why"]
     world.inject("l1", RestartFromSurvivor())
     ready(world)
     world.send("n2", [b"on"])
@@ -505,8 +505,8 @@ def test_a_replica_says_whom_it_waits_for() -> None:
     world.start("n1", "n3")
     world.run(SECOND)
     assert world.hosts["n1"].status["state"] == "starting"
-    assert "n2 cannot be reached" in world.hosts["n1"].status["why"]
-    assert "n2 cannot be reached" in world.hosts["n3"].status["why"]
+    assert "n2 is unreachable" in world.hosts["n1"].status["why"]
+    assert "n2 is unreachable" in world.hosts["n3"].status["why"]
     world.start("n2")
     ready(world)
     assert world.hosts["n1"].status["why"] == ""

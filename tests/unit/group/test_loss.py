@@ -53,7 +53,7 @@ def test_what_the_order_has_passed_is_asked_about_no_more() -> None:
     delivered(world, [1, 2, 3, 4, 5])
     replica = world.hosts["n1"].replica
     assert replica is not None
-    hole = Hole(2, 3, world.now, world.now, 1, "their source does not have them any more")
+    hole = Hole(2, 3, world.now, world.now, 1, "their source no longer has them")
     recovery = replica.inspect().recovery
     recovery.gaps[world.hosts["s1"].source.stream] = Gap(world.now, [hole])
     asked: list[LossQuery] = []

@@ -225,7 +225,7 @@ def test_a_destination_that_was_away_for_long_is_waited_for_and_then_all_goes_on
     statuses = [world.hosts[name].status for name in ("n1", "n2", "n3")]
     assert all(status["lag"] > 0 for status in statuses)
     assert {status["why"] for status in statuses} == {
-        "till does not take its outputs, and no more of them are kept"
+        "till does not accept its outputs, and the output buffer is full"
     }
     for host in world.hosts.values():
         host.takes_outputs = True

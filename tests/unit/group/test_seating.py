@@ -1,4 +1,4 @@
-"""The leader places members on the cube by measured path quality (DESIGN, Stability, rule 7)."""
+"""The leader places members on the cube by measured path quality (rule 7 in docs/design/stability.md)."""
 
 from __future__ import annotations
 

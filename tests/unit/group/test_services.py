@@ -1,4 +1,4 @@
-"""Locks and barriers of a group: DESIGN, 'Stability and group services', rules 12 to 14, each with its schedule."""
+"""Locks and barriers of a group: rules 12 to 14 in docs/design/services.md, each with its schedule."""
 
 from __future__ import annotations
 

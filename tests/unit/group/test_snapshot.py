@@ -269,4 +269,4 @@ def test_a_state_that_nobody_could_take_in_is_not_given() -> None:
     pair.giver._config = msgspec.structs.replace(CONFIG, state_bytes=len(STATE) - 1)
     pair.run()
     assert pair.checkpoint is None
-    assert pair.giver.problem == f"a state has {len(STATE)} bytes, at most {len(STATE) - 1} are taken in"  # fmt: skip
+    assert pair.giver.problem == f"the snapshot has {len(STATE)} bytes, the limit is {len(STATE) - 1}"  # fmt: skip

@@ -253,7 +253,7 @@ def test_senders_that_do_not_stop_are_refused_and_nothing_vanishes_silently() ->
         fact for fact in bench.out.facts if isinstance(fact, GroupFact) and fact.event == "refused"
     ]
     assert status["refused"] == 40 * len(facts) > 0
-    assert "nothing of them was sent" in facts[0].detail
+    assert "none of them was sent" in facts[0].detail
     assert bench.source.held <= 2 * 10_000 + 1000
     last, queued = status["last"], status["queued"]
     assert isinstance(last, int)
@@ -291,7 +291,7 @@ def test_a_stream_begun_after_a_failure_speaks_of_its_room_and_takes_nothing_of_
     status = source.status()
     assert (status["last"], status["refused"]) == (2, 1)
     (fact,) = [fact for fact in out.facts if isinstance(fact, GroupFact)]
-    assert fact.detail == "1 messages refused: their source has failed; nothing of them was sent"
+    assert fact.detail == "1 messages refused: their source has failed; none of them was sent"
     room, _ = out.effects[-1]
     assert room.taken == 14, "whoever has a handle of this stream handed over just these"
 

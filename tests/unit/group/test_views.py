@@ -272,7 +272,7 @@ def test_one_that_was_removed_says_that_those_who_were_left_have_forgotten() -> 
     world.run_until(lambda: list(parts(world, "n2")) == ["n1"], SECOND)
     world.restart("n1")
     world.run(SECOND)
-    assert "memory of a majority is lost (n1 started again)" in world.hosts["n2"].status["why"]
+    assert "state of a majority is lost (n1 restarted)" in world.hosts["n2"].status["why"]
 
 
 def test_a_source_answers_one_that_it_does_not_know_to_be_a_replica() -> None:
@@ -398,7 +398,7 @@ def test_a_voter_that_restarted_learns_first_and_then_votes_again() -> None:
     world.restart("n3")
     ready(world)
     steps = [fact.detail for _, fact in world.events("view")]
-    assert steps == ["n3 is let in (life 2), learns", "n3 votes"]
+    assert steps == ["n3 is admitted as a learner (life 2)", "n3 votes"]
     settle(world, 50)
 
 
@@ -662,7 +662,9 @@ def test_one_that_never_has_its_state_is_waited_for_ever_less_often() -> None:
             world.send("n1", texts(f"{k}", 10, size=1000))
         world.run(10 * MILLISECOND)
     ends = [
-        fact.now_ns for _, fact in world.events("left behind") if "was waited for" in fact.detail
+        fact.now_ns
+        for _, fact in world.events("left behind")
+        if "did not rejoin in time" in fact.detail
     ]
     times = [b - a for a, b in pairwise(ends)]
     assert len(times) >= 3

@@ -1,4 +1,4 @@
-"""Zones: sub-groups that filter delivery, and nothing else (DESIGN, Stability and group services, rule 14)."""
+"""Zones: subsets of the replicas that filter delivery only (rule 14 in docs/design/services.md)."""
 
 from __future__ import annotations
 

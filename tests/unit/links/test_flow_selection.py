@@ -270,7 +270,7 @@ def test_what_is_barred_everywhere_waits_and_goes_when_there_is_a_way() -> None:
         flow.parts.clear()
     bench.send()
     refused = [effect for effect in bench.effects if isinstance(effect, PortRefused)]
-    assert refused == [PortRefused(PEER, 20, 1, "there is no path that it may use")]
+    assert refused == [PortRefused(PEER, 20, 1, "there is no path that this traffic may use")]
     bench.verdict(bench.flows[0], Fitness(20, FIT))
     assert bench.flow(20) is bench.flows[0]
     assert bench.sender.channels[20].in_flight(bench.flows[0].flow) >= 200

@@ -327,7 +327,10 @@ def test_a_node_needs_an_adapter() -> None:
         ),
         ({"rest": GROUP + 'never_lead = ["n9"]'}, "'n9' is not one of its replicas"),
         ({"rest": GROUP + 'never_lead = ["n1"]'}, "no replica may lead"),
-        ({"rest": GROUP + 'durability = "durable"'}, "durable, but this node keeps nothing"),
+        (
+            {"rest": GROUP + 'durability = "durable"'},
+            "durable, but this node has no data directory",
+        ),
         ({"rest": GROUP + GROUP}, "two groups are called 'book'"),
         ({"rest": GROUP + "window_mb = 0"}, "window_mb"),
         ({"rest": GROUP + "window_mb = -1"}, "window_mb"),

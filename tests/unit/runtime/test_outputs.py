@@ -313,7 +313,7 @@ def test_what_nobody_listens_to_is_kept_within_a_bound_and_the_rest_comes_again(
             desk.take(foreign(f"x{k}"))
         assert answers == [OutputsRefused(f"x{k}", 7) for k in range(10, 100)]
         assert len(desk._arrived) == len(desk._last) == 10
-        assert caplog.text.count("there is no listener to outputs of x10, and no more") == 1
+        assert caplog.text.count("there is no listener for outputs of x10, and no more") == 1
         answers.clear()
         desk.take(ready(1, 2))
         assert answers == [OutputsRefused("book", 7)]

@@ -17,7 +17,7 @@ class Commit:
         self._replication = replication
 
     def advance(self) -> None:
-        """What a majority has is committed, once an entry of this term is included (Raft, 5.4.2)."""
+        """Commit what a majority has, once an entry of this term is included (Raft, 5.4.2)."""
         log = self._core.log
         agreed = self.agreed()
         # rule: 6l

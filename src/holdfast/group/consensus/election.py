@@ -50,9 +50,9 @@ class Election:
         self._excuses = 0
         self._held_back = 0
         self._shy_until_ns: Nanos = 0
-        """It led and could not continue: others first."""
+        """This replica led and could not continue; until this time, others go first."""
 
-    # -- when ----------------------------------------------------------------------------------------------------
+    # -- timeouts ------------------------------------------------------------------------------------------------
 
     def _draw(self) -> Nanos:
         election_ns = self._core.config.election_ns
@@ -67,7 +67,7 @@ class Election:
         """The leader was heard, and is in contact with a majority."""
         self._core.leadership.heard_ns = now
         self._held_back = 0
-        # While all is well the timeouts do not matter, as long as they differ.
+        # While there is a healthy leader the timeouts do not matter, as long as they differ.
         self.due_ns = max(now, self._shy_until_ns) + self._patience_ns
 
     def leader_gone(self, now: Nanos) -> None:

@@ -15,8 +15,8 @@ from holdfast.types import NEVER, Nanos
 
 WHY_MAX = 200
 LEARNER_ACK_NS: Final = 500_000
-"""A learner with a feed commits nothing, and reports at most every so many nanoseconds for each replica: the leader
-gets 2000 reports a second from learners, however many they are."""
+"""The minimum interval between reports of a learner with a feed, per replica of the group: commits do not depend on
+them, and the leader receives 2000 reports a second from learners, however many there are."""
 
 
 class Follower:
@@ -44,7 +44,7 @@ class Follower:
     # -- entries -------------------------------------------------------------------------------------------------
 
     def append(self, peer: Peer, frame: Append, now: Nanos, out: Outbox) -> bool:
-        """Entries or a heartbeat of a leader; False if it does not lead any more."""
+        """Entries or a heartbeat of a leader; False if it no longer leads."""
         core, leadership = self._core, self._core.leadership
         if frame.term < leadership.term:
             core.ignore("old term")
@@ -78,7 +78,7 @@ class Follower:
         asks = not frame.entries and frame.commit <= core.pending.leader_commit
         self._all_marks = self._all_marks or asks
         if not core.pending.take(frame):
-            # Of all mismatches in one turn the lowest counts: what was sent after it cannot take it into account.
+            # The lowest mismatch of a turn counts: frames sent after it cannot take it into account.
             hint = core.pending.hint
             # rule: 1a
             self._hint = min(self._hint, hint) if self._answer is False else hint
@@ -94,7 +94,7 @@ class Follower:
                     core.know(entry.stream, entry.last)
 
     def lacks(self, now: Nanos) -> str:
-        """What of the order could not be obtained for long; empty while everything arrives in time."""
+        """Which entry could not be completed for long; empty while everything arrives in time."""
         pending, last = self._core.pending.entries, self._core.log.tail.index
         if not pending or self._stands[0] != last:
             self._stands = (last, now)

@@ -72,7 +72,7 @@ class Leader:
         return not self.step_down.handing_over and not self.halted
 
     def was_late(self, now: Nanos) -> None:
-        """This process did not run in time: it has heard nothing, which is no fault of the others."""
+        """This process did not run in time: it has heard nothing, and the others are not to blame."""
         self.step_down.was_late(now)
         self.services.was_late(now)
 

@@ -1,11 +1,11 @@
-"""The leader and the term, and the role of this replica in it. All other parts of a replica ask here.
+"""The leader and the term, and the role of this replica in it. All other parts of a replica use this state.
 
     follower ──► asking ──► candidate ──► leader
         ▲          │ ▲          │           │
         └──────────┴─┴──────────┴───────────┘
 
-`election` changes it, and `step_down` decides when a leader has to go. Terms only increase, and a replica votes once in
-each.
+`election` changes it, and `step_down` decides when a leader must step down. Terms only increase, and a replica votes
+once in each.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ FRAMES_PER_TURN: Final = 8
 ENTRIES_IN_FLIGHT: Final = 4096
 """Entries in flight to a replica that has not acknowledged them."""
 LEARNER_GAP_NS: Final = 20_000
-"""In a large group a learner gets entries at most every so many nanoseconds for each member: the leader sends 50 000
-frames a second to learners, however many they are."""
+"""The minimum interval between frames to a learner in a large group, per member: the leader sends 50 000 frames a
+second to learners, however many there are."""
 LEARNER_PERIODS: Final = 5
 """In a large group learners get heartbeats this many times less often than voters, which need them for elections."""
 
@@ -58,9 +58,9 @@ class Progress:
         """The entry at which its application failed, and the error."""
         self.why = ""
         self.out_until_ns = 0
-        """It was left behind: it is not waited for again before this."""
+        """It was left behind: the others do not wait for it again before this time."""
         self.held = -1
-        """It is suspended and rejoining: what follows this entry is kept for it, since when. -1: nothing is."""
+        """It is suspended and rejoining: entries after this one are kept for it (-1: none are), and since when."""
         self.held_ns = 0
         self.misses = 0
         """How often it did not rejoin in time."""
@@ -91,9 +91,9 @@ class Replication:
         """The reachable members, in the lives that the view names."""
         self._peers_seen = -1
         self._learner_gap_ns: Nanos = 0
-        """The least time between two frames to a learner: 0 unless the group is large."""
+        """The minimum interval between two frames to a learner; 0 unless the group is large."""
         self._held_back_ns: Nanos = NEVER
-        """When a learner is due for which something waits."""
+        """When the next learner with waiting entries is due."""
 
     def begin(self, now: Nanos) -> None:
         self.progress = {}
@@ -185,7 +185,7 @@ class Replication:
         if not 0 <= frame.hint <= last:
             return
         if self._config.mode == "availability":
-            # It may have given up what it had, for a state that was of no use.
+            # It may have discarded what it had, for a snapshot that turned out to be useless.
             # rule: 11d
             progress.match = min(progress.match, frame.hint)
         progress.start = max(frame.hint, progress.match)
@@ -285,7 +285,7 @@ class Replication:
     def _encode(self, prev: int, count: int, contact_ns: Nanos) -> bytes:
         log, core = self._log, self._core
         prev_term = log.term_at(prev)
-        assert prev_term is not None, "what is sent is in the log"
+        assert prev_term is not None, "entries to be sent are in the log"
         entries = log.entries(prev + 1, count) if count else ()
         frame = Append(
             self._config.name, core.leadership.term, prev, prev_term, log.commit, entries, contact_ns, core.group_epoch

@@ -3,10 +3,10 @@
 - it has not heard from a majority for one election timeout: it may be unreachable (rule 5 in docs/design/groups.md);
 - it hears from a majority but cannot commit while work waits: heartbeats pass where larger frames do not;
 - its own application makes no progress while buffers are full: only the leader could suspend it;
-- it was requested (`Leadership.hand_over`), or it is no voter any more.
+- it was requested (`Leadership.hand_over`), or it is no longer a voter.
 
-In all cases but the first it hands over: it orders nothing more, waits until the successor has its whole log, and tells
-it to start an election at once. If that does not happen in time it steps down, or continues if it is healthy.
+In all cases but the first it hands over: it orders nothing more, waits until the successor has its whole log, and
+instructs it to start an election at once. If that does not happen in time it steps down, or continues if it is healthy.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class StepDown:
         return self._core.leadership.wanted is not None
 
     def settle(self, now: Nanos, out: Outbox) -> bool:
-        """False if this replica does not lead any more."""
+        """False if this replica no longer leads."""
         core = self._core
         if self._is_alone(now):
             ms = core.config.election_ns // MILLISECOND
@@ -186,7 +186,7 @@ class StepDown:
         core.leadership.go(Role.FOLLOWER)
         core.leadership.leader = ""
         core.leadership.heard_ns = -1
-        core.fact("steps down", f"{core.name} leads no more: {why}", now, out)
+        core.fact("steps down", f"{core.name} no longer leads: {why}", now, out)
         return False
 
     def deadline(self, now: Nanos) -> Nanos:

@@ -1,7 +1,9 @@
-"""What the leader tells sources: which of their messages every member holds, and which every member has applied.
+"""Announcements of the leader to sources: which of their messages every member holds, and which every member has
+applied.
 
-A source forgets the bytes of the first and takes the second out of its window (rule 1 of stability). Both go in one
-`Freed`. Applied usually follows held within milliseconds, so news of held alone waits a little longer for it.
+A source forgets the bytes of the former and removes the latter from its window (rule 1 of stability). Both travel in
+one `Freed`. Messages are usually applied milliseconds after they are held, so an announcement of held messages alone is
+delayed a little.
 
 The members are named only when they change, and with each repetition: in a large group, all the names to all the
 members every few milliseconds would be most of the traffic.
@@ -26,13 +28,13 @@ STREAMS_PER_FRAME: Final = 256
 STREAMS_PER_PERIOD: Final = 64
 """Every additional this many streams with garbage delay the announcement by one period."""
 HELD_PERIODS: Final = 4
-"""News of what is held waits this many periods for news of what is applied."""
+"""An announcement of held messages waits this many periods for one of applied messages."""
 REPEAT_NS: Final = SECOND
 """Interval at which everything free is announced again: frames get lost, and replicas arrive late."""
 
 
 class Announcer:
-    """Tells the sources, at a limited rate."""
+    """Informs the sources, at a limited rate."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -42,7 +44,7 @@ class Announcer:
         self._peers = core.peers
         self._applied: dict[StreamId, int] = {}
         self._held: dict[StreamId, int] = {}
-        """What was not announced yet."""
+        """Held messages that were not announced yet."""
         self._held_index = 0
         """Entries up to here are in `_held`, or were announced."""
         self._free_upto = 0
@@ -88,7 +90,7 @@ class Announcer:
 
     @property
     def _due_ns(self) -> Nanos:
-        """Every source is informed by a separate frame: if they are many, less often."""
+        """Every source is informed by a separate frame: if there are many, less often."""
         unsaid = max(len(self._applied), len(self._held))
         period_ns = self._config.free_period_ns * (1 + unsaid // STREAMS_PER_PERIOD)
         if self._applied:
@@ -99,7 +101,7 @@ class Announcer:
         return min(self._due_ns, self._repeat_ns)
 
     def _all_applied(self) -> dict[StreamId, int]:
-        """What is free of the streams whose sources are reachable. Replicas derive it from the log index."""
+        """The free part of the streams whose sources are reachable. Replicas derive it from the log index."""
         at = self._peers.at
         return {
             stream: number - 1
@@ -155,7 +157,7 @@ class Announcer:
     def _to_tell(
         self, replicas: list[NodeId], part: list[StreamId], with_view: bool
     ) -> list[NodeId]:
-        """The replicas that need an announcement: all that are its sources. The others find out by themselves what is
+        """The replicas that need an announcement: all that are its sources. The others determine by themselves what is
         free, unless the leader's account decides."""
         stability = self._core.stability
         if with_view or stability is None or not stability.active:
@@ -178,7 +180,7 @@ class Announcer:
     def _by_source(
         self, streams: list[StreamId], unaware: list[NodeId]
     ) -> dict[NodeId, list[StreamId]]:
-        """What nodes without a replica are sent: each the changes of its own streams."""
+        """Announcements for nodes without a replica: for each, the changes of its own streams."""
         peers = self._peers
         told: dict[NodeId, list[StreamId]] = {node: [] for node in unaware}
         for stream in streams:

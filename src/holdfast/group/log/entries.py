@@ -19,7 +19,7 @@ VOTERS_MAX: Final = 9
 EVERYBODY: Final = ""
 """In place of a destination: all destinations have the outputs up to this one. No real name is this short."""
 
-# -- who is in the group (VIEW) ----------------------------------------------------------------------------------
+# -- members of the group (VIEW) ---------------------------------------------------------------------------------
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):
@@ -38,7 +38,7 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
     votes."""
     may_lead: bool = True
     pin: int = 0
-    """Of a suspended member that takes a state: entries after this index are kept for it. 0: none are."""
+    """For a suspended member that installs a snapshot: entries after this index are kept for it. 0: none are."""
 
 
 class View(msgspec.Struct, frozen=True, array_like=True):
@@ -163,7 +163,7 @@ class Marked(Data, frozen=True, array_like=True):
     k: int
 
 
-# -- both ways ---------------------------------------------------------------------------------------------------
+# -- encoding and decoding ---------------------------------------------------------------------------------------
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _KINDS: Final[dict[int, type[Data | Served]]] = {

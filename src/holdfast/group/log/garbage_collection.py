@@ -1,17 +1,18 @@
-"""Freeing of messages and log entries that no replica needs any more.
+"""Freeing of messages and log entries that no replica needs.
 
 An entry is needed until the application of every member has processed it: until then a member may ask for it and for
-its messages. `LogStability` finds out how far all members are, and every replica frees its own log and buffers
-(`GarbageCollector`). The leader watches for members that hold the others back (`AppliedTracker`), and tells the sources
-(`announcements`). In `availability` groups the leader's account decides instead, and the replicas free what it says.
+its messages. `LogStability` determines the progress of all members, and every replica frees its own log and buffers
+(`GarbageCollector`). The leader watches for members that block the others (`AppliedTracker`), and informs the sources
+(`announcements`). In `availability` groups the leader's account decides instead, and the replicas free what it
+announces.
 
-A member that cannot be reached holds the others back until buffers are tight; then the leader suspends it, and it takes
-a state when it is back. A member that can be reached and is slow slows the sources down; it is suspended only when its
-application makes no progress for long.
+An unreachable member blocks the others until buffers are tight; then the leader suspends it, and it installs a snapshot
+when it is back. A reachable but slow member slows the sources down; it is suspended only if its application makes no
+progress for long.
 
-A member that takes a state needs everything that was ordered since that state. So the log is kept for it from its pin
-on, full buffers slow the sources down, and this ends after `patience_ns`. Each time in vain doubles the time until the
-log is kept for it again.
+A member that installs a snapshot needs everything ordered since that snapshot. The log is therefore kept for it from
+its pin on, and full buffers slow the sources down, for at most `patience_ns`. Each unsuccessful attempt doubles the
+time until the log is kept for it again.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class GarbageCollector:
 
     def _drop(self, stream: StreamId) -> None:
         found = self._streams.get(stream)
-        # What was handed out before it was decided may be undone, and is read again then.
+        # Entries delivered before they were committed may be rolled back, and are read again then.
         # rule: 11e
         if found is not None and self._delivery.at.index <= self._log.commit:
             upto = self._upto[stream] + 1
@@ -109,7 +110,7 @@ class AppliedTracker:
         self._look_ns = 0
         """Not every turn needs a check of all streams."""
         self._full_ns = 0
-        """When outputs were last refused: then all applications wait, through no fault of their own."""
+        """When outputs were last refused: all applications wait then, so none of them counts as hanging."""
 
     def settle(self, progress: dict[str, Progress], now: Nanos, out: Outbox) -> dict[str, str]:
         """Free what all have applied and announce it, at a limited rate. Returns the replicas that block the others for
@@ -155,10 +156,10 @@ class AppliedTracker:
             other.held = -1
             other.out_until_ns = now + (patience_ns << other.misses)
             other.misses = min(other.misses + 1, MISSES_MAX)
-            detail = f"{other.member.name} was waited for while it took a state, and is not back"
+            detail = f"{other.member.name} did not rejoin in time and is no longer waited for"
             self._core.fact("left behind", detail, now, out)
             return free
-        # What it has in its log it does not request again, once it has a snapshot.
+        # Once it has a snapshot, it does not request again what its log contains.
         return other.held if other.why else max(other.held, other.match)
 
     def _applied_by_all(self, progress: dict[str, Progress]) -> int:
@@ -173,7 +174,7 @@ class AppliedTracker:
                 continue
             other = progress.get(member.name)
             if other is None:
-                # A change that is not decided takes it out: until it is, nothing that it may ask for is let go.
+                # An uncommitted change removes it: until that is committed, keep everything that it may ask for.
                 # rule: 6d
                 return self._log.ground.index
             if not waits and not self._peers.is_here(member):
@@ -192,9 +193,9 @@ class AppliedTracker:
     def _why(self, other: Progress, now: Nanos) -> str:
         """Why a replica need not be waited for; empty if it must be."""
         if not self._peers.is_here(other.member):
-            return "it cannot be reached"
+            return "it is unreachable"
         if now - other.heard_ns >= self._config.lack_ns:
-            return f"it does not answer since {(now - other.heard_ns) // SECOND} s"
+            return f"it has not answered for {(now - other.heard_ns) // SECOND} s"
         stands_ns = now - max(other.moved_ns, self._full_ns)
         if stands_ns >= self._config.patience_ns:
             return f"its application has made no progress for {stands_ns // SECOND} s"

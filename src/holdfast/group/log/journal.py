@@ -88,7 +88,7 @@ class Journal:
         self.state_index = 0
         """Where the log starts with the last complete snapshot on disk."""
 
-    # -- what changes --------------------------------------------------------------------------------------------
+    # -- changes -------------------------------------------------------------------------------------------------
 
     def taken(self, frame: Payload) -> None:
         """A block of messages is held now."""
@@ -188,7 +188,7 @@ class Journal:
             self._rows.append(first)
             self._logged = log.last
 
-    # -- states --------------------------------------------------------------------------------------------------
+    # -- snapshots -----------------------------------------------------------------------------------------------
 
     def _write_state(self, out: Outbox) -> None:
         """The next piece; with the last one the snapshot is complete, and what is below it is erased."""
@@ -209,7 +209,8 @@ class Journal:
         self.state_index = index
 
     def _give_up_state(self, out: Outbox) -> None:
-        """What is on disk, or on its way there, comes after entries that another side of a partition has replaced."""
+        """Discard the snapshot on disk, or on its way there: it is after entries that another side of a partition has
+        replaced."""
         out.write(Erase(self._vote_table, _WHOLE, _WHOLE + b"\0"))
         out.write(Erase(self._state_table, b"", _END))
         self._state, self._state_at, self.state_index = None, Cursor(), 0
@@ -251,7 +252,9 @@ class Journal:
             stream = entry.stream if entry.kind == Kind.ORDER else None
             held = stream is None or core.streams.holds(stream, entry.first, entry.last)
             if not core.log.tail.fits(entry) or not held:
-                raise self._broken(f"entry {entry.index} does not follow, or its messages are gone")
+                raise self._broken(
+                    f"entry {entry.index} does not follow, or its messages are missing"
+                )
             core.log.append(entry)
         self._logged = max(core.log.last, self.state_index)
         self.durable, self.durable_term = self._logged, core.leadership.term
@@ -275,7 +278,7 @@ class Journal:
         keys = [_PART.pack(index, part) for part in range(parts)]
         checkpoint = decode_checkpoint(b"".join(chunks.get(key, b"") for key in keys))
         if checkpoint is None or checkpoint.begin.index != index:
-            raise self._broken(f"the state at entry {index} is not whole")
+            raise self._broken(f"the snapshot at entry {index} is incomplete")
         self.state_index = index
         return checkpoint
 
@@ -317,8 +320,8 @@ class Journal:
     def _broken(self, why: str) -> StoreError:
         name = self._core.config.name
         return StoreError(
-            f"what this node's store has of group {name} is damaged: {why}; the node was not started. Give it an empty "
-            "store: it joins the group again as a new replica"
+            f"the data of group {name} in this store is damaged: {why}; the node was not started. Give it an empty "
+            "store, and it joins the group again as a new replica"
         )
 
 

@@ -51,11 +51,11 @@ class PendingEntries:
 
     @property
     def match(self) -> int:
-        """What can be acknowledged."""
+        """The index that can be acknowledged."""
         return min(self._log.tail.index, self.verified)
 
     def new_term(self) -> None:
-        """Another term: nothing is verified but what is committed, and what waits may never have been decided."""
+        """Another term: only committed entries are verified, and pending ones may never have been committed."""
         # rule: 1c
         self.entries.clear()
         self._lacks = 0
@@ -87,7 +87,7 @@ class PendingEntries:
         if known is not None and known != frame.prev_term:
             self._conflict(prev)
             if prev > self._log.commit:
-                # The leader's log may not go back to where ours parts from it: only a state helps then.
+                # The leader's log may not reach back to where ours diverges: then a snapshot is needed.
                 # rule: 1h
                 self._cut(prev)
             self.hint = self._log.commit
@@ -158,7 +158,7 @@ class PendingEntries:
             self.entries.pop()
 
     def settle(self) -> None:
-        """Append complete pending entries, and commit as far as the leader says."""
+        """Append complete pending entries, and commit up to the commit index of the leader."""
         entries, log = self.entries, self._log
         while entries:
             entry = entries[0]

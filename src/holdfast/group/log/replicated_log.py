@@ -143,8 +143,8 @@ class Cursor:
         )
 
     def fits(self, entry: Entry) -> bool:
-        """Whether a sound entry follows from here. The first entry of a stream may start at any number: a group that
-        begins again finds streams that are under way."""
+        """Whether a sound entry follows from here. The first entry of a stream may start at any number: a re-created
+        group finds streams that have already started."""
         # rule: 4a
         if (
             entry.index != self.index + 1
@@ -291,7 +291,7 @@ class Log:
             self.tail.advance(entry)
 
     def trim(self, upto: int) -> None:
-        """Remove entries up to index `upto`: they are not requested any more."""
+        """Remove entries up to index `upto`: they are no longer requested."""
         assert upto <= self.commit, "only what is committed can be forgotten"
         count = upto - self.ground.index
         if count <= 0:

@@ -1,16 +1,16 @@
-"""Up to which entry every member of the committed view has applied the log.
+"""Determines the index up to which every member of the committed view has applied the log.
 
-This is the group's side of `holdfast.stability`: it tells the detector the committed view and what this replica has,
-passes frames on, and turns the stable index into the index that may be freed. Every replica frees by itself; the
-leader is only the coordinator, where the protocol has one.
+This is the group's side of `holdfast.stability`: it informs the detector of the committed view and of the progress of
+this replica, passes frames on, and turns the stable index into the index that may be freed. Every replica frees by
+itself; the leader is only the coordinator, if the protocol has one.
 
 A report is (held, applied). Held means in the log, committed, and on disk if the group is durable. Neither shrinks
 within a life: after a rollback, or a restart of a durable replica, the replica applies its own log again and needs
 nothing below its report from others (rule 2). The view of the detector has the members that are not suspended, by
-their lives. For a suspended member that takes a state the log is kept from its pin on, which is part of the view
+their lives. For a suspended member that installs a snapshot, the log is kept from its pin on, which is part of the view
 (rule 5).
 
-In `availability` groups two sides go on apart and one of them gives up what it had, so reports do shrink. There the
+In `availability` groups, two sides continue separately and one of them is rolled back, so reports do shrink. There, the
 leader's account decides (`AppliedTracker`), and no detector runs.
 """
 
@@ -31,9 +31,9 @@ from holdfast.stability.riding import Posts
 from holdfast.types import MILLISECOND, NEVER, SECOND, Nanos, NodeId
 
 LOOK_NS: Final = SECOND
-"""The least time between two looks for a member that blocks."""
+"""The minimum interval between checks for a blocking member."""
 SAMPLE_NS: Final = 30 * SECOND
-"""The time between two facts while nothing changes."""
+"""The interval between facts while nothing changes."""
 REPORT_NS: Final = MILLISECOND
 """The minimum interval between reports to the detector; under load there are many turns in a millisecond."""
 
@@ -52,7 +52,7 @@ class LogStability:
         self._view: View | None = None
         self._epoch = 0
         self._pin = 0
-        """The lowest index from which the log is kept for a member that takes a state; 0: none."""
+        """The lowest index from which the log is kept for a member that installs a snapshot; 0: none."""
         self._held = self._applied = 0
         self._peers_seen = -1
         self._coordinator = ""
@@ -76,7 +76,7 @@ class LogStability:
         return min(int(self.detector.stable[HELD]), self._log.commit) if self.active else 0
 
     def settle(self, now: Nanos, out: Outbox) -> None:
-        """Tell the detector what has changed, and do what is due."""
+        """Inform the detector of changes, and do what is due."""
         core, detector = self._core, self.detector
         self._now = now
         if not self.active or not core.group_epoch:
@@ -146,7 +146,7 @@ class LogStability:
         self.detector.report((self._held, self._applied), held_bytes, now, posts)
 
     def _follow_peers(self, now: Nanos, posts: Posts) -> None:
-        """Which members can be reached, and which one leads."""
+        """Update which members are reachable, and which one leads."""
         core, view = self._core, self._view
         if view is None:
             return
@@ -177,9 +177,9 @@ class LogStability:
         self._set_deadline(now)
 
     def heard(self, node: NodeId, held: int, applied: int, now: Nanos, out: Outbox) -> None:
-        """The leader: an acknowledgement says how far a member is, which is a report as well (rule 10).
+        """On the leader: an acknowledgement states the progress of a member, so it is also a report (rule 10).
 
-        Not in `fast` groups: a member that runs ahead knows later than the leader what of it is committed.
+        Not in `fast` groups: a member that runs ahead learns later than the leader which part is committed.
         """
         if self.active and self._view is not None and self._core.config.delivery == "safe":
             posts: Posts = []
@@ -189,7 +189,7 @@ class LogStability:
     def ride(self, node: NodeId, now: Nanos, out: Outbox) -> None:
         """Something is sent to a member in this turn: frames that waited for it travel in the same packet (S7).
 
-        They are never `immediate`: what they say is on disk.
+        They are never `immediate`: what they report is on disk.
         """
         if self.active and self._view is not None:
             for frame in self.detector.ride(node, now):
@@ -201,7 +201,7 @@ class LogStability:
             post(out, [node for node in nodes if at(node) is not None], frame)
 
     def status(self) -> dict[str, object]:
-        """For people: the protocol, how far behind freeing is, and which members are in the way."""
+        """For the status: the protocol, the lag of freeing, and the members that delay it."""
         if not self.active:
             return {
                 "protocol": "account",

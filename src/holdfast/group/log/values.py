@@ -17,7 +17,7 @@ class StoredVote(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Durable(msgspec.Struct, frozen=True, gc=False):
-    """To the replica itself, when all that it wrote up to here is on disk."""
+    """To the replica itself: everything that it wrote up to here is on disk."""
 
     index: int
     term: int
@@ -25,23 +25,23 @@ class Durable(msgspec.Struct, frozen=True, gc=False):
 
 
 REQUESTS_KEPT: Final = 8192
-"""So many request ids are remembered; an older request that is sent again is a new message."""
+"""The number of request ids that are kept; an older request that is sent again is a new message."""
 
 
 DESTINATIONS_MAX: Final = 1024
-"""Of so many destinations it is remembered one by one what they have."""
+"""The number of destinations whose progress is recorded individually."""
 
 
 Id = tuple[int, int]
-"""(position, k): which output of a group."""
+"""(position, k): identifies an output of a group."""
 
 
 NOTHING: Final[Id] = (0, -1)
-"""Before the first output there can be."""
+"""Before the first possible output."""
 
 
 class ReplicatedMetadataState(msgspec.Struct, frozen=True, array_like=True):
-    """As it travels with a state."""
+    """Its form in a snapshot."""
 
     criteria: tuple[tuple[int, Criterion, int], ...] = ()
     requests: tuple[tuple[bytes, int], ...] = ()

@@ -97,13 +97,13 @@ class Action(msgspec.Struct, frozen=True):
 
     do: Step
     failing: Else = "ask"
-    """What happens with what could not be recovered."""
+    """The action for messages that could not be recovered."""
     limit_ns: Nanos = 0
     """Time limit of recovery; 0: that of the group."""
     ignore: Ignore | None = None
-    """What is ignored from now on. Recovered messages are not."""
+    """Messages to ignore from now on; recovered ones are not ignored."""
     failing_ignore: Ignore | None = None
-    """What is ignored once recovery has failed."""
+    """Messages to ignore once recovery has failed."""
 
     def __post_init__(self) -> None:
         if self.do not in STEPS or self.failing not in ELSES:
@@ -116,7 +116,7 @@ class Action(msgspec.Struct, frozen=True):
         _check_ignore(self.failing_ignore)
 
     def otherwise(self, other: Action) -> Action:
-        """What to do with what cannot be recovered."""
+        """The action for messages that cannot be recovered."""
         if self.do != "recover" or other.do == "recover":
             raise ConfigError(f"{self.text()!r} has no alternative {other.text()!r}")
         return Action("recover", other.do, self.limit_ns, self.ignore, other.ignore)

@@ -35,7 +35,7 @@ class Criterion(msgspec.Struct, frozen=True, array_like=True):
     count: int = 0
     """This many messages; 0: any number."""
     resync: bool = False
-    """Until a message of `lost_by`, whatever it is about, is marked as a resync."""
+    """Until any message of `lost_by` is marked as a resync."""
     lost_by: bytes = b""
     """The source whose messages were lost."""
     spared: tuple[StreamId, int] | None = None

@@ -193,7 +193,7 @@ class Decisions:
             first = self._core.recovery.next_of(stream)
             for hole in holes[:RANGES_MAX]:
                 decided = self._order.is_decided(stream_id, hole.first, hole.last)
-                # The order may have passed it while another led, without a word of the stream since.
+                # The order may have passed it while another replica led, and nothing of the stream has arrived since.
                 # rule: 3d
                 if not decided and hole.last >= first:
                     lost.add(hole.first, hole.last + 1)
@@ -258,7 +258,7 @@ class Decisions:
             self._seek(case, now, out)
 
     def _left(self, case: Case) -> RangeSet:
-        """What is still lost and still needed."""
+        """The messages that are still lost and still needed."""
         if self._core.log.tail.is_over(case.stream.id):
             return RangeSet()
         return case.missing(self._core.recovery.next_of(case.stream))
@@ -270,7 +270,7 @@ class Decisions:
         return self._all_answered(case)
 
     def _finish(self, case: Case) -> None:
-        """Nothing of the case is missing any more, or it was decided."""
+        """No message of the case is missing, or it was decided."""
         if self._cases.get(case.stream.id) is case:
             self._core.recovery.grants.pop(case.stream.id, None)
             del self._cases[case.stream.id]
@@ -358,7 +358,7 @@ class Decisions:
         if isinstance(action, Action):
             self._take(case, "application", action, now, out)
             return
-        error = item.error if action is None else f"{action!r} is no action"
+        error = item.error if action is None else f"{action!r} is not an action"
         if error:
             self._core.fact("no answer", error, now, out)
         self._by_table(case, f"the application failed: {error}" if error else "", now, out)
@@ -375,12 +375,12 @@ class Decisions:
         assert answer is not None, "the last rule matches everything and is never refused"
         self._take(case, answer[0], answer[1], now, out)
 
-    # -- what is done --------------------------------------------------------------------------------------------
+    # -- actions -------------------------------------------------------------------------------------------------
 
     def _take(self, case: Case, by: str, action: Action, now: Nanos, out: Outbox) -> None:
         left = self._left(case)
         # rule: 6k
-        if not left:  # it came in the same turn as the answer
+        if not left:  # it arrived in the same turn as the answer
             self._finish(case)
             return
         record = 0
@@ -428,7 +428,7 @@ class Decisions:
             if name in ignore.by and not known
         ]
         if unknown:
-            why = f"the {' and the '.join(unknown)} of what is lost is not known"
+            why = f"the {' and the '.join(unknown)} of the lost messages is not known"
             self._core.fact("ignores nothing", why, now, out)
             return
         case.ignored = ignore

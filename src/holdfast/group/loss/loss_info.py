@@ -73,7 +73,7 @@ class RecoveryInfo(msgspec.Struct, frozen=True):
     estimate_ns: Nanos
     """The estimated duration, from earlier recoveries; 0 if there is nowhere to recover from."""
     recovered: tuple[Range, ...] = ()
-    """What an earlier answer has recovered."""
+    """Messages that an earlier answer has recovered."""
     reasons: tuple[str, ...] = ()
     """Why the rest was not."""
     messages: tuple[NextMessage, ...] = ()

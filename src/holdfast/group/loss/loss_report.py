@@ -39,7 +39,7 @@ NEXT_BYTES: Final = 64 << 10
 
 
 class LossReport:
-    """Answers what is known about numbers of a stream that this replica lacks."""
+    """Reports what is known about numbers of a stream that this replica lacks."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -92,7 +92,7 @@ class LossReport:
         return found
 
     def messages(self, stream: Stream, ranges: tuple[Range, ...]) -> tuple[NextMessage, ...]:
-        """The first available messages among these numbers, whatever is lost in between."""
+        """The first available messages among these numbers; others in between may be lost."""
         levels = self._core.config.priorities
         found: list[NextMessage] = []
         size = 0
@@ -159,7 +159,7 @@ class LossReport:
         told: Mapping[int, int] | None = None,
         refused: str = "",
     ) -> LossInfo:
-        """Everything that is known."""
+        """Everything known about the loss."""
         estimate_ns = self._core.recovery.estimate_ns if places else 0
         return LossInfo(
             self._core.config.name,

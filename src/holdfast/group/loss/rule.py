@@ -19,28 +19,28 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     priority: int | None = None
     """No lost message can be more urgent than this."""
     topic: str | None = None
-    """The messages around the gap are of this topic."""
+    """The messages around the gap have this topic."""
     source: str | None = None
     """The name of the source's node."""
     count_max: int | None = None
-    """At most so many are lost."""
+    """At most this many messages are lost."""
     age_min_s: float | None = None
-    """Even the youngest of them was created so long ago."""
+    """Even the newest of them is at least this old."""
     source_gone: bool | None = None
-    """Whether the source will bring nothing back any more: a new life of it, a goodbye, or silence for `gone_s`."""
+    """Whether the source cannot send them again: it restarted, stopped, or was silent for `gone_s`."""
     alone: bool | None = None
-    """Whether no other voter can be reached."""
+    """Whether no other voter is reachable."""
     recoverable: bool | None = None
-    """Whether there is a place that has some of them."""
+    """Whether some node is known to have some of them."""
     attempt_min: int | None = None
-    """2: only when an earlier answer has not settled it."""
+    """2: only if an earlier answer has not settled the loss."""
     at_once: bool = False
-    """Decide as soon as the gap is noticed, without asking the source, or the application, first."""
+    """Decide as soon as the gap is detected, without asking the source or the application first."""
 
     within_s: float = 0
-    """How long `recover` may take; the group's `recover_s` when left out."""
+    """Time limit of `recover`; default: `recover_s` of the group."""
     ignore_by: tuple[By, ...] = ("stream",)
-    """What future messages have in common with the lost ones when they are ignored."""
+    """The properties in which ignored messages equal the lost ones."""
     ignore_s: float = 0
     ignore_count: int = 0
     ignore_until: Literal["", "resync"] = ""
@@ -54,7 +54,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ("attempt_min", self.attempt_min, 1),
         ):
             if value is not None and value < least:
-                raise ConfigError(f"{name} of a rule is {value}: it is at least {least}")
+                raise ConfigError(f"{name} of a rule is {value}, but must be at least {least}")
         if not self.at_once:
             return
         if self.attempt_min is not None or self.recoverable is not None:
@@ -66,7 +66,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(f"a rule with at_once can only drop or ignore, not {self.action}")
 
     def meant(self) -> Action:
-        """The action that the rule says."""
+        """The action of the rule."""
         resync = self.ignore_until == "resync"
         ignore = Ignore.like(self.ignore_by, self.ignore_s, self.ignore_count, resync)
         action = parse_action(self.action, ignore)

@@ -138,20 +138,20 @@ class Bootstrap:
 
     @property
     def lacks(self) -> str:
-        """What a replica that takes no part waits for; empty if it is being admitted."""
+        """Why a replica does not participate yet; empty if it is being admitted."""
         core, heard = self._core, self._heard
         if self.removed:
             return f"{core.name} was removed from the group: `holdfast groups add` adds it again"
         if not core.is_blank or any(said.leader for said in heard.values()):
             return ""
         if remember := sorted(name for name, said in heard.items() if said.group_epoch):
-            return f"the group has no leader, and {', '.join(remember)} remembers it: see the status there"
+            return f"the group has no leader, but {', '.join(remember)} has its state: see the status there"
         missing = [n for n in core.config.voters if n != core.name and core.peers.named(n) is None]
         if not missing:
             return ""
         return (
-            f"no reachable node remembers the group, and it begins only when every voter of the configuration "
-            f"is there: {', '.join(missing)} cannot be reached"
+            f"no reachable node has the state of the group, and it is created only when every configured voter "
+            f"is present: {', '.join(missing)} is unreachable"
         )
 
     def _member(self, name: str, node: bytes, life: int) -> Member:
@@ -181,7 +181,7 @@ class Bootstrap:
         core.new_term(core.leadership.term + 1)
         alone = View(view.number + 1, (me,), view.removed, core.group_epoch)
         self._write(alone, core.leadership.term)
-        core.fact("refounded", f"{core.name} goes on alone from entry {core.log.last}", now, out)
+        core.fact("refounded", f"{core.name} continues alone from entry {core.log.last}", now, out)
         return True
 
     @property
@@ -200,8 +200,8 @@ class Bootstrap:
             ]
             if view is not None and len(view.voters) - len(lost) < core.quorum(view):
                 return (
-                    f"the memory of a majority is lost ({', '.join(lost)} started again): nothing more is ordered "
-                    "until an operator has a replica that remembers go on alone"
+                    f"the state of a majority is lost ({', '.join(lost)} restarted): nothing more is ordered "
+                    "until an operator restarts the group from a replica that has its state"
                 )
         return ""
 

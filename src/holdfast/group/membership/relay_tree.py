@@ -1,8 +1,8 @@
-"""Which replicas pass messages on to which learners in a large group.
+"""Determines which replicas pass messages on to which learners in a large group.
 
 Sources send to the voters only. Learners form a tree below them, with `FAN_OUT` children each, in the order of the
-view, so that every replica computes the same tree. The leader passes nothing on while there are other voters: its time
-is the throughput of the group.
+view, so that every replica computes the same tree. The leader passes nothing on while there are other voters, because
+its CPU time limits the throughput of the group.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ FAN_OUT: Final = 8
 
 
 def relays(config: GroupConfig, view: View | None) -> bool:
-    """Whether learners of this view get their messages from other replicas."""
+    """Whether learners of this view receive their messages from other replicas."""
     if view is None or config.mode != "majority" or len(view.members) < config.relay_from:
         return False
     return len(view.voters) < len(view.members)
 
 
 def feeds_of(view: View, name: str, leader: str) -> list[str]:
-    """The replicas that a learner can get its messages from, the best one first.
+    """The replicas from which a learner can receive its messages, the best one first.
 
     All of them are nearer to the sources than the learner itself, so there are no cycles. A voter has none.
     """

@@ -1,8 +1,9 @@
-"""Where members sit on the cube of stability detection, by measured path quality (DESIGN, Stability, rule 7).
+"""Assigns members to places on the cube of stability detection, by measured path quality (rule 7 in
+docs/design/stability.md).
 
-The order of the members in the view is their place. The leader looks from time to time whether another order would use
-better paths, and commits it like any other view. `Placer` damps this: small gains, short-lived ones and frequent
-changes do not count.
+A member's place is its position in the view. The leader checks periodically whether another order would use better
+paths, and commits it like any other view. `Placer` damps this: small gains, short-lived ones and frequent changes do
+not count.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from holdfast.types import MICROSECOND, SECOND, Nanos, NodeId
 
 LOOK_NS: Final = 10 * SECOND
 PathRows = Callable[[], Iterable[PathRow]]
-"""What is known of all paths of the domain."""
+"""The known state of all paths of the domain."""
 
 
 class Seating:

@@ -85,14 +85,14 @@ class Membership:
         self._look_ns = 0
 
     def look_again(self) -> None:
-        """Something has changed that should not wait."""
+        """Something has changed that must be checked soon."""
         self._look_ns = 0
 
     def deadline(self, now: Nanos) -> Nanos:
         """A new request waits for the next check; one that cannot be met yet waits for others."""
         return self._look_ns if self._requests and self._look_ns > now else NEVER
 
-    # -- what is wanted ------------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------------
 
     def seeks(self, peer: Peer) -> bool:
         """A replica asks to be admitted; False if it was removed."""
@@ -122,7 +122,7 @@ class Membership:
         if len(self._requests) < REQUESTS_MAX:
             self._requests[name] = ChangeRequest()
 
-    # -- what is done --------------------------------------------------------------------------------------------
+    # -- changes -------------------------------------------------------------------------------------------------
 
     @property
     def may_change(self) -> bool:
@@ -173,7 +173,7 @@ class Membership:
         if me is not None and me.suspended and not self._core.delivery.suspended:
             # No other replica could lead. It has a state, and its log is the longest.
             changed = msgspec.structs.replace(me, suspended=False)
-            return view.with_member(changed), f"{me.name} takes part again"
+            return view.with_member(changed), f"{me.name} participates again"
         steps = _Together(view)
         for name, progress in self._replication.progress.items():
             if steps.is_closed:
@@ -185,7 +185,7 @@ class Membership:
             return steps.result()
         # stability, rule 7
         seated = self._seating.look(view, now)
-        return None if seated is None else (seated, "members take other places on the cube")
+        return None if seated is None else (seated, "members change places on the cube")
 
     def _asked(self, view: View, name: str, request: ChangeRequest) -> tuple[View, str] | None:
         member = view.named(name)
@@ -200,7 +200,7 @@ class Membership:
             next_view = view.with_member(changed)
             if member.voter and not changed.voter:
                 self._refused = self._why_not(view, next_view, name)
-            return None if self._refused else (next_view, f"{name} changes its part")
+            return None if self._refused else (next_view, f"{name} changes its vote")
         peer = request.peer
         if peer is None or self._core.peers.named(name) != peer or len(view.members) >= NAMES_MAX:
             return None
@@ -210,9 +210,9 @@ class Membership:
         learner = Member(name, peer.node, peer.life, False, votes, False, may_lead)
         next_view = view.with_member(learner)
         if member is not None and member.voter and self._why_not(view, next_view, name):
-            return None  # its other life had a vote; it asks again
+            return None  # its earlier life had a vote; it asks again
         self._added.pop(name, None)
-        return next_view, f"{name} is let in (life {peer.life}), learns"
+        return next_view, f"{name} is admitted as a learner (life {peer.life})"
 
     def _votes(self, name: str, member: Member | None) -> bool:
         if member is not None:
@@ -265,7 +265,7 @@ class Membership:
             )
             if back and now >= progress.out_until_ns:
                 changed = msgspec.structs.replace(member, suspended=False, pin=0)
-                return view.with_member(changed), f"{name} takes part again"
+                return view.with_member(changed), f"{name} participates again"
             return self._pin(view, progress, here, now)
         if (progress.failed or progress.why) and self.may_suspend(view, name):
             changed = msgspec.structs.replace(member, suspended=True)
@@ -279,9 +279,10 @@ class Membership:
     def _pin(
         self, view: View, progress: Progress, here: bool, now: Nanos
     ) -> tuple[View, str] | None:
-        """Keep the log for a suspended member while it takes a state, for a while (DESIGN, Stability, rule 5).
+        """Keep the log for a suspended member while it installs a snapshot, for a limited time (rule 5 in
+        docs/design/stability.md).
 
-        Without it the member would need another state as soon as it has one, as long as messages flow.
+        Otherwise the member would need another snapshot as soon as it has one, as long as messages flow.
         """
         log, member, config = self._core.log, progress.member, self._core.config
         if config.mode != "majority":
@@ -291,18 +292,18 @@ class Membership:
                 return None
             progress.held, progress.held_ns = log.last + 1, now
             pinned = msgspec.structs.replace(member, pin=log.last + 1)
-            return view.with_member(pinned), f"{member.name} takes a state: the log is kept for it"
+            return view.with_member(pinned), f"{member.name} rejoins: the log is kept for it"
         if progress.held < 0:  # Another leader pinned it.
             progress.held, progress.held_ns = member.pin, now
         if here and now - progress.held_ns < config.patience_ns:
             return None
         progress.held = -1
         if here:
-            self._not_back = f"{member.name} was waited for while it took a state, and is not back"
+            self._not_back = f"{member.name} did not rejoin in time and is no longer waited for"
             progress.out_until_ns = now + (config.patience_ns << progress.misses)
             progress.misses = min(progress.misses + 1, MISSES_MAX)
         changed = msgspec.structs.replace(member, pin=0)
-        return view.with_member(changed), f"{member.name} is not back: the log is not kept for it"
+        return view.with_member(changed), f"{member.name} did not rejoin: its pin is removed"
 
     def may_suspend(self, view: View, name: str) -> bool:
         """A majority of the voters must stay healthy; otherwise the others wait for this one, and it is checked
@@ -334,7 +335,7 @@ class Membership:
                 # Its application makes no progress. One that was only unreachable is healthy when it is back.
                 other.out_until_ns = now + config.patience_ns
             self._core.fact(
-                "left behind", f"{name} is suspended: {why}; it will be given a state", now, out
+                "left behind", f"{name} is suspended: {why}; it rejoins with a snapshot", now, out
             )
             return True
         return False

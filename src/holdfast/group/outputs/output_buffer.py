@@ -44,7 +44,7 @@ class OutputBuffer:
         name = max(
             self.queues, key=lambda name: sum(len(payload) for _, payload in self.queues[name])
         )
-        return f"{name} does not take its outputs, and no more of them are kept"
+        return f"{name} does not accept its outputs, and the output buffer is full"
 
     def take(self, outputs: Iterable[Output], metadata: ReplicatedMetadata) -> None:
         """The application has created these. Those known to have arrived are not kept: another replica was faster."""
@@ -93,10 +93,10 @@ class ApplyWindow:
     __slots__ = ("_each", "_limit", "_since")
 
     def __init__(self, limit: int, first: int = FIRST) -> None:
-        """`first`: so many messages it may have at once before it has said anything."""
+        """`first`: the number of messages that the application may have at once before it has produced any output."""
         self._limit = limit
         self._each = limit // first
-        """Bytes that it is feared to say about a message; 0: nothing."""
+        """Estimated output bytes per message; 0: none."""
         self._since = 0
         """Messages with a lower rate."""
 

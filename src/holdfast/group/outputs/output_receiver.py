@@ -123,7 +123,7 @@ class OutputReceiverMachine(Machine):
     def _taken(self, now: Nanos, item: OutputsTaken, out: Outbox) -> None:
         ahead = self._ahead.get(item.group)
         if ahead is None or item.group_epoch != ahead.group_epoch:
-            return  # of an earlier epoch, which is not asked about any more
+            return  # of an earlier epoch, which no longer matters
         reached = Watermark(ahead.group_epoch, item.position, item.k, ahead.over)
         waiting = self._waiting.get(item.group, {})
         if (item.position, item.k) >= (ahead.position, ahead.k):

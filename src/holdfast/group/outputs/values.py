@@ -6,7 +6,7 @@ import msgspec
 
 
 class Watermark(msgspec.Struct, frozen=True, array_like=True):
-    """The last output that was taken from a group, and which founding of the group it was."""
+    """The last output that was accepted from a group, and the group epoch."""
 
     group_epoch: int
     position: int

@@ -79,13 +79,14 @@ class Recovery:
         self.brought = dict.fromkeys(PLACES, 0)
         """Messages that arrived after they were requested, by the last place asked."""
         self._absent: dict[NodeId, Nanos] = {}
-        """Nodes that were reachable once, and since when they are not; those that stopped normally since ever."""
+        """Nodes that were reachable once, and since when they are not; for nodes that stopped normally, since the
+        beginning."""
         self._left: dict[NodeId, None] = {}
         """Nodes that stopped normally: this incarnation sends nothing more."""
         self._took_ns: Nanos = 0
         """The recent duration of recovery, smoothed; 0 before the first one."""
 
-    # -- what is missing -----------------------------------------------------------------------------------------
+    # -- gaps ----------------------------------------------------------------------------------------------------
 
     def next_of(self, stream: Stream) -> int:
         """The next number of the order."""
@@ -113,7 +114,7 @@ class Recovery:
         gap.holes = self._renewed(stream, gap.holes, list(missing), now)
 
     def _count_brought(self, stream: Stream, gap: Gap) -> None:
-        """What was requested and is here now. Dropped messages are not counted."""
+        """Count requested messages that have arrived. Dropped messages are not counted."""
         for hole in gap.holes:
             if hole.asked:
                 stop = hole.last + 1
@@ -169,7 +170,7 @@ class Recovery:
         return peer is not None and peer.incarnation == stream.incarnation
 
     def source_is_gone(self, stream: StreamId, now: Nanos) -> bool:
-        """Whether the incarnation of the source that created the stream will supply nothing any more."""
+        """Whether the incarnation of the source that created the stream can no longer supply anything."""
         if self.source_is_here(stream):
             return False
         source = NodeId(stream.source)
@@ -180,7 +181,7 @@ class Recovery:
         return now - since_ns >= self._config.gone_ns
 
     def source_down(self, source: NodeId, left: bool, now: Nanos) -> None:
-        """A node is not reachable any more."""
+        """A node is no longer reachable."""
         self._absent.pop(source, None)
         self._absent[source] = now - self._config.gone_ns if left else now
         if left:
@@ -190,7 +191,7 @@ class Recovery:
                 del nodes[next(iter(nodes))]
 
     def has_left(self, source: NodeId) -> bool:
-        """Whether the node has stopped normally and did not come back."""
+        """Whether the node has stopped normally and has not returned."""
         return source in self._left
 
     def _close(self, stream: Stream, gap: Gap, now: Nanos, out: Outbox) -> None:
@@ -200,7 +201,7 @@ class Recovery:
             self.recovered += 1
             took_ns = now - gap.since_ns
             self._took_ns += (took_ns - self._took_ns) // 8 if self._took_ns else took_ns
-            text = f"{stream.label} whole up to {stream.exists} after {took_ns // MILLISECOND} ms"
+            text = f"{stream.label} complete to {stream.exists} after {took_ns // MILLISECOND} ms"
             self._fact("recovered", text, now, out)
 
     def source_back(self, source: NodeId, now: Nanos) -> None:
@@ -215,7 +216,7 @@ class Recovery:
                     hole.due_ns = now
 
     def exhausted(self, stream: StreamId) -> list[Hole]:
-        """What the source could not supply."""
+        """The holes that the source could not fill."""
         gap = self.gaps.get(stream)
         return [hole for hole in gap.holes if hole.exhausted] if gap is not None else []
 
@@ -247,7 +248,7 @@ class Recovery:
             target = self._target(stream, hole)
             ranges = asked.setdefault(target, []) if target is not None else []
             if len(ranges) >= RANGES_MAX:
-                continue  # still due: it goes with the next request, a moment later
+                continue  # still due: it is sent with the next request, a moment later
             hole.tries += 1
             if target is None:
                 hole.due_ns = NEVER if hole.exhausted else now + self._config.nack_retry_ns
@@ -336,8 +337,8 @@ class Recovery:
         if not self.source_is_here(stream.id):
             return "their source is gone"
         if stream.origin > self.next_of(stream):
-            return "their source does not have them any more"
-        return "their source did not bring them back"
+            return "their source no longer has them"
+        return "their source did not supply them"
 
     def grant(
         self,
@@ -369,7 +370,7 @@ class Recovery:
     # -- answering -----------------------------------------------------------------------------------------------
 
     def answer(self, nack: Nack, to: NodeId, out: Outbox) -> None:
-        """Another replica lacks something: send it what is held here of it, up to a bound."""
+        """Another replica lacks messages: send those that are held here, up to a bound."""
         stream = self._streams.get(nack.stream)
         if stream is None:
             return
@@ -389,7 +390,7 @@ class Recovery:
                 post(out, [to], frame)
 
     def answer_loss_query(self, lost: LossQuery, to: NodeId, out: Outbox) -> None:
-        """The leader lacks something: tell it what is held here of it."""
+        """The leader lacks messages: report which of them are held here."""
         stream = self._streams.get(lost.stream)
         held: list[tuple[int, int]] = []
         priorities = bytearray()
@@ -405,7 +406,7 @@ class Recovery:
         post(out, [to], found)
 
     def forget(self) -> None:
-        """The place in the order has changed, or who decides: look again from there."""
+        """The position in the order has changed, or the leader has: check again from there."""
         self.grants.clear()
         for stream in self.gaps:
             # rule: 1f

@@ -1,4 +1,4 @@
-"""The message log of a group on one node: received messages on disk, for recovery when no buffer has them any more.
+"""The message log of a group on one node: received messages on disk, for recovery when no buffer has them.
 
 It is optional and bounded: a ring of tables in the node's store; when a new table is started, the oldest is cleared. It
 guarantees nothing: a message may be delivered before it is logged. It is a separate unit because an acknowledgement of
@@ -45,7 +45,7 @@ def log_tables(group: str) -> list[str]:
 
 
 class _Table:
-    """What one table of the ring holds."""
+    """The contents of one table of the ring."""
 
     __slots__ = ("bytes", "held", "turn")
 

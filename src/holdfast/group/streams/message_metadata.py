@@ -124,7 +124,7 @@ def _with_notes(
     )
 
 
-# -- what a receiver reads ---------------------------------------------------------------------------------------
+# -- for receivers -----------------------------------------------------------------------------------------------
 
 
 def is_sound_about(about: MessageMetadata | None, count: int) -> bool:
@@ -230,7 +230,8 @@ KNOWN_MAX: Final = 64
 
 
 def _tighten(at_least: list[int], at_most: list[int], lost: int) -> None:
-    """What is certain of the others bounds each priority from above; what others can be at most, from below."""
+    """Tighten the bounds: certain counts of the other priorities bound each one from above, their maximum counts from
+    below."""
     for priority in range(len(at_least)):
         others_least = sum(at_least) - at_least[priority]
         at_most[priority] = min(at_most[priority], lost - others_least)

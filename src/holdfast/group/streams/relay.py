@@ -1,10 +1,10 @@
-"""Messages on their way to learners: a replica passes on what is new to it, to the learners that asked for that.
+"""Relays messages to learners: a replica passes new messages on to the learners that asked for them.
 
-A learner of a large group asks another replica for a feed (`relay_tree` says which), and repeats the request while it
-wants one. So the learner decides: when its feed is not reachable, or does not bring what the order names, it takes the
-next one. Messages that were missed in between are a gap like every other, and the feed is asked for them first.
+A learner of a large group asks another replica for a feed (`relay_tree` determines which), and repeats the request
+while it wants one. The learner decides: if its feed is unreachable, or does not supply what the order names, it chooses
+the next one. Messages missed in between are a gap like any other, and the feed is asked for them first.
 
-Only new messages are passed on, so a message visits every replica once, and a cycle of feeds ends where it began.
+Only new messages are passed on, so a message reaches every replica once, even if feeds form a cycle.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Relay:
         """The learners that are fed from here, and until when."""
         self._feed: Peer | None = None
         self._known: tuple[View | None, str, int] = (None, "", -1)
-        """What determines the feed: the committed view, the leader, and the reachable nodes."""
+        """The inputs that determine the feed: the committed view, the leader, and the reachable nodes."""
         self._candidates: list[str] = []
         self._turn = 0
         """How often a feed was given up."""
@@ -79,7 +79,7 @@ class Relay:
     def peer_down(self, node: NodeId) -> None:
         self._fed.pop(node, None)
 
-    # -- the own feed --------------------------------------------------------------------------------------------
+    # -- this replica's feed -------------------------------------------------------------------------------------
 
     def settle(self, now: Nanos, out: Outbox) -> None:
         core = self._core
@@ -94,7 +94,7 @@ class Relay:
             self._check(now, out)
 
     def _check(self, now: Nanos, out: Outbox) -> None:
-        """Ask again. A feed that leaves much to be requested is given up."""
+        """Ask again. A feed that leaves many messages missing is given up."""
         self._fed = {node: until for node, until in self._fed.items() if until > now}
         nacks = self._core.recovery.nacks
         # stability, rule 11

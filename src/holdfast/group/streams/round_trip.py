@@ -27,7 +27,7 @@ class RoundTrips:
         self._known: dict[NodeId, RoundTripEstimate] = {}
 
     def took(self, node: NodeId, ns: Nanos) -> None:
-        """What a node was asked for arrived, this long after the first request."""
+        """A requested message arrived from a node, this long after the first request."""
         ns = min(ns, self._max_ns)
         known = self._known.get(node)
         if known is None:

@@ -15,7 +15,7 @@ from holdfast.group.streams.values import PIECE_OVERHEAD, SentFrame
 
 
 class SentFrames:
-    """What one stream has sent and not all members have applied."""
+    """The sent frames of one stream that not all members have applied."""
 
     __slots__ = (
         "_frames",
@@ -33,10 +33,10 @@ class SentFrames:
         self._lasts: list[int] = []
         """Last numbers of `_frames`, for searching."""
         self._unapplied: deque[tuple[int, int]] = deque()
-        """(last number, size) of each frame in the window, also of those whose bytes are gone."""
+        """(last number, size) of each frame in the window, including those whose bytes are forgotten."""
         self.last = 0
         self.forgotten = 0
-        """Every member holds the numbers up to this one. Their bytes are gone."""
+        """Every member holds the numbers up to this one. Their bytes are forgotten."""
         self.applied = 0
         """Every member has applied the numbers up to this one. They have left the window."""
         self.kept = 0
@@ -46,7 +46,7 @@ class SentFrames:
 
     @property
     def in_flight(self) -> int:
-        """Bytes in the window without what is added for each frame."""
+        """Bytes in the window, without the overhead of each frame."""
         return self.unapplied - PIECE_OVERHEAD * len(self._unapplied)
 
     def add(self, frame: SentFrame) -> None:

@@ -95,9 +95,9 @@ class SourceMachine(Machine):
         self._created_ns = 0
         self._idle_delay_ns = config.idle_first_ns
         self._taken = 0
-        """Bytes of everything that it was given, including what it refused."""
+        """Bytes of everything that it received from senders, including what it refused."""
         self._wanted = self._settled = 0
-        """Up to which number senders want to know, and know, what is committed."""
+        """The number up to which senders asked for the commit status, and the number up to which they know it."""
         self._ask_ns: Nanos = NEVER
         self._ask_delay_ns = 0
         self._idle_ns: Nanos = NEVER
@@ -181,7 +181,7 @@ class SourceMachine(Machine):
 
     def _refuse(self, now: Nanos, count: int, why: str, out: Outbox) -> None:
         self._refused += count
-        detail = f"{count} messages refused: {why}; nothing of them was sent"
+        detail = f"{count} messages refused: {why}; none of them was sent"
         out.fact(GroupFact(now, self._config.name, "refused", 0, self._last, detail))
 
     def _peer_up(self, now: Nanos, item: PeerUp, out: Outbox) -> None:
@@ -200,12 +200,12 @@ class SourceMachine(Machine):
                 self._ignored += 1
 
     def _is_heard(self, node: NodeId, frame: Frame) -> bool:
-        """Whether a report of a node counts. Perhaps none of the known members is one any more: a view later than ours
-        names the members."""
+        """Whether a report of a node counts. Perhaps all known members have been removed: a view later than ours names
+        the members."""
         if node == self._node or self._peers.replica_at(node) is not None:
             return True
         if isinstance(frame, Nack):
-            # It may be just these messages that are needed to decide that it is a member.
+            # These very messages may be needed to commit that it is a member.
             # rule: 11b
             return self._peers.at(node) is not None
         if not isinstance(frame, Freed) or frame.view <= self._view:
@@ -325,7 +325,7 @@ class SourceMachine(Machine):
     def _resend(
         self, now: Nanos, peer: NodeId, ranges: tuple[tuple[int, int], ...], out: Outbox
     ) -> None:
-        """Answer a request from the buffer; what is gone from it is answered with how far it is gone."""
+        """Answer a request from the buffer; for forgotten messages, state up to which number they are forgotten."""
         found = self._sent.find(ranges, RESEND_BYTES)
         if found and peer == self._node:
             frames: list[Frame] = [item.frame(self._config.name, self.stream) for item in found]
@@ -352,7 +352,7 @@ class SourceMachine(Machine):
         if self._node in nodes:
             out.up(self._replica, Received(self._node, [idle], now))
 
-    # -- what is decided -----------------------------------------------------------------------------------------
+    # -- commit queries ------------------------------------------------------------------------------------------
 
     def _flush(self, now: Nanos, item: Flush, _out: Outbox) -> None:
         """A sender wants to know. That takes at least a round trip or two, so the query is sent slightly later."""

@@ -1,4 +1,4 @@
-"""What a replica holds of each stream: the numbers, and the blocks in which they arrived.
+"""The messages that a replica holds of each stream, in the blocks in which they arrived.
 
 Blocks are kept as they arrived, one per payload frame, and parsed only for delivery: the work is per block, and the
 memory is little more than the bytes.
@@ -63,7 +63,7 @@ class Stream:
         self.held = RangeSet()
         self.bytes = 0
         self.floor = 1
-        """Everything below was delivered here and is not needed any more."""
+        """Everything below was delivered here and is no longer needed."""
         self.exists = 0
         """The highest number that is known to exist, here or elsewhere."""
         self.origin = 1
@@ -136,7 +136,7 @@ class Stream:
         self.bytes -= piece.size
 
     def _make_room(self, limit: int, stop: int, fixed: int) -> bool:
-        """Let the highest pieces go, from `stop` on, until what the log does not have is within `limit`."""
+        """Drop the highest pieces, from `stop` on, until the bytes that the log does not have are within `limit`."""
         # rule: 8l
         held = sum(piece.size for piece in self._pieces[bisect_left(self._firsts, fixed) :])
         while held > limit:
@@ -147,7 +147,7 @@ class Stream:
         return True
 
     def drop_below(self, number: int) -> None:
-        """Nothing below `number` is needed any more."""
+        """Nothing below `number` is needed."""
         if number <= self.floor:
             return
         self.floor = number
@@ -261,7 +261,7 @@ class Streams:
         return taken
 
     def take_all(self, frame: Payload, floor: int) -> None:
-        """Keep a valid payload from the store, of an earlier incarnation: whatever its size, it is needed."""
+        """Keep a valid payload from the store, of an earlier incarnation: it is needed, regardless of its size."""
         stream = self.streams.get(frame.stream)
         if stream is None:
             stream = self.streams[frame.stream] = Stream(frame.stream)
@@ -278,7 +278,7 @@ class Streams:
             self.changed[stream] = None
 
     def forget_over(self, ground: Cursor) -> None:
-        """Streams that ended before everything that is still needed."""
+        """Remove streams that ended before everything that is still needed."""
         if ground.over:
             for stream in [stream for stream in self.streams if ground.is_over(stream)]:
                 del self.streams[stream]

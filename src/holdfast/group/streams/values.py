@@ -16,7 +16,7 @@ from holdfast.types import MILLISECOND, NEVER, Nanos, NodeId
 
 
 class Hole(msgspec.Struct, gc=False):
-    """Numbers that are missing, all in one piece, and what was done about them."""
+    """A contiguous range of missing numbers, and the attempts to recover it."""
 
     first: int
     last: int
@@ -34,7 +34,7 @@ class Hole(msgspec.Struct, gc=False):
         )
 
     def joins(self, other: Hole) -> bool:
-        """Whether both are at the same point, so that they can be one."""
+        """Whether both are in the same state, so that they can be merged."""
         return (
             self.last + 1 == other.first
             and self.tries == other.tries
@@ -52,15 +52,15 @@ class Grant(msgspec.Struct, gc=False):
 
 
 class Gap(msgspec.Struct, gc=False):
-    """What is missing of one stream."""
+    """The missing messages of one stream."""
 
     since_ns: Nanos
     holes: list[Hole]
     asked: bool = False
     brought: int = 0
-    """Messages that came after they were asked for."""
+    """Messages that arrived after they were requested."""
     timed: tuple[NodeId, int, Nanos] | None = None
-    """A request whose answer is timed: who was asked, for which number, when."""
+    """A request whose answer is timed: the node, the number, and the time of the request."""
 
     @property
     def due_ns(self) -> Nanos:
@@ -74,7 +74,7 @@ class LogRequest(msgspec.Struct, frozen=True):
 
 
 class Note(msgspec.Struct, frozen=True, gc=False):
-    """What the sender says of one message besides its bytes."""
+    """Metadata that the sender attaches to one message."""
 
     priority: int = -1
     """0 is the most urgent; -1 is the lowest of the group."""
@@ -84,13 +84,13 @@ class Note(msgspec.Struct, frozen=True, gc=False):
 
 
 class Indication(msgspec.Struct, frozen=True):
-    """What is known of the priorities of lost messages."""
+    """Known bounds of the priorities of lost messages."""
 
     levels: int
     known: tuple[tuple[int, int], ...] = ()
     """(number, priority) of lost messages whose priority is certain."""
     at_least: tuple[int, ...] = ()
-    """Per priority: so many of the lost messages have it, if not more."""
+    """Per priority: at least this many of the lost messages have it."""
     at_most: tuple[int, ...] = ()
 
     @property
@@ -100,12 +100,13 @@ class Indication(msgspec.Struct, frozen=True):
 
     @property
     def highest(self) -> int:
-        """The most urgent priority that a lost message has for certain; while nothing is, that it may have."""
+        """The most urgent priority that a lost message certainly has; if none is certain, the most urgent one that it
+        may have."""
         return (*self.certain, *self.possible, self.levels - 1)[0]
 
     @property
     def certain(self) -> tuple[int, ...]:
-        """The priorities that lost messages have for certain, most urgent first."""
+        """The priorities that lost messages certainly have, most urgent first."""
         return tuple(priority for priority, count in enumerate(self.at_least) if count)
 
     @property

@@ -67,7 +67,8 @@ class CursorState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
-    """What a replica needs to take its place in the order: the state of the application, and the cursor."""
+    """Everything that a replica needs to continue at a position of the order: the state of the application, and the
+    cursor."""
 
     version: int
     group_epoch: int

@@ -172,7 +172,7 @@ class SnapshotSender:
 
     def _too_large(self, size: int) -> str:
         limit = self._config.state_bytes
-        return f"a state has {size} bytes, at most {limit} are taken in" if size > limit else ""
+        return f"the snapshot has {size} bytes, the limit is {limit}" if size > limit else ""
 
     def _give_none(self, now: Nanos, out: Outbox) -> None:
         """The application returned no state. Waiting replicas ask another replica, and later this one again."""
@@ -195,7 +195,7 @@ class SnapshotSender:
             self._for_store = False
             self._core.journal.keep_state(at, encode_checkpoint(checkpoint))
         if waiting and at.index < self._log.ground.index:
-            # Entries after the snapshot are gone meanwhile; a newer one is needed.
+            # Entries after the snapshot have been removed; a newer one is needed.
             self._take(out)
             return
         snapshot = Snapshot(checkpoint) if waiting else None
@@ -244,7 +244,7 @@ class SnapshotSender:
         self._giving.pop(peer.name, None)
 
     def stop(self) -> None:
-        """No replica needs this snapshot any more."""
+        """No replica needs this snapshot now."""
         self._giving.clear()
         self._taking = self._unsure = None
         self._for_store = False
@@ -311,7 +311,7 @@ class SnapshotReceiver:
         self._due_ns = NEVER
 
     def forget(self) -> None:
-        """No snapshot is needed any more."""
+        """A snapshot is no longer needed."""
         self._kept = {}
 
     def _ask(self, parts: list[int], now: Nanos, out: Outbox) -> None:
@@ -353,7 +353,7 @@ class SnapshotReceiver:
             return None
         data = bytes(frame.data)
         if frame.part >= self._head_parts:
-            assert self._head is not None, "parts of the state are asked for when the head is known"
+            assert self._head is not None, "the head comes before the parts"
             if xxh3_128_digest(data) != self._head.digest(frame.part - self._head_parts):
                 return None
         del self._asked[frame.part]
@@ -404,7 +404,7 @@ class SnapshotReceiver:
 
     def _finish(self) -> Checkpoint | None:
         head = self._head
-        assert head is not None, "a state is whole only with its head"
+        assert head is not None, "a snapshot is complete only with its head"
         state = b"".join(self._have[part] for part in range(self._head_parts, self._parts))
         self._have = {}
         self.stop()

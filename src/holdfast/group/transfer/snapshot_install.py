@@ -48,7 +48,7 @@ class SnapshotInstaller:
         self._failures = 0
         self._rejoin_ns: Nanos = NEVER
         self._lost: dict[StreamId, int] = {}
-        """How far the application had come in each stream, with messages that the order does not have."""
+        """The progress of the application in each stream, including messages that are not in the order."""
 
     def begin_with(self, checkpoint: Checkpoint) -> None:
         """The snapshot in this replica's own store."""
@@ -83,8 +83,8 @@ class SnapshotInstaller:
             self._fetch(now, out)
 
     def settle(self, now: Nanos, out: Outbox) -> None:
-        """One that cannot get a message of the order takes a state that covers it, and asks to be suspended meanwhile.
-        It cannot know whether it is: that entry lies behind the one that it lacks."""
+        """A replica that cannot obtain a message of the order installs a snapshot that covers it, and asks to be
+        suspended. It cannot know whether it is: that entry lies behind the one that it lacks."""
         if self._awaited is not None and self._has_come_to(self._awaited.at):
             self._take(self._awaited, now, out)
         if self._rejoin_ns == NEVER and not self.is_restoring:
@@ -101,7 +101,7 @@ class SnapshotInstaller:
         self._failures = min(self._failures + 1, FAILURES_MAX)
 
     def undone(self, now: Nanos, delivered: dict[StreamId, int]) -> None:
-        """What was delivered here is not in the log: a snapshot is needed at once; other transfers are cancelled."""
+        """Delivered messages are not in the log: a snapshot is needed at once; other transfers are cancelled."""
         self._image = self._awaited = None
         self._snapshot_receiver.stop()
         self._core.delivery.paused = False
@@ -145,8 +145,8 @@ class SnapshotInstaller:
         self._givers_tried += 1
 
     def _least(self) -> int:
-        """States from before this entry are of no use. One without a state has passed entries that its application was
-        not given: it may go back as far as entries and messages are still here."""
+        """Snapshots from before this entry are of no use. A replica without a state has passed entries that its
+        application did not receive: it may go back as far as entries and messages are still available."""
         core = self._core
         at = core.delivery.at.index
         # rule: 8f
@@ -177,7 +177,7 @@ class SnapshotInstaller:
             or checkpoint.index < self._least()
             or not takes
         ):
-            # What was delivered after it would be delivered again, or is there anyway.
+            # Messages delivered after it would be delivered again.
             core.ignore("old state")
             self._go_on()
             needed = suspended or checkpoint.index > core.log.last
@@ -187,7 +187,7 @@ class SnapshotInstaller:
         self._take(checkpoint, now, out)
 
     def _has_come_to(self, place: CursorState) -> bool:
-        """Whether our log has this very entry."""
+        """Whether our log contains exactly this entry."""
         return self._core.log.term_at(place.index) == place.term
 
     def _take(self, checkpoint: Checkpoint, now: Nanos, out: Outbox) -> None:
@@ -206,13 +206,16 @@ class SnapshotInstaller:
         )
         if begins or not core.delivery.suspended:
             ahead = checkpoint.index - checkpoint.ground.index
-            why = f"its state is {ahead} entries ahead of what is decided"
+            why = f"its snapshot is {ahead} entries ahead of the commit index"
             delivered = core.delivery.undo(why, checkpoint.ground.cursor())
             self._lost = self._lost or delivered
         if begins:
             self._begin_log(checkpoint.ground.cursor(), checkpoint, out)
         core.fact(
-            "awaits", f"the order up to entry {checkpoint.index}, to put in its state", now, out
+            "awaits",
+            f"the order up to entry {checkpoint.index}, before it can restore its snapshot",
+            now,
+            out,
         )
 
     def _begin_log(self, at: Cursor, checkpoint: Checkpoint, out: Outbox) -> None:

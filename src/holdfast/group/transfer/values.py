@@ -16,7 +16,7 @@ DIGEST: Final = 16
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True):
-    """What comes before the parts of a state."""
+    """The head of a snapshot, before the parts of the state."""
 
     checkpoint: Checkpoint
     """Without the application's state."""

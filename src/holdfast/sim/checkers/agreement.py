@@ -108,13 +108,13 @@ class Agreement:
             self._tops[sight.term] = max(commit, self._tops.get(sight.term, 0))
 
     def _check_ground(self, sight: Sight) -> None:
-        """What a replica has freed, or restored, ends where the committed log has it."""
+        """The freed or restored part of a log must end at a position of the committed log."""
         ground = sight.log.ground
         known = self.committed.get(ground.index)
         if known is not None and (known.term != ground.term or _end(known) != ground.position):
             raise Violation(
                 "replicas commit one log",
-                f"{sight.group}: {sight.host} goes on after entry {ground.index} of term {ground.term} at "
+                f"{sight.group}: {sight.host} continues after entry {ground.index} of term {ground.term} at "
                 f"position {ground.position}; elsewhere it is {_text(known)}",
             )
 
@@ -131,8 +131,8 @@ class Agreement:
         if self.top and ground.position != self._position:
             raise Violation(
                 "replicas commit one log",
-                f"{sight.group}: {sight.host} has let go of messages up to position {ground.position} in the turn that "
-                f"decided them; seen were those before {self._position}",
+                f"{sight.group}: {sight.host} has freed messages up to position {ground.position} in the turn that "
+                f"committed them; only those before {self._position} were seen",
             )
         for stream, following in ground.next.items():
             if self.top:
@@ -152,7 +152,7 @@ class Agreement:
             raise Violation(
                 "every number is covered once",
                 f"{sight.group}: entry {entry.index} of {sight.host} covers {entry.first} to {entry.last} "
-                f"of a stream that goes on with {expected}",
+                f"of a stream that continues with {expected}",
             )
         self._next[stream] = entry.last + 1
 
@@ -171,7 +171,7 @@ class Agreement:
         given = (Kind.ORDER, entry.stream, entry.first, entry.last, entry.position)
         if given != (entry.kind, batch.stream, batch.first, last, batch.position):
             raise Violation(
-                "what is delivered is what the log says",
+                "deliveries match the log",
                 f"{effect.unit} on {host} delivers {batch.first} to {last} at position {batch.position} "
                 f"for entry {effect.index}, which is {_text(entry)}",
             )

@@ -28,8 +28,8 @@ class CheckFailed(HoldfastError):
 class Checker:
     """Base class of all checks. Override what you need; `world.fail` ends the run.
 
-    `effects` names the types of effects that `effect` receives, before the host carries them out. An effect cut off by
-    a crash is not shown.
+    `effects` names the types of effects that `effect` receives, before the host performs them. An effect that a crash
+    prevents is not shown.
     """
 
     effects: ClassVar[tuple[type, ...]] = ()
@@ -38,10 +38,10 @@ class Checker:
         """A process starts: only the disk remains of the previous one."""
 
     def ended(self, host: Host) -> None:
-        """A process is gone: its memory is lost."""
+        """A process has ended: its memory is lost."""
 
     def effect(self, host: Host, effect: Any) -> None:
-        """An effect of a type in `effects` is about to be carried out."""
+        """An effect of a type in `effects` is about to be performed."""
 
     def turn(self, host: Host, result: Result) -> None:
         """A turn ended."""

@@ -36,7 +36,7 @@ class Buffers:
         """A snapshot replaces entries up to `index`; moving the start of the log there does not free anything."""
         self._given[life] = max(index, self._given.get(life, 0))
 
-    # -- letting go ----------------------------------------------------------------------------------------------
+    # -- freeing -------------------------------------------------------------------------------------------------
 
     def see(self, sight: Sight) -> None:
         if sight.group_epoch != self._group_epoch:
@@ -49,9 +49,9 @@ class Buffers:
                 come = self._come_to(other).index
                 if come < ground and other.host != sight.host:
                     raise Violation(
-                        "nothing is let go of that a member may ask for",
-                        f"{sight.group}: {sight.host} has let go of entries up to {ground}, "
-                        f"{other.host} has come to {come}",
+                        "nothing is freed that a member may request",
+                        f"{sight.group}: {sight.host} has freed entries up to {ground}, "
+                        f"{other.host} has only reached {come}",
                     )
 
     def _begin_again(self, group_epoch: int) -> None:
@@ -70,9 +70,9 @@ class Buffers:
             come = at.next.get(sight.stream, 1) - 1
             if come < sight.freed and not at.is_over(sight.stream):
                 raise Violation(
-                    "nothing is let go of that a member may ask for",
-                    f"{sight.group}: the source of {sight.host} has let go of messages up to {sight.freed}, "
-                    f"{other.host} has come to {come}",
+                    "nothing is freed that a member may request",
+                    f"{sight.group}: the source of {sight.host} has freed messages up to {sight.freed}, "
+                    f"{other.host} has only reached {come}",
                 )
 
     def _needy(self) -> list[Sight]:

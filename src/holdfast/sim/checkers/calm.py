@@ -12,7 +12,7 @@ ENTRIES_KEPT: Final = 64
 
 
 def unrest(sights: list[Sight], sources: list[SourceSight], members: tuple[str, ...]) -> str:
-    """What is wrong in a group without faults; empty if all is well."""
+    """The problems of a group after the last fault; empty if it has recovered."""
     seen = [sight.host for sight in sights]
     for name in members:
         if name not in seen:
@@ -35,7 +35,7 @@ def _trouble(sight: Sight, leader: Sight) -> str:
     if sight.state not in ("leading", "following"):
         return f"is {sight.state}: {sight.why or 'no reason given'}"
     if sight.memory != "whole":
-        return f"has not become a member again (its memory is {sight.memory})"
+        return f"has not become a member again (its state is {sight.memory})"
     if sight.group_epoch != leader.group_epoch:
         return f"is in another epoch than {leader.host}"
     if (sight.term, sight.leader) != (leader.term, leader.host):

@@ -1,4 +1,4 @@
-"""What applications receive, independent of the protocol: one order for all."""
+"""Checks deliveries to applications, independent of the protocol: one order for all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POSITIONS_MAX: Final = 50_000_000
 
 
 class _Order:
-    """What one group delivered at every position, as first seen."""
+    """The deliveries of one group at every position, as first seen."""
 
     def __init__(self) -> None:
         self.what = array("Q")
@@ -59,7 +59,7 @@ class DeliveryOrder(Checker):
         loose: tuple[str, ...] = (),
     ) -> None:
         """`history` gives the group epoch of a replica, because another epoch has another order. Replicas of `loose`
-        units may differ temporarily (`fast`, `availability`), so only each by itself is checked."""
+        units may differ temporarily (`fast`, `availability`), so each is checked only separately."""
         self._orders: dict[tuple[str, int], _Order] = {}
         self._replicas: dict[tuple[str, int, str], _Replica] = {}
         self._group_epoch = group_epoch

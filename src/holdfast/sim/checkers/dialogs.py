@@ -1,10 +1,10 @@
-"""Invariant 6: what dialogs promise, from what applications did and got.
+"""Invariant 6: the assurances of dialogs, checked against what applications sent and received.
 
-The history is fed by applications of a run, or by a test with a history that violates it.
+The applications of a run supply the history, or a test with a history that violates an assurance.
 
-- With at-least-once, everything that was captured is delivered in the end.
-- With at-most-once, nothing is delivered twice. In order means in order.
-- An aborted transaction leaves no trace; a committed one leaves all of them.
+- With at-least-once, every captured message is eventually delivered.
+- With at-most-once, nothing is delivered twice. With in-order, messages arrive in the order of sending.
+- A transaction takes effect completely if it is committed, and not at all if it is aborted.
 - Nothing is delivered that was not sent.
 """
 
@@ -25,12 +25,12 @@ Fail = Callable[[str, str], Any]
 
 
 class Passage:
-    """One direction of one dialog: numbers in the order of sending, and what became of them."""
+    """One direction of one dialog: numbers in the order of sending, and their outcome."""
 
     def __init__(self, assurances: int, transacted: bool) -> None:
         self.at_least_once = bool(assurances & 4)
         self.at_most_once = bool(assurances & 2) or transacted
-        """Exactly-once processing follows from transactions, whatever the transport does."""
+        """Whether nothing may be delivered twice: by the assurance, or because transactions process exactly once."""
         self.in_order = bool(assurances & 1)
         self.transacted = transacted
         self.tried: dict[int, None] = {}
@@ -41,11 +41,11 @@ class Passage:
         """How often each number was delivered or processed."""
         self.highest = -1
         self.excused = False
-        """The application ended the dialog, or lost messages in its own hands: completeness cannot be asked for."""
+        """The application ended the dialog, or lost messages itself: completeness cannot be checked."""
 
 
 class DialogChecks(Checker):
-    """Watches every dialog that an application has told it about."""
+    """Watches every dialog that an application reports."""
 
     effects: ClassVar[tuple[type, ...]] = (ports.Event,)
 
@@ -58,15 +58,15 @@ class DialogChecks(Checker):
         return self.passages.setdefault(name, Passage(assurances, transacted))
 
     def tries(self, name: str, numbers: range) -> None:
-        """A send was asked for; it may take effect from now on."""
+        """A send was requested; it may take effect from now on."""
         self.passages[name].tried.update(dict.fromkeys(numbers))
 
     def captures(self, name: str, numbers: range) -> None:
-        """The send was answered, or the transaction with it committed: the store has the messages."""
+        """The send was answered, or its transaction committed: the store has the messages."""
         self.passages[name].captured.update(dict.fromkeys(numbers))
 
     def aborts(self, name: str, numbers: range) -> None:
-        """The transaction that sent them was aborted, for certain."""
+        """The transaction that sent them was certainly aborted."""
         self.passages[name].aborted.update(dict.fromkeys(numbers))
 
     def gets(self, name: str, number: int) -> None:
@@ -89,7 +89,7 @@ class DialogChecks(Checker):
             raise AssertionError(f"{INVARIANT}: {detail}")
         self._fail(INVARIANT, detail)
 
-    # -- of the run ----------------------------------------------------------------------------------------------
+    # -- the end of a run ----------------------------------------------------------------------------------------
 
     def effect(self, host: Host, effect: ports.Event) -> None:
         self.events[effect.kind] = self.events.get(effect.kind, 0) + 1

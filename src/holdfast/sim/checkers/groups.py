@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 BOUNDS_EVERY: Final = 16
 """Turns between two bound checks of a host: turns are many, and what grows continues to grow."""
-REST: Final = "groups come to rest"
+REST: Final = "groups recover after the last fault"
 """The invariant that holds some time after the last fault."""
 CALM_EVERY_NS: Final = 50 * MILLISECOND
 
@@ -128,7 +128,7 @@ class GroupChecks(Checker):
         """Which order a replica delivers: replicas of one epoch deliver the same."""
         return self._group_epochs.get((host.name, unit), 0)
 
-    # -- what happens --------------------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------------------------
 
     def turn(self, host: Host, result: Result) -> None:
         turns = self._turns[host.name] = self._turns.get(host.name, 0) + 1
@@ -255,7 +255,7 @@ class GroupChecks(Checker):
             sights = self._sights(name, world)
             if self.is_halted(name, world):
                 if not any(sight.why for sight in sights):
-                    troubles.append(f"{name}: its memory is lost, and no replica says so")
+                    troubles.append(f"{name}: its state is lost, and no replica reports it")
                 continue
             trouble = unrest(sights, self._sources(name, world), books.promise.members)
             if trouble:

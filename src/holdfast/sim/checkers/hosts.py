@@ -1,4 +1,4 @@
-"""Checks of single nodes: nothing raises, nothing grows without bound, no node spins."""
+"""Checks of single nodes: no unit raises, no queue grows without bound, no node spins."""
 
 from __future__ import annotations
 

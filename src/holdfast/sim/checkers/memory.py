@@ -28,7 +28,7 @@ class Memory:
         self._view: View | None = None
         """The last committed view."""
         self._processes: dict[tuple[str, int], int] = {}
-        """The life in which a process takes part, by (host, boot)."""
+        """The life with which a process participates, by (host, boot)."""
         self._old: dict[int, None] = {}
         """Ended epochs."""
         self._ended: dict[tuple[str, int], None] = {}
@@ -53,9 +53,9 @@ class Memory:
             return
         if self.group_epoch and not self.lost:
             raise Violation(
-                "a group that remembers is not founded again",
-                f"{sight.group}: {sight.host} belongs to history {sight.group_epoch:x}; the group is in "
-                f"{self.group_epoch:x} and has not lost its memory",
+                "a group that has its state is not re-created",
+                f"{sight.group}: {sight.host} belongs to epoch {sight.group_epoch:x}; the group is in "
+                f"{self.group_epoch:x} and has not lost its state",
             )
         self._old[self.group_epoch] = None
         self.group_epoch = sight.group_epoch
@@ -74,7 +74,7 @@ class Memory:
         return (host, self._processes.get((host, boots), 0)) in self._stateless
 
     def ended(self, host: str, boots: int) -> None:
-        """A process is gone."""
+        """A process has ended."""
         life = self._processes.pop((host, boots), None)
         if life is None:
             return

@@ -58,7 +58,7 @@ class LossesAreTold(Checker):
         wrong = told_wrongly(info, true) if true else ""
         if wrong:
             text = f"{host.name} asks about {info.lost} of {info.transport.source}: {wrong}"
-            host.world.fail("reports about lost messages are true", text)
+            host.world.fail("loss information is correct", text)
 
 
 def told_wrongly(info: LossInfo, true: bytes | bytearray) -> str:

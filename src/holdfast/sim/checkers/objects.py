@@ -1,7 +1,7 @@
-"""What objects promise, checked over a history of operations.
+"""The guarantees of objects, checked against a history of operations.
 
-Every edition of an object has one content. An acknowledged write has an edition of its own. A fresh read gives no
-edition below one that was acknowledged before the read began. At the end no acknowledged edition is missing.
+Every edition of an object has one content. Each acknowledged write has its own edition. A fresh read returns no edition
+below one that was acknowledged before the read began. At the end, no acknowledged edition is missing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ObjectHistory:
         return max((edition for at, edition in self._acknowledged if at <= when), default=1)
 
     def ended(self, edition: int, content: bytes) -> None:
-        """The object as it is when everything has settled."""
+        """The final state of the object, when everything has settled."""
         self._saw(edition, content, "last read")
         least = self._acknowledged[-1][1]
         if edition < least:

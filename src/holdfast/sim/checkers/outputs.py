@@ -50,7 +50,7 @@ class OutputsOnce(Checker):
             if group_epoch and (position, k) > max(
                 self._at(group, group_epoch, host), default=(0, -1)
             ):
-                text = f"{host.name} has written down ({position}, {k}) of {group}, which it was not handed"
+                text = f"{host.name} has recorded ({position}, {k}) of {group}, which it was not passed"
                 host.world.fail("outputs arrive once", text)
 
     def _at(self, group: str, group_epoch: int, host: Host) -> dict[Id, bytes]:
@@ -75,7 +75,7 @@ class OutputsOnce(Checker):
             place = (batch.stream, batch.first, last, batch.position)
             self._expected.setdefault((group, group_epoch), {})[(effect.index, place)] = said
 
-    # -- what arrives --------------------------------------------------------------------------------------------
+    # -- arrivals ------------------------------------------------------------------------------------------------
 
     def _ready(self, host: Host, effect: OutputsReady) -> None:
         """A node accepts each once, in order, however often it is sent."""
@@ -86,7 +86,7 @@ class OutputsOnce(Checker):
         for output in effect.outputs:
             id_ = (output.position, output.k)
             if id_ <= last:
-                text = f"{host.name} is handed {id_} of {effect.group} after {last}"
+                text = f"{host.name} receives {id_} of {effect.group} after {last}"
                 host.world.fail("outputs arrive once", text)
             last = id_
             self._arrives(host, effect.group, got, id_, output.payload)
@@ -136,7 +136,7 @@ class OutputsOnce(Checker):
             extra = [id_ for id_ in got if id_ not in wanted]
             text = (
                 f"{destination} has {len(got)} outputs of {group} of {len(wanted)}; missing {missing[:3]}, "
-                f"not decided {extra[:3]}, "
+                f"not committed {extra[:3]}, "
                 + ("in order" if list(got) == sorted(got) else "out of order")
             )
             world.fail("outputs arrive once", text)

@@ -1,7 +1,7 @@
-"""Invariants of the overlay, in every simulated run: roles, their holders, and what nodes remember.
+"""Invariants of the overlay, in every simulated run: roles, their holders, and the sizes of tables.
 
-`RolesOnce` watches the effects. `Holders` and `OverlayBounds` look at the machines through `OverlaySight`, so that a
-test can feed them a state that violates them.
+`RolesOnce` watches the effects. `Holders` and `OverlayBounds` inspect the machines through `OverlaySight`, so that a
+test can pass them a state that violates them.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from holdfast.sim.world import World
 
 EVERY_TURNS: Final = 256
-"""Sizes are compared with their bounds once in so many turns of a host."""
+"""The number of turns of a host between two checks of its sizes."""
 QUIET_NS: Final = 10 * SECOND
-"""After sessions last changed, holders of exclusive roles have found each other within this time."""
+"""Within this time after the last change of a session, holders of exclusive roles have found each other."""
 
 
 class OverlaySight(msgspec.Struct, frozen=True):
-    """What the checkers see of one node."""
+    """The view of one node that the checkers use."""
 
     host: str
     node: bytes
@@ -75,7 +75,7 @@ def look_at_overlay(host: Host, machine: OverlayMachine) -> OverlaySight:
 
 
 class RolesOnce(Checker):
-    """An application gets a request once for each instance and port, and each operation ends once."""
+    """An application receives a request once for each instance and port, and each operation ends once."""
 
     effects: ClassVar[tuple[type, ...]] = (Delivered, Ended, Published)
 
@@ -85,7 +85,7 @@ class RolesOnce(Checker):
         self.deliveries = 0
 
     def booted(self, host: Host) -> None:
-        """Operations and instance ids of an earlier process do not come back."""
+        """Operations and instance ids of an earlier process are not reused."""
         self._delivered[host.name] = {}
         self._ended[host.name] = {}
 
@@ -107,7 +107,7 @@ class RolesOnce(Checker):
         if key in seen:
             host.world.fail(
                 "an instance performs a request once",
-                f"{host.name} got request {effect.request.hex()} for role {effect.role!r} twice",
+                f"{host.name} received request {effect.request.hex()} for role {effect.role!r} twice",
             )
         seen[key] = True
 

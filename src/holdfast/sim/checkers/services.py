@@ -1,8 +1,8 @@
-"""Locks exclude each other and barriers hold, whatever fails.
+"""Mutual exclusion of locks and correctness of barriers, under all faults.
 
-- A token belongs to one request, and what a lock protects is written in the order of tokens.
+- A token belongs to one request, and protected data is written in the order of tokens.
 - No two nodes may use a lock at the same time, by their own clocks, which all run at the same speed here.
-- A phase of a barrier is passed by its parties only, after all of them have arrived, and not broken as well.
+- Only its parties pass a phase of a barrier, after all of them have arrived, and no phase is both passed and broken.
 - After the last fault every request is answered.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.sim.world import World
 
 ANSWER_NS = 4 * SECOND
-"""In the quiet time at the end every request is answered within this time, unless it waits for others."""
+"""In the fault-free time at the end, every request is answered within this time, unless it waits for others."""
 Grantee = tuple[str, int, int]
 
 

@@ -1,4 +1,4 @@
-"""What a checker sees of a replica and of a source: the only module that reads their internals.
+"""A checker's view of a replica and of a source: the only module that reads their internals.
 
 A sight belongs to one process (host and boot). Its log and cursor are those of the replica and stay current; checkers
 only read them.

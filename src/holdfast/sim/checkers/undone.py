@@ -23,7 +23,7 @@ GIVEN_MAX: Final = 2_000
 
 
 class Given(msgspec.Struct, frozen=True, gc=False):
-    """What an application received."""
+    """A delivery to an application."""
 
     term: int
     stream: StreamId
@@ -59,7 +59,7 @@ class Undone:
         )
         if entry is None or not given.is_in(entry):
             raise Violation(
-                "what is delivered is what the log says",
+                "deliveries match the log",
                 f"{effect.unit} on {life[0]} delivers {batch.first} to {last} at position {batch.position} "
                 f"for entry {effect.index}, which its log does not have",
             )
@@ -84,18 +84,18 @@ class Undone:
             if wrong and max(one.term for one in wrong) >= sight.term:
                 raise Violation(
                     "the later term wins",
-                    f"{sight.group}: {sight.host} gives up what term {max(one.term for one in wrong)} had ordered, in "
+                    f"{sight.group}: {sight.host} rolls back entries of term {max(one.term for one in wrong)}, in "
                     f"term {sight.term}",
                 )
         elif wrong and sight.state not in AWAITS_A_STATE:
             raise Violation(
-                "what was applied and is not in the order is given up",
-                f"{sight.group}: {sight.host} goes on as {sight.state} with messages at position "
+                "applied messages that are not in the order are rolled back",
+                f"{sight.group}: {sight.host} continues as {sight.state} with messages at position "
                 f"{wrong[0].position} that its log does not have there",
             )
 
     def _wrong(self, sight: Sight, given: dict[int, Given]) -> list[Given]:
-        """What was applied and is not, or no longer, in the log. Entries freed from the log were committed."""
+        """Applied messages that are not, or no longer, in the log. Entries freed from the log were committed."""
         if self._terms.get(sight.life) == sight.term:
             indexes = list(given)[-LOOKED_AT:]
         else:

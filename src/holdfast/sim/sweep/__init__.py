@@ -1,5 +1,5 @@
-"""A sweep of random faults, in virtual time: is each one found, named and routed around?
+"""A sweep of random faults in virtual time: checks that each one is detected, diagnosed and routed around.
 
-`draw` chooses a fault of some class, with values by chance, and states what a correct node must say of it. `trial` runs
-a small domain under it and `watch` records what nodes say and how traffic fares. `tally` counts what was right.
+`draw` chooses a fault of some class with random values, and states the correct diagnosis. `trial` runs a small domain
+under it, `watch` records what nodes report and how traffic is affected, and `tally` counts the correct results.
 """

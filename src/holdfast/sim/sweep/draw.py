@@ -1,4 +1,4 @@
-"""Faults by chance, each with what a correct diagnosis says of it."""
+"""Random faults, each with its correct diagnosis."""
 
 from __future__ import annotations
 
@@ -29,42 +29,42 @@ NODES: Final = ("n1", "n2", "n3")
 SUBNETS: Final = ("red", "blue")
 MTU: Final = 1500
 PAYLOAD: Final = bytes.fromhex("c33c")
-"""What the payload of the measured traffic is made of. It is not among the patterns that are probed."""
+"""The bytes that the payload of the measured traffic repeats. They are not among the probed patterns."""
 
 Path = tuple[str, str, str]
 """Sender, listener, subnet: one direction."""
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """One fault, and what a correct diagnosis of it is."""
+    """One fault, and its correct diagnosis."""
 
     family: str
     fault: str = ""
-    """As in a scenario; empty when a node is killed instead."""
+    """As in a scenario; empty if a node is killed instead."""
     killed: str = ""
     hit: tuple[Path, ...] = ()
-    """The paths that suffer."""
+    """The affected paths."""
     classes: tuple[str, ...] = ()
-    """What must be claimed of each path that is hit; empty: nothing is wrong."""
+    """Error classes that must be reported for each affected path; empty: nothing is wrong."""
     allowed: tuple[str, ...] = ()
-    """What may be claimed of them besides."""
+    """Error classes that may be reported for them in addition."""
     aside: tuple[tuple[Path, str], ...] = ()
-    """What may be claimed of other paths."""
+    """Error classes that may be reported for other paths."""
     kinds: tuple[str, ...] = ()
-    """Kinds of packets that may be named; empty: any."""
+    """Packet kinds that may be named; empty: any."""
     one_way: bool | None = None
-    """The direction that must be claimed; None: none can be known, or any is true."""
+    """The direction that must be reported; None: it cannot be known, or any is correct."""
     limit: int = 0
     loss_ppm: int = 0
     place: str = ""
-    """The cause that explains all paths that are hit, as an incident names it."""
+    """The cause that explains all affected paths, as named in an incident."""
     on_traffic: bool = False
-    """The fault hits the subnet that the datagrams between the first two nodes use."""
+    """The fault affects the subnet that the datagrams between the first two nodes use."""
     off_traffic: bool = False
-    """The fault hits the other subnet: nothing of the measured traffic fills the path."""
+    """The fault affects the other subnet, which carries no measured traffic."""
     within_ms: int = 2000
     clean_left: bool = True
-    """A path without fault is left between every two nodes that live."""
+    """A path without a fault remains between every two running nodes."""
 
 
 class _Place(msgspec.Struct, frozen=True):
@@ -75,7 +75,7 @@ class _Place(msgspec.Struct, frozen=True):
 
 
 def draw(rng: Random, family: str = "") -> Case:
-    """A fault by chance, of one family or of any."""
+    """A random fault, of one family or of any."""
     return FAMILIES[family or rng.choice(list(FAMILIES))](rng)
 
 
@@ -110,7 +110,7 @@ def rung_below(size: int) -> int:
 
 
 def _named(only: str) -> tuple[str, ...]:
-    """The kinds of packets that may be named for a fault of one protocol: fragments and multicast are UDP, too."""
+    """The packet kinds that may be named for a fault of one protocol: fragments and multicast are UDP, too."""
     return ("udp", "frag", "multicast") if only == "udp" else (only,) if only else ()
 
 
@@ -188,7 +188,7 @@ def _pattern(rng: Random) -> Case:
 
 
 def _data(rng: Random) -> Case:
-    """A pattern of the application's own data, which no probe has. It shows only where there is such data."""
+    """A pattern of the application's own data, which no probe contains. It shows only if there is such data."""
     place = _place(rng, "path")
     return Case(
         family="data",
@@ -209,7 +209,7 @@ def _flows(rng: Random) -> Case:
         family="flows",
         fault=f"{place.where} {what} share {share}%",
         hit=place.paths,
-        # By chance none of the flows suffers, or all of them, or that of multicast, which is one as well.
+        # None of the flows may be affected, or all of them, or that of multicast, which is one as well.
         allowed=(FLOWS, SIZE, PROTOCOL, MULTICAST),
         one_way=None,
     )
@@ -225,7 +225,9 @@ def _loss(rng: Random) -> Case:
         one_way=place.one_way,
         loss_ppm=ppm,
         place=place.name,
-        within_ms=max(2000, 1_200_000_000 // ppm),  # the less is lost, the longer it may be chance
+        within_ms=max(
+            2000, 1_200_000_000 // ppm
+        ),  # the lower the loss, the longer it takes to tell it from chance
     )
 
 
@@ -246,13 +248,13 @@ def _flapping(rng: Random) -> Case:
 
 def _rate(rng: Random) -> Case:
     place = _place(rng, "path", "pair", "out", "in")
-    rate = rng.randint(8_000, 20_000)  # a limit shows only where more is sent
+    rate = rng.randint(8_000, 20_000)  # a limit shows only if more is sent
     return Case(
         family="rate",
         fault=f"{place.where} rate {rate} queue {rate // 8}",
         hit=place.paths,
         classes=(CONGESTED,),
-        allowed=(DELAY,),  # before the first packet is dropped, the queue only makes them wait
+        allowed=(DELAY,),  # before the first packet is dropped, the queue only delays them
         off_traffic=True,
         one_way=place.one_way,
         place=place.name,
@@ -272,7 +274,7 @@ def _delay(rng: Random) -> Case:
 
 
 def _noise(rng: Random) -> Case:
-    """What a path must bear without being called broken."""
+    """Disturbances that must not be reported as errors."""
     place = _place(rng)
     what = rng.choice(("corrupt 0.5%", "loss 0.5%", "duplicate 5%", "reorder 5% by 3ms"))
     return Case(family="noise", fault=f"{place.where} {what}", hit=place.paths)
@@ -318,6 +320,6 @@ FAMILIES: Final[Mapping[str, Callable[[Random], Case]]] = {
     "dead": _dead,
     "node": _node,
 }
-"""Every class of fault that the sweep knows."""
+"""All classes of faults of the sweep."""
 
-assert LOSSY_PPM < 50_000, "the losses that are drawn are all errors"
+assert LOSSY_PPM < 50_000, "all drawn losses are errors"

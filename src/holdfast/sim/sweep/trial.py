@@ -1,4 +1,4 @@
-"""One trial: a domain of three nodes and two subnets, calm, then under one fault, then healed."""
+"""One trial: a domain of three nodes and two subnets, first without a fault, then with one, then healed."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ FAULT_NS: Final = 3 * SECOND
 HEAL_NS: Final = 4 * SECOND
 LOAD: Final = Load(every_ns=100 * MILLISECOND, batch_max=1, size_max=1200)
 LOSS_TOLERANCE: Final = 40
-"""An estimate of loss may be wrong by so many percent of it, or by five points."""
+"""The allowed error of a loss estimate, in percent of it; five percentage points are always allowed."""
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """What a trial came to. Lists name what was wrong; empty ones are good."""
+    """The result of a trial. Lists name wrong results; empty ones are good."""
 
     seed: int
     family: str
     fault: str
     verdict_ms: int | None
-    """When all paths that are hit were named with class, direction and limit; None: not within the time."""
+    """When all affected paths were reported with class, direction and limit; None: not in time."""
     missed: list[str]
     false: list[str]
-    """Claims that were never true, whenever they were made."""
+    """Reports that were never true, at any time."""
     history: list[str]
-    """Classes in the history of a path that it never had."""
+    """Wrong error classes in the history of a path."""
     incidents: int
-    """Incidents that a user is shown, on the node that shows most."""
+    """The number of incidents shown to a user, on the node that shows most."""
     place: bool
-    """One of them names the place."""
+    """Whether one of them names the place."""
     stall_ms: int
     group_stall_ms: int
     datagrams_lost: int
@@ -52,20 +52,20 @@ class Outcome(msgspec.Struct, kw_only=True):
     """Changes of leadership."""
     clean_left: bool
     lingering: list[str]
-    """What is still claimed four seconds after the fault ended."""
+    """Errors that are still reported four seconds after the fault ended."""
     calm_bytes: int
-    """Bytes per second and path before the fault, of measuring alone."""
+    """Bytes per second and path before the fault, for measuring alone."""
     replay: str
 
 
 def run_trial(seed: int, family: str = "", secure: bool = False) -> Outcome:
-    """One fault by chance, decided by the seed."""
+    """One random fault, determined by the seed."""
     case = draw(Random(seed), family)
     return _Trial(seed, case, family, secure).run()
 
 
 def run_case(case: Case, seed: int = 1, secure: bool = False) -> Outcome:
-    """One fault that is given."""
+    """One given fault."""
     return _Trial(seed, case, case.family, secure).run()
 
 
@@ -90,7 +90,7 @@ class _Trial:
             multicast=True,
         )
         self._world = self._cluster.world
-        # They check groups, at the price of most of the time.
+        # They check groups, which takes most of the time.
         self._world.checkers.clear()
         self._world.turn_checks.clear()
         self._world.watchers.clear()
@@ -121,14 +121,14 @@ class _Trial:
         return self._outcome(calm_bytes, began, ended)
 
     def _pairs(self) -> list[tuple[str, str]]:
-        """The ends of the first path that is hit, both ways: that is where traffic is measured."""
+        """The ends of the first affected path, in both directions: traffic is measured there."""
         one, two, _ = self._case.hit[0]
         if self._case.killed:
             one = next(name for name in NODES if name not in (one, two))
         return [(one, two), (two, one)]
 
     def _calm(self) -> int:
-        """What measuring costs while nothing is wrong; the load of the group is not counted."""
+        """The cost of measuring without faults; the load of the group is not counted."""
         paths = self._world.network.paths()
         before = sum(path.wire_bytes["udp"] + path.wire_bytes["frag"] for path in paths)
         self._world.run_for(CALM_NS)
@@ -173,7 +173,7 @@ class _Trial:
                 self._missed = self._lacking()
 
     def _lacking(self) -> list[str]:
-        """What the listeners of the paths that are hit do not say yet, or say wrongly."""
+        """What the listeners of the affected paths have not reported yet, or report wrongly."""
         return [text for path in self._case.hit for text in self._lacks(path)]
 
     def _lacks(self, path: Path) -> list[str]:
@@ -238,8 +238,8 @@ class _Trial:
     # -- traffic -------------------------------------------------------------------------------------------------
 
     def _worse_moves(self, began: Nanos, ended: Nanos) -> list[str]:
-        """Moves from a path that is fine to one that is hit. A flapping path is fine some of the time, and traffic that
-        had no path at all takes any."""
+        """Moves from a healthy path to an affected one. A flapping path is healthy some of the time, and traffic
+        without any path may use any."""
         case, found = self._case, []
         hit = dict.fromkeys(case.hit, True)
         if DEAD in case.classes or ("tcp" in case.kinds and PROTOCOL in case.classes):
@@ -259,7 +259,7 @@ class _Trial:
         return found
 
     def _group_stall(self, began: Nanos, ended: Nanos) -> int:
-        """The longest time without a delivery at a node that lives."""
+        """The longest time without a delivery at a running node."""
         longest = 0
         for host in self._world.hosts:
             if host == self._case.killed:
@@ -281,7 +281,7 @@ class _Trial:
         )
 
     def _at(self, host: str, fact: Fact) -> Nanos:
-        """When a fact was recorded, by the world's clock: each host has one of its own."""
+        """When a fact was recorded, by the clock of the world: each host has its own clock."""
         return fact.now_ns - (self._world.hosts[host].now - self._world.now)
 
     def _outcome(self, calm_bytes: int, began: Nanos, ended: Nanos) -> Outcome:
@@ -291,7 +291,8 @@ class _Trial:
             f"{claim.error_class} of {_text(claim.path)}"
             for name in NODES
             for claim in opinions.now(name)
-            if claim.error_class != FLAPPING  # it is claimed until the path was calm for a minute
+            if claim.error_class
+            != FLAPPING  # it is reported until the path has been stable for a minute
         }
         return Outcome(
             seed=self._seed,

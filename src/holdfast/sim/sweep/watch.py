@@ -1,4 +1,4 @@
-"""What nodes say of their paths during a trial, and how traffic fares."""
+"""Records what nodes report about their paths during a trial, and how traffic is affected."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STAMP: Final = 12
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """One node claims an error of a path."""
+    """A node's report of an error of a path."""
 
     path: Path
     error_class: str
@@ -37,14 +37,14 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Seen(msgspec.Struct):
-    """When a claim was first and last made, in milliseconds since the fault."""
+    """When an error was first and last reported, in milliseconds since the fault."""
 
     first_ms: int
     last_ms: int
 
 
 class Incident(msgspec.Struct, frozen=True):
-    """One line of what a user is shown."""
+    """One incident as shown to a user."""
 
     place: str
     error_class: str
@@ -62,7 +62,7 @@ def gossip_of(core: NodeCore) -> PathGossipMachine:
 
 
 class Opinions:
-    """Samples what every living node claims."""
+    """Samples the reports of every running node."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -101,14 +101,14 @@ class Opinions:
                     known.last_ms = self.age_ms
 
     def now(self, name: str) -> list[Claim]:
-        """What a node claims at this moment."""
+        """The errors that a node reports now."""
         latest = [
             claim for claim, seen in self.claims[name].items() if seen.last_ms >= self.age_ms - 100
         ]
         return sorted(latest, key=lambda claim: claim.path)
 
     def look_at_incidents(self, now: Nanos) -> None:
-        """What users of each node are shown now."""
+        """The incidents that each node shows now."""
         for name, host in self._world.hosts.items():
             if host.alive:
                 found = incidents(gossip_of(core_of(host)), now)
@@ -124,7 +124,7 @@ class Traffic:
         self._sent: dict[tuple[str, str], list[Nanos]] = {}
         self._next: dict[tuple[str, str], int] = {}
         self.stall_ns: dict[tuple[str, str], Nanos] = {}
-        """The longest time that a message took since the fault."""
+        """The longest delivery time of a message since the fault."""
         self.datagrams: dict[tuple[str, str], list[int]] = {}
         """By pair of nodes: numbers of the datagrams that arrived."""
         self.counts = False
@@ -170,13 +170,13 @@ class Traffic:
         return link.placement(DATAGRAMS + PORT)[0].partition("/")[0]
 
     def lost(self) -> int:
-        """The most datagrams that did not arrive between two nodes."""
+        """The largest number of lost datagrams between two nodes."""
         return max(
             len(sent) - len(set(self.datagrams.get(pair, ()))) for pair, sent in self._sent.items()
         )
 
     def finish(self, dead: str) -> None:
-        """Messages that are still on their way count with their age; those from and to a dead node do not."""
+        """Count messages in flight with their age, except those from and to a dead node."""
         for pair, sent in self._sent.items():
             waiting = sent[self._next.get(pair, 0) :]
             if waiting and dead not in pair:

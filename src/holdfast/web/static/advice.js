@@ -7,7 +7,7 @@ const percent = (ppm) => `${Math.round((Number(ppm) || 0) / 10_000)} %`;
 export function showAdvice(advice, members) {
   $("advice-section").hidden = !advice.source;
   if (!advice.source) return;
-  const damaged = advice.damaged?.length ? `${advice.damaged.length} newer damaged: ${advice.damaged[0]}` : "";
+  const damaged = advice.damaged?.length ? `${advice.damaged.length} newer editions are damaged: ${advice.damaged[0]}` : "";
   setClass($("advice-text"), advice.in_force && !damaged ? "panel advice-text" : "panel advice-text is-soft");
   setText($("advice-text"), [sentence(advice), damaged].filter(Boolean).join(". "));
   const names = new Map(members.map((member) => [member.id, member.name]));

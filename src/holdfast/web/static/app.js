@@ -35,7 +35,7 @@ function draw() {
   const model = readStatus(status);
   node = model.node;
   setText($("domain"), node.domain ?? "Holdfast");
-  setText($("node"), node.name ? `as ${node.name} sees it` : "");
+  setText($("node"), node.name ? `as seen by ${node.name}` : "");
   setText($("version"), node.version ? `Holdfast ${node.version}` : "Holdfast");
   drawEach(
     () => showVerdict(model),

@@ -7,7 +7,7 @@ const SIZE = 640;
 const RADIUS = 230;
 const LABEL_GAP = 16;
 const ASK_AGAIN_MS = 5000;
-const STATES = { ok: "all passes", soft: "soft error", dead: "dead", unknown: "not known yet" };
+const STATES = { ok: "everything passes", soft: "soft error", dead: "dead", unknown: "not known yet" };
 
 const svg = (tag) => document.createElementNS("http://www.w3.org/2000/svg", tag);
 const pairKey = (a, b) => (byName(a, b) < 0 ? cellKey(a, b) : cellKey(b, a));

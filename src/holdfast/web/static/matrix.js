@@ -16,7 +16,7 @@ export function showMatrices(container, all) {
     container,
     subnets.length ? subnets : [null],
     (subnet) => (subnet ? `subnet ${subnet.name}` : "none"),
-    (subnet) => (subnet ? build(subnet) : el("p", "panel empty", "No paths yet: this node has not met another one.")),
+    (subnet) => (subnet ? build(subnet) : el("p", "panel empty", "No paths yet: this node is not connected to any other.")),
     (panel, subnet) => subnet && panel.matrix.update(subnet),
   );
 }

@@ -174,15 +174,15 @@ function judge({ node, members, subnets, groups, joining }) {
 
 function nodeTroubles(node, members, joining) {
   const stopped = (Array.isArray(node.stopped_units) ? node.stopped_units : []).map((unit) => ({
-    kind: "stopped", level: "dead", text: `unit ${unit} of ${node.name} failed twice and stays off`,
+    kind: "stopped", level: "dead", text: `unit ${unit} of ${node.name} failed twice and is stopped`,
   }));
   const down = members
     .filter((member) => member.state === "down")
     .map((member) => ({ kind: "down", level: "dead", text: `${member.name} is down` }));
   const left = members
     .filter((member) => member.state === "left")
-    .map((member) => ({ kind: "left", level: "soft", text: `${member.name} left: it was stopped on purpose` }));
-  // One address of several that is out of date is no fault: only a node that reached no other is in trouble.
+    .map((member) => ({ kind: "left", level: "soft", text: `${member.name} left: it was stopped normally` }));
+  // One outdated address of several is not a fault: only a node that reached no other is reported.
   const alone = members.filter((member) => member.state === "up").length <= 1;
   const joins = alone ? joining.map((row) => ({ kind: "join", level: "dead", text: String(row.text ?? "cannot join") })) : [];
   return [...joins, ...stopped, ...down, ...left];

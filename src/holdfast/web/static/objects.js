@@ -1,4 +1,4 @@
-// Objects: where the replicas are that this node knows of, and how they are.
+// Objects: the location and state of the replicas that this node knows.
 
 import { $, count, el, keep, setClass, setText } from "./dom.js";
 

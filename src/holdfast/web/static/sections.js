@@ -65,7 +65,7 @@ export function showGroups(container, groups, node) {
 }
 
 function makeGroup(group) {
-  if (!group) return el("p", "panel empty", "This node is in no group.");
+  if (!group) return el("p", "panel empty", "This node has no replica of any group.");
   const card = el("article", "panel group");
   card.append(el("header", "panel-head", el("h3", "", group.name ?? "?"), el("span")), el("p", "why"), el("dl", "facts"), el("div"));
   return card;
@@ -117,7 +117,7 @@ const CHANNELS = ["sync", "data", "bulk"];
 const channelName = (channel) => CHANNELS[channel] ?? (channel >= 16 ? `port ${channel}` : `channel ${channel}`);
 
 export function showLinks(container, links) {
-  if (!links.length) return container.replaceChildren(el("p", "empty", "No links: this node has not met another one."));
+  if (!links.length) return container.replaceChildren(el("p", "empty", "No links: this node is not connected to any other."));
   const body = tableIn(container, ["Channel", "Path in use", "Queued", "Unacked", "Sent", "Received", "Moves"]);
   const rows = links.flatMap((link) => [{ link }, ...(link.channels ?? []).map((channel) => ({ link, channel }))]);
   const key = ({ link, channel }) => `${link.peer}/${channel?.channel}`;
@@ -185,7 +185,7 @@ export function showEvents(container, events) {
 }
 
 function makeEvent(event) {
-  if (!event) return el("li", "empty", "Nothing has happened yet.");
+  if (!event) return el("li", "empty", "No events yet.");
   const at = new Date(event.at);
   const time = el("time", "soft", Number.isNaN(at.valueOf()) ? String(event.at ?? "") : at.toLocaleTimeString("en-GB"));
   time.dateTime = time.title = String(event.at ?? "");

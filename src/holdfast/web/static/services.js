@@ -38,7 +38,7 @@ function fillCard(card, group) {
 function blockers(stability) {
   return (stability.blockers ?? []).map((one) => ({
     key: `blocker ${one.name} ${one.why}`,
-    text: `Blocked: ${one.name} is ${one.why} for ${number(one.since_ms)} ms`,
+    text: `Blocked: ${one.name} has been ${one.why} for ${number(one.since_ms)} ms`,
   }));
 }
 

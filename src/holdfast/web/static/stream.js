@@ -1,5 +1,5 @@
 // Reads the event stream of snapshots and reopens it when it ends. It uses fetch and not EventSource, so that the
-// token goes into a header and the reason of a refusal is known.
+// token goes into a header and the reason for a refusal is known.
 
 const SILENCE_MS_MAX = 12_000; // The node sends at least a comment every five seconds.
 const SENDABLE = /^[!-~]*$/; // Only these characters can be sent in a header.

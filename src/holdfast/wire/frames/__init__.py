@@ -1,11 +1,11 @@
-"""Frames: what nodes say to each other.
+"""Frames: the messages between nodes.
 
 A frame is a frozen struct, sent as a msgpack array whose first element is its tag. Fields are only ever added at the
-end, with a default: an older node ignores them, a newer one fills them in. A tag is never used again. `Hello` and
-`Refuse` are the same in every version, or two versions could not find out about each other.
+end, with a default: an older node ignores them, and a newer one uses the default. A tag is never reused. `Hello` and
+`Refuse` are the same in every version, because they negotiate the version.
 
-Here are the frames of links, which carry all others. Every other subsystem has a module `frames` of its own, and says
-in its declaration which unit each frame is for (`holdfast.subsystem`).
+This package contains the frames of links, which carry all others. Every other subsystem has its own module `frames`,
+and its declaration (`holdfast.subsystem`) states which units receive each frame.
 
 | tags | subsystem |
 | --- | --- |

@@ -15,8 +15,8 @@ class Frame(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Base class of all frames."""
 
     by_multicast: ClassVar[bool] = False
-    """Whether nodes take it from a multicast group too."""
+    """Whether nodes also accept it from a multicast group."""
 
 
 class FilledFrame(Frame, frozen=True, gc=False, array_like=True):
-    """A frame whose last field, `fill`, makes its packet as large as its sender wants."""
+    """A frame whose last field, `fill`, pads its packet to the size that its sender wants."""

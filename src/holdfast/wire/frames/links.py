@@ -86,8 +86,8 @@ class Chunk(Frame, frozen=True, gc=False, array_like=True, tag=4):
 
 
 class ChunkAck(Frame, frozen=True, gc=False, array_like=True, tag=5):
-    """What arrived of a channel: everything below `upto`, and `ranges` above it. `limit` is the offset up to which the
-    receiver has room."""
+    """The received part of a channel: everything below `upto`, and `ranges` above it. `limit` is the offset up to which
+    the receiver has room."""
 
     channel: int
     upto: int
@@ -96,13 +96,13 @@ class ChunkAck(Frame, frozen=True, gc=False, array_like=True, tag=5):
 
 
 class AckRequest(Frame, frozen=True, gc=False, array_like=True, tag=7):
-    """The sender waits for acknowledgements: on a stream they would take their time.
+    """Requests acknowledgements at once; on a stream they would be delayed.
 
-    With a `path` it asks what has arrived on that flow, and the answer has the same number and `received`."""
+    With a `path`, it asks how much has arrived on that flow, and the answer has the same number and `received`."""
 
     n: int = 0
     path: str = ""
-    """The flow in doubt, as its receiver calls it."""
+    """The flow in doubt, by the number that its receiver uses."""
     received: int = -1
     """In an answer: bytes of channels that have arrived on it."""
 
@@ -131,16 +131,16 @@ class DeliveryQuery(Frame, frozen=True, gc=False, array_like=True, tag=10):
     """Asks how many packets with datagrams of applications have arrived on a flow."""
 
     path: str
-    """The flow, as its receiver calls it."""
+    """The flow, by the number that its receiver uses."""
     sent: int
-    """How many were sent on it."""
+    """The number of packets sent on it."""
 
 
 class DeliveryReport(Frame, frozen=True, gc=False, array_like=True, tag=11):
     """The answer to a `DeliveryQuery`."""
 
     path: str
-    """The flow, as its sender calls it."""
+    """The flow, by the number that its sender uses."""
     sent: int
     received: int
 
