@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from holdfast.health.placement.needs import Needs
     from holdfast.node.config import NodeConfig, parse_config
     from holdfast.runtime.dialogs.remote import connect_dialogs
+    from holdfast.runtime.logs import JsonFormatter
     from holdfast.runtime.node import Node
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "Context",
     "Decision",
     "Fence",
+    "JsonFormatter",
     "LossInfo",
     "Needs",
     "Node",
@@ -51,6 +53,7 @@ _WHERE = {
     "Context": "holdfast.group.ports",
     "Decision": "holdfast.group.ports",
     "Fence": "holdfast.group.services.fence",
+    "JsonFormatter": "holdfast.runtime.logs",
     "LossInfo": "holdfast.group.loss.loss_info",
     "Needs": "holdfast.health.placement.needs",
     "Node": "holdfast.runtime.node",

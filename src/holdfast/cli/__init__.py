@@ -27,7 +27,8 @@ from holdfast.cli import (
     stress,
     synth,
 )
-from holdfast.errors import HoldfastError, MisuseError, SetupError
+from holdfast.cli.printing import exit_code
+from holdfast.errors import HoldfastError
 from holdfast.pipeline import command as pipeline
 
 app = typer.Typer(
@@ -74,11 +75,8 @@ def main() -> None:
     """The entry point: converts our exceptions to an error line and an exit code."""
     try:
         app()
-    except (MisuseError, SetupError) as error:
-        typer.secho(f"holdfast: {error}", fg="red", err=True)
-        sys.exit(2)
     except HoldfastError as error:
         typer.secho(f"holdfast: {error}", fg="red", err=True)
-        sys.exit(1)
+        sys.exit(exit_code(error))
     except KeyboardInterrupt:
         sys.exit(130)

@@ -6,16 +6,19 @@ import asyncio
 import json
 import logging
 import signal
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import msgspec
 import typer
 from rich.table import Table
 
-from holdfast.cli.printing import terminal, words
-from holdfast.errors import MisuseError
+from holdfast.cli.printing import exit_code, terminal, words
+from holdfast.errors import HoldfastError, MisuseError
 
 if TYPE_CHECKING:
+    from holdfast.node.config import NodeConfig
     from holdfast.runtime.node import Node
     from holdfast.web.server import WebServer
 
@@ -28,56 +31,105 @@ Where = Annotated[
 ]
 
 
+log = logging.getLogger("holdfast")
+
+
+class LogFormat(StrEnum):
+    text = "text"
+    json = "json"
+
+
+class LogLevel(StrEnum):
+    debug = "debug"
+    info = "info"
+    warning = "warning"
+    error = "error"
+
+
 def run(
     config: Annotated[Path, typer.Argument(help="The configuration file of the node.")],
-    quiet: Annotated[bool, typer.Option("--quiet", help="Log warnings only.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Same as --log-level warning.")] = False,
+    log_format: Annotated[
+        LogFormat | None,
+        typer.Option(
+            help="Log text for people, or one JSON object per line. Default: [log] format."
+        ),
+    ] = None,
+    log_level: Annotated[
+        LogLevel | None, typer.Option(help="Log nothing below this level. Default: [log] level.")
+    ] = None,
 ) -> None:
     """Run a node until Ctrl-C or SIGTERM."""
-    logging.basicConfig(
-        level=logging.WARNING if quiet else logging.INFO,
-        format="%(asctime)s %(levelname)s %(message)s",
-    )
-    from holdfast.runtime.loop import run as run_loop
-
-    run_loop(_run(config))
-
-
-async def _run(path: Path) -> None:
     # Imported here, because `holdfast --help` does not need it.
+    from holdfast.node.config import LogConfig
+    from holdfast.runtime.logs import install
+    from holdfast.runtime.loop import run as run_loop
+    from holdfast.runtime.parts import load_config
+
+    if quiet and log_level is not None:
+        raise MisuseError("--quiet and --log-level exclude each other; nothing was started")
+    level = LogLevel.warning if quiet else log_level
+    given = {key: value.value for key, value in (("format", log_format), ("level", level)) if value}
+    settings = msgspec.structs.replace(LogConfig(), **given)
+    try:
+        node_config = load_config(config)
+        settings = msgspec.structs.replace(node_config.log, **given)
+        install(settings, {"node": node_config.name, "domain": node_config.domain})
+        run_loop(_run(msgspec.structs.replace(node_config, log=settings)))
+    except HoldfastError as error:
+        if settings.format == "text":
+            raise
+        install(settings)  # the configuration could not be read
+        extra = {"event": "node_ended", "subsystem": "node", "error": type(error).__name__}
+        log.error("%s", error, extra=extra)
+        raise typer.Exit(exit_code(error)) from None
+
+
+async def _run(config: NodeConfig) -> None:
     from holdfast.node.config import split_address
     from holdfast.runtime.collector import calm_collector
     from holdfast.runtime.node import Node
-    from holdfast.runtime.parts import load_config
     from holdfast.web.server import WebServer
 
-    config = load_config(path)
     node = Node(config)
     page: WebServer | None = None
     try:
         async with node:
+            told = _stop_signal()  # before the node is announced: it may be stopped at once
             if config.web.address:
                 host, port = split_address(config.web.address, "[web] address")
                 page = WebServer(
                     host, port, node.status, config.web.token or None, tree=node.roles.tree_nodes
                 )
                 await page.start()
-                typer.echo(f"page: {page.url}")
-            typer.echo(
-                f"node {config.name} of domain {config.domain} is running, incarnation "
-                f"{node.incarnation}"
-            )
+                _say(config, f"page: {page.url}", "page_started", url=page.url)
+            text = f"node {config.name} of domain {config.domain} is running, incarnation {node.incarnation}"
+            _say(config, text, "node_running", incarnation=node.incarnation)
             calm_collector()
-            await _until_told(node)
+            await _until_told(node, told)
     finally:
         if page is not None:
             await page.close()
 
 
-async def _until_told(node: Node) -> None:
+def _say(config: NodeConfig, text: str, event: str, **known: Any) -> None:
+    """A line for people. A program that reads the log gets it as a record, so that every line is JSON."""
+    if config.log.format == "json":
+        log.info("%s", text, extra={"event": event, "subsystem": "node", **known})
+    else:
+        typer.echo(text)
+
+
+def _stop_signal() -> asyncio.Event:
+    """Set by Ctrl-C and SIGTERM."""
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, told.set)
+    return told
+
+
+async def _until_told(node: Node, told: asyncio.Event) -> None:
     stopped = asyncio.ensure_future(node.wait_stopped())
     waiting = asyncio.ensure_future(told.wait())
     done, pending = await asyncio.wait({stopped, waiting}, return_when=asyncio.FIRST_COMPLETED)

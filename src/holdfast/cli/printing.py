@@ -5,6 +5,13 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
+from holdfast.errors import HoldfastError, MisuseError, SetupError
+
+
+def exit_code(error: HoldfastError) -> int:
+    """2 for misuse, 1 for every other failure."""
+    return 2 if isinstance(error, (MisuseError, SetupError)) else 1
+
 
 def terminal(*, errors: bool = False) -> Console:
     """Standard output or standard error. Styles are passed next to the text (`words`), never inside."""

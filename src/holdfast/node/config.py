@@ -21,6 +21,7 @@ from holdfast.subsystem import NodeConfig, Subsystem
 from holdfast.subsystem.config import (
     AdapterConfig,
     LabConfig,
+    LogConfig,
     SecurityConfig,
     SubnetConfig,
     TelemetryConfig,
@@ -32,6 +33,7 @@ from holdfast.subsystem.config import (
 __all__ = [
     "AdapterConfig",
     "LabConfig",
+    "LogConfig",
     "NodeConfig",
     "SecurityConfig",
     "SubnetConfig",

@@ -30,6 +30,8 @@ TTL_MS_MAX: Final = 600_000
 IDS_MAX: Final = 4096
 HOPS_MAX: Final = 64
 DATA_MAX: Final = 16 << 20
+TRACE_MAX: Final = 64
+"""Letters of a trace context; a `traceparent` of W3C has 55."""
 COUNT_MAX: Final = 1 << 62
 
 
@@ -101,6 +103,7 @@ def sound_message(frame: Message) -> bool:
         and (not frame.instance or is_numbered(frame.instance))
         and (not frame.prefer or is_numbered(frame.prefer))
         and (not frame.taker or is_numbered(frame.taker))
+        and len(frame.trace) <= TRACE_MAX
     )
 
 

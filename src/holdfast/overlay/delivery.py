@@ -119,6 +119,7 @@ class Deliveries:
                     message.attempt,
                     message.one_way,
                     endpoint,
+                    trace=message.trace,
                 )
             )
 

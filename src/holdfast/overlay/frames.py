@@ -268,6 +268,8 @@ class Message(Frame, frozen=True, gc=False, array_like=True, tag=72):
     """Sent over a direct connection: delivered here, never forwarded."""
     taker: bytes = b""
     """The instance id that the sender would take if the role were granted to it; empty: that of the request."""
+    trace: str = ""
+    """The trace context of the sender (W3C `traceparent`), for the receiver's spans; empty: it does not trace."""
 
 
 class Part(msgspec.Struct, frozen=True, gc=False, array_like=True):

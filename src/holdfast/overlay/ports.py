@@ -72,6 +72,8 @@ class SendToRole(msgspec.Struct, frozen=True, gc=False):
     request: bytes = b""
     """A re-send: the id of the request that is sent again."""
     attempt: int = 0
+    trace: str = ""
+    """The trace context of the sender, handed to the receivers."""
 
 
 class SendMany(msgspec.Struct, gc=False):
@@ -236,6 +238,7 @@ class Delivered(msgspec.Struct, frozen=True, gc=False):
     one_way: bool
     endpoint: bool
     has_role: bool = True
+    trace: str = ""
 
 
 class Withdrawn(msgspec.Struct, frozen=True, gc=False):

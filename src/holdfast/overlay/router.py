@@ -76,6 +76,7 @@ class Router(Replies):
             # A re-send needs another id: the one of an earlier attempt may have been buried.
             taker=self._hub.new_id() if request.request and not request.one_way else b"",
             direct=direct_link is not None,
+            trace=request.trace,
         )
         key = record_key(message.request, message.attempt)
         record = None

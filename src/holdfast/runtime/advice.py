@@ -47,7 +47,11 @@ class AdviceReader:
                 if found is not None:
                     self._hand_over(found)
             except Exception:
-                log.exception("advice in %s could not be read", self._config.directory)
+                log.exception(
+                    "advice in %s could not be read",
+                    self._config.directory,
+                    extra=self._fields("advice_unreadable"),
+                )
             await asyncio.sleep(self._config.every_s)
 
     def _look(self) -> Found | None:
@@ -64,7 +68,12 @@ class AdviceReader:
 
     def _hand_over(self, found: Found) -> None:
         for problem in found.problems:
-            log.warning("damaged advice is skipped: %s", problem)
+            extra = self._fields("advice_damaged") | {"reason": problem}
+            log.warning("damaged advice is skipped: %s", problem, extra=extra)
         offset_ns = time_ns() - monotonic_ns()
         news = AdviceNews(found.advice, self._config.directory, found.problems, offset_ns)
         self._port.answer(HEALTH, news)
+
+    def _fields(self, event: str) -> dict[str, str]:
+        """What the log knows about advice."""
+        return {"event": event, "subsystem": "health", "directory": self._config.directory}

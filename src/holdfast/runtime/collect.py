@@ -6,7 +6,6 @@ Everything that touches files runs in a thread. One request is outstanding per p
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import count
@@ -45,7 +44,6 @@ ANSWER_S: Final = 10.0
 """How long an answer of a peer may take."""
 SEGMENT_BYTES_MAX: Final = 1 << 30
 
-log = logging.getLogger("holdfast")
 R = TypeVar("R", SegmentList, SegmentPiece, AdviceTaken)
 
 

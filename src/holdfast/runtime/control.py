@@ -88,7 +88,11 @@ class ControlServer:
             client.cancel()
         self._server = None
         if clients and (await asyncio.wait(clients, timeout=RETURN_S))[1]:
-            _logger.error("a control request did not end within %g s and is abandoned", RETURN_S)
+            _logger.error(
+                "a control request did not end within %g s and is abandoned",
+                RETURN_S,
+                extra={"event": "request_abandoned", "subsystem": "control"},
+            )
 
     async def __aenter__(self) -> ControlServer:
         await self.start()
@@ -141,7 +145,11 @@ class ControlServer:
         except HoldfastError as failure:
             return _refusal(failure)
         except Exception as failure:
-            _logger.exception("control request failed: %r", line[:200])
+            _logger.exception(
+                "control request failed: %r",
+                line[:200],
+                extra={"event": "request_failed", "subsystem": "control"},
+            )
             return _refusal(
                 HoldfastError(
                     f"internal error in the node: {failure!r}; the request may have taken effect in part; "

@@ -39,6 +39,7 @@ from holdfast.types import DATA, MICROSECOND, MILLISECOND, NEVER, SYNC, FlowId, 
 
 log = logging.getLogger("holdfast")
 
+SKIPPED: Final = "a part of a turn failed and was skipped"
 BATCH_BYTES: Final = 1 << 20
 """The maximum input of one turn from the network."""
 AT_ONCE_BYTES: Final = 64 << 10
@@ -169,7 +170,12 @@ class Driver:
             try:
                 await transport.stop()
             except (Exception, asyncio.CancelledError):
-                log.exception("%s on adapter %s could not be closed", kind, adapter)
+                log.exception(
+                    "%s on adapter %s could not be closed",
+                    kind,
+                    adapter,
+                    extra=self._fields("close_failed") | {"adapter": adapter, "transport": kind},
+                )
 
     # -- inputs --------------------------------------------------------------------------------------------------
 
@@ -236,7 +242,8 @@ class Driver:
             self._loop.call_soon_threadsafe(self._fail_store, store, str(error))
 
     def _fail_store(self, store: str, reason: str) -> None:
-        log.error("store %s: %s", store, reason)
+        extra = self._fields("store_failed") | {"store": store, "error": reason}
+        log.error("store %s: %s", store, reason, extra=extra)
         self.core.turns.fail_store(store, reason)
         self.wake()
 
@@ -313,7 +320,10 @@ class Driver:
             try:
                 before_turn()
             except Exception:
-                log.exception("some messages of applications could not be passed on")
+                log.exception(
+                    "some messages of applications could not be passed on",
+                    extra=self._fields("hand_over_failed"),
+                )
         now = self._now = monotonic_ns()
         if self._answers_due <= now:
             self._answers_due = 0
@@ -359,12 +369,12 @@ class Driver:
                 break
             except Exception:
                 # The other effects must still happen: an application that waits for a batch would wait indefinitely.
-                log.exception("a part of a turn failed and was skipped")
+                log.exception(SKIPPED, extra=self._fields("effect_failed"))
         for after_turn in self._after_turn:
             try:
                 after_turn()
             except Exception:
-                log.exception("a part of a turn failed and was skipped")
+                log.exception(SKIPPED, extra=self._fields("effect_failed"))
         if result.facts:
             self._tell(self._record, result.facts)
         if self._now >= self.load.deadline:
@@ -395,7 +405,14 @@ class Driver:
         try:
             call(what)
         except Exception:
-            log.exception("facts of a turn could not be recorded")
+            log.exception(
+                "facts of a turn could not be recorded", extra=self._fields("recording_failed")
+            )
+
+    def _fields(self, event: str) -> dict[str, Any]:
+        """What the log knows about every event of this driver."""
+        config = self.core.config
+        return {"event": event, "subsystem": "node", "node": config.name, "domain": config.domain}
 
     def _arm(self, is_new: bool = True) -> None:
         """Schedule the next turn in time. A timer that is too early stays: most deadlines move before they pass, and
@@ -481,7 +498,8 @@ class Driver:
         def take(future: Future[list[tuple[bytes, bytes]]]) -> None:
             failed = future.exception()
             if failed is not None:
-                log.warning("table %s cannot be read: %s", effect.table, failed)
+                extra = self._fields("read_failed") | {"table": effect.table, "error": str(failed)}
+                log.warning("table %s cannot be read: %s", effect.table, failed, extra=extra)
                 answer = TableRead(effect.table, [], str(failed))
             else:
                 answer = TableRead(effect.table, future.result())

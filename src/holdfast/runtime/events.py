@@ -31,6 +31,27 @@ def event_of(fact: Any) -> str | None:
     return None
 
 
+def fields_of(fact: Any) -> dict[str, Any]:
+    """The same for programs: the fields of a log record. Those that are not known are left out."""
+    fields: dict[str, Any] = {}
+    if isinstance(fact, PathFact):
+        path = f"{fact.listener_adapter}/{fact.sender_adapter}/{fact.transport}"
+        fields = {"subsystem": "health", "peer": fact.sender_name, "path": path}
+        fields |= {"subnet": fact.subnet, "alive": fact.alive}
+        if fact.size_max:
+            fields |= {"size": fact.size, "size_max": fact.size_max}
+    elif isinstance(fact, LinkFact):
+        fields = {"subsystem": "links", "peer": fact.peer_name, "path": fact.path}
+        fields |= {"path_before": fact.path_before, "reason": fact.reason}
+    elif isinstance(fact, GroupFact):
+        fields = {"subsystem": "group", "group": fact.group, "term": fact.term}
+        fields |= {"index": fact.index, "detail": fact.detail}
+    elif isinstance(fact, NodeFact):
+        fields = {"detail": fact.detail, "count": fact.count}
+    known = {key: value for key, value in fields.items() if value != ""}
+    return {"event": f"{fact.kind}_{fact.event.replace(' ', '_')}", **known}
+
+
 def _path(fact: PathFact) -> str:
     where = f"from {fact.sender_name} on {fact.subnet} ({fact.transport})"
     if not fact.alive:

@@ -81,4 +81,10 @@ def write_down(directory: Path, failure: Failure) -> None:
             failure.unit,
             directory,
             error,
+            extra={
+                "event": "failure_record_lost",
+                "subsystem": "node",
+                "unit": failure.unit,
+                "error": repr(error),
+            },
         )

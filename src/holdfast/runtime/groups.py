@@ -30,6 +30,8 @@ from holdfast.runtime.handles import Group, again
 from holdfast.runtime.operating import ask_group
 from holdfast.runtime.outputs import Answer, OutputDesk
 from holdfast.runtime.services import ServiceBook
+from holdfast.runtime.traced_group import TracedGroup
+from holdfast.runtime.tracing import Traced
 from holdfast.runtime.worker import AppWorker
 from holdfast.subsystem import Control, Edge, EffectHandler, Port
 from holdfast.types import SECOND
@@ -42,7 +44,7 @@ RETURN_NS: Final = 5 * SECOND
 """How long a stop waits for running applications."""
 
 
-class GroupEdge(Edge):
+class GroupEdge(Edge, Traced):
     """Sources and applications of a node's groups."""
 
     def __init__(self) -> None:
@@ -101,7 +103,11 @@ class GroupEdge(Edge):
             try:
                 worker.submit(jobs)
             except Exception:
-                log.exception("%s: work could not be passed to its application", unit)
+                log.exception(
+                    "%s: work could not be passed to its application",
+                    unit,
+                    extra={"event": "application_not_reached", "subsystem": "group", "unit": unit},
+                )
 
     def _apply(self, job: Job) -> None:
         if job.unit in self._jobs:
@@ -168,6 +174,7 @@ class GroupEdge(Edge):
                     "%s: the application did not return within %d s; its thread is abandoned",
                     unit,
                     RETURN_NS // SECOND,
+                    extra={"event": "application_abandoned", "subsystem": "group", "unit": unit},
                 )
 
     # -- for applications ----------------------------------------------------------------------------------------
@@ -188,7 +195,13 @@ class GroupEdge(Edge):
             assert isinstance(source, SourceMachine)
             config = self._service.groups[name]
             book = self._books.setdefault(services_unit(name), ServiceBook(driver, config))
-            self._handles[unit] = Group(driver, config, source.stream.stream, book)
+            stream = source.stream.stream
+            # Decided once, so that sending costs nothing more in a process that does not trace.
+            self._handles[unit] = (
+                Group(driver, config, stream, book)
+                if self.tracing is None
+                else TracedGroup(self.tracing, driver, config, stream, book)
+            )
         return self._handles[unit]
 
     def on_outputs(self, group: str, callback: Callable[[Output], None]) -> None:

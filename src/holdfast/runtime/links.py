@@ -98,7 +98,16 @@ class LinkEdge(Edge):
             refuse_awaitable(callback(ready.peer, ready.messages))
         except (Exception, asyncio.CancelledError):
             log.exception(
-                "the callback of port %d failed with %d messages", ready.port, len(ready.messages)
+                "the callback of port %d failed with %d messages",
+                ready.port,
+                len(ready.messages),
+                extra={
+                    "event": "callback_failed",
+                    "subsystem": "links",
+                    "port": ready.port,
+                    "peer": ready.peer.hex(),
+                    "count": len(ready.messages),
+                },
             )
 
     def _room(self, room: PortRoom) -> None:

@@ -29,7 +29,7 @@ from holdfast.runtime.applications import check_applications
 from holdfast.runtime.control import ControlServer
 from holdfast.runtime.dialogs.edge import DialogEdge
 from holdfast.runtime.driver import Driver
-from holdfast.runtime.events import event_of, level_of
+from holdfast.runtime.events import event_of, fields_of, level_of
 from holdfast.runtime.failures import write_down
 from holdfast.runtime.groups import GroupEdge
 from holdfast.runtime.handles import Channel, Datagrams, Group
@@ -47,6 +47,7 @@ from holdfast.runtime.parts import (
 from holdfast.runtime.roles import DEFAULT_TREE, NEIGHBOURHOOD, Roles
 from holdfast.runtime.roles_handles import DirectTree
 from holdfast.runtime.threads import aside, to_its_end
+from holdfast.runtime.tracing import Traced, find_tracing
 from holdfast.stores.identity import open_identity
 from holdfast.stores.port import Store
 from holdfast.stores.writer import StoreWriter
@@ -157,11 +158,16 @@ class Node:
             log.warning(
                 "PLAIN MODE: node %s neither authenticates nor encrypts; for loopback only",
                 config.name,
+                extra=self._fields("plain_mode"),
             )
         store, core = await to_its_end(self._load)
         driver = self._driver = Driver(
             core, self._record, self._fail, self._unit_failed, self._edges
         )
+        tracing = find_tracing(node=config.name, domain=config.domain)
+        for edge in self._edges:
+            if isinstance(edge, Traced):
+                edge.tracing = tracing
         self._writer = StoreWriter(store, driver.written, driver.write_failed)
         driver.use_writer(self._writer)
         for edge in self._edges:
@@ -266,7 +272,10 @@ class Node:
             yield
         except (Exception, asyncio.CancelledError):
             log.exception(
-                "node %s stops: closing %s failed; the rest is closed", self.config.name, what
+                "node %s stops: closing %s failed; the rest is closed",
+                self.config.name,
+                what,
+                extra=self._fields("close_failed"),
             )
 
     async def __aenter__(self) -> Node:
@@ -285,7 +294,8 @@ class Node:
 
     def _fail(self, error: BaseException) -> None:
         """An error after which a node cannot continue: above all a failed write."""
-        log.error("node %s stops: %s", self.config.name, error)
+        extra = self._fields("node_failed") | {"error": str(error)}
+        log.error("node %s stops: %s", self.config.name, error, extra=extra)
         self._failure = error
         if self._driver is not None:
             self._driver.halt()
@@ -310,7 +320,8 @@ class Node:
                 self._events.appendleft(
                     {"at": at.isoformat(timespec="milliseconds"), "kind": fact.kind, "text": text}
                 )
-                log.log(level_of(fact), "%s: %s", self.config.name, text)
+                extra = self._fields() | fields_of(fact)
+                log.log(level_of(fact), "%s: %s", self.config.name, text, extra=extra)
 
     def _unit_failed(self, failure: Failure) -> None:
         log.error(
@@ -318,6 +329,8 @@ class Node:
             failure.unit,
             " and is stopped" if failure.stopped else "",
             failure.error,
+            extra=self._fields("unit_failed")
+            | {"unit": failure.unit, "stopped": failure.stopped, "error": repr(failure.error)},
         )
         for edge in self._edges:
             edge.unit_failed(failure)
@@ -326,6 +339,11 @@ class Node:
             dump = asyncio.ensure_future(aside(partial(write_down, directory, failure)))
             self._dumps.add(dump)
             dump.add_done_callback(self._dumps.discard)
+
+    def _fields(self, event: str = "") -> dict[str, Any]:
+        """What the log knows about every event of this node."""
+        config = self.config
+        return {"event": event, "subsystem": "node", "node": config.name, "domain": config.domain}
 
     # -- for applications ----------------------------------------------------------------------------------------
 

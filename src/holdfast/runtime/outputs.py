@@ -132,7 +132,9 @@ class OutputDesk:
         if self._unheard_bytes + size > UNHEARD_MAX:
             if not self._is_full:
                 log.warning(
-                    "there is no listener for outputs of %s, and no more of them are kept", group
+                    "there is no listener for outputs of %s, and no more of them are kept",
+                    group,
+                    extra={"event": "outputs_full", "subsystem": "group", "group": group},
                 )
             self._is_full = True
             return False
@@ -160,6 +162,12 @@ class OutputDesk:
                     group,
                     delay_s,
                     error,
+                    extra={
+                        "event": "output_listener_failed",
+                        "subsystem": "group",
+                        "group": group,
+                        "error": repr(error),
+                    },
                 )
                 again_s = min(2 * delay_s, RETRY_S_MAX)
                 self._retries[group] = loop.call_later(delay_s, self._call, group, again_s)
@@ -205,7 +213,17 @@ class OutputDesk:
                 if self._closing or task.cancelling():
                     raise  # the node stops, or the program ends; a cancellation by the sender itself is a failure
                 log.warning(
-                    "an output to %s failed; retry in %g s: %r", destination, delay_s, error
+                    "an output to %s failed; retry in %g s: %r",
+                    destination,
+                    delay_s,
+                    error,
+                    extra={
+                        "event": "output_failed",
+                        "subsystem": "group",
+                        "group": _group_of(key),
+                        "destination": destination,
+                        "error": repr(error),
+                    },
                 )
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, RETRY_S_MAX)

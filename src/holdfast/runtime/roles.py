@@ -58,6 +58,7 @@ from holdfast.runtime.roles_handles import (
     RoleReply,
     checked,
 )
+from holdfast.runtime.tracing import CLIENT, PRODUCER
 from holdfast.subsystem import Control
 from holdfast.types import SECOND
 
@@ -184,25 +185,25 @@ class Roles(RolesEdge):
     ) -> Request:
         """Ask all instances of a role, or one, and get replies as they come. Needs no time-out: it ends when every copy
         has ended, or with a null that names what failed."""
+        tree_bytes, body, lifetime_ns = as_tree(tree), bytes(data), int(lifetime_s * SECOND)
+        span, trace = self._begin_span("role.request", CLIENT, role)
         item = SendToRole(
             self._op(),
-            as_tree(tree),
+            tree_bytes,
             role,
-            bytes(data),
+            body,
             protocol or PROTOCOL,
             one,
             aggregate,
             False,
             realm_only,
             instance,
-            int(lifetime_s * SECOND),
+            lifetime_ns,
             request_id,
             attempt,
+            trace,
         )
-        request = Request(self, item.op, role)
-        self._submit(item)
-        self._requests[item.op] = request
-        return request
+        return self._request(item, span)
 
     async def request_all(self, role: str, data: bytes, **options: Any) -> Outcome:
         """One aggregated reply of all instances, with what did not answer. Never raises for missing replies: look at
@@ -232,25 +233,38 @@ class Roles(RolesEdge):
         protocol: int = 0,
     ) -> None:
         """One way, to all instances. Returns when the message is on its way; raises `RoleNotFound`."""
-        op = self._op()
+        tree_bytes, body = as_tree(tree), bytes(data)
+        span, trace = self._begin_span("role.send", PRODUCER, role)
         item = SendToRole(
-            op,
-            as_tree(tree),
+            self._op(),
+            tree_bytes,
             role,
-            bytes(data),
+            body,
             protocol or PROTOCOL,
             False,
             False,
             True,
             realm_only,
+            trace=trace,
         )
-        request = self._requests[op] = Request(self, op, role)
+        checked(role, await self._request(item, span).wait())
+
+    def _request(self, item: SendToRole, span: Any) -> Request:
+        request = Request(self, item.op, item.role, span)
         try:
             self._submit(item)
-        except HoldfastError:
-            del self._requests[op]
+        except HoldfastError as error:
+            request.halt(error)
             raise
-        checked(role, await request.wait())
+        self._requests[item.op] = request
+        return request
+
+    def _begin_span(self, name: str, kind: str, role: str) -> tuple[Any, str]:
+        """A span and its context for the receivers; None and nothing if the application does not trace."""
+        if self.tracing is None:
+            return None, ""
+        span = self.tracing.begin(name, kind, role=role)
+        return span, self.tracing.context_of(span)
 
     def cancel(self, op: int) -> None:
         if self._port is not None:

@@ -44,6 +44,7 @@ from holdfast.runtime.roles_handles import (
     RoleReply,
     stopped,
 )
+from holdfast.runtime.tracing import SERVER, Traced
 from holdfast.subsystem import Edge, EffectHandler, Port
 from holdfast.types import DATA
 
@@ -62,7 +63,7 @@ Handler = Callable[[RoleMessage], Any]
 log = logging.getLogger("holdfast")
 
 
-class RolesEdge(Edge):
+class RolesEdge(Edge, Traced):
     """Hands requests to the overlay, and what it says to those that wait for it."""
 
     def __init__(self) -> None:
@@ -256,31 +257,56 @@ class RolesEdge(Edge):
         handler = served if effect.port == PROTOCOL and served else self._listeners.get(effect.port)
         if not effect.one_way:
             self._messages[effect.token] = message
+        if self.tracing is None:
+            self._handle(message, handler)
+            return
+        message.span = self.tracing.begin("role.handle", SERVER, effect.trace, role=effect.role)
+        with self.tracing.use(message.span):
+            self._handle(message, handler)
+
+    def _handle(self, message: RoleMessage, handler: Handler | None) -> None:
+        ends_later = False
         self._delivering = True
         try:
             result = handler(message) if handler is not None else b""
             if type(result) is bytes:
                 message.reply(result)
             elif isawaitable(result):
+                ends_later = True
                 task = asyncio.ensure_future(self._finish(message, result))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
             elif result is not None:
                 message.reply(result)
-        except Exception:
-            log.exception("the handler of role %s failed", effect.role)
+        except Exception as error:  # noqa: BLE001 the handler is the application's: its error is logged
+            self._handler_failed(message, error)
             message.reply(b"")
         finally:
             self._delivering = False
+            if message.span is not None and not ends_later:
+                message.span.end()
 
     async def _finish(self, message: RoleMessage, result: Awaitable[Any]) -> None:
         try:
             data = await result
-        except Exception:
-            log.exception("the handler of role %s failed", message.role)
+        except Exception as error:  # noqa: BLE001 the handler is the application's: its error is logged
+            self._handler_failed(message, error)
             data = b""
+        finally:
+            if message.span is not None:
+                message.span.end()
         if data is not None:
             message.reply(data)
+
+    def _handler_failed(self, message: RoleMessage, error: Exception) -> None:
+        log.error(
+            "the handler of role %s failed",
+            message.role,
+            exc_info=error,
+            extra={"event": "handler_failed", "subsystem": "overlay", "role": message.role},
+        )
+        if self.tracing is not None and message.span is not None:
+            self.tracing.fail(message.span, error)
 
     def _withdrawn(self, effect: Withdrawn) -> None:
         message = self._messages.pop(effect.token, None)
@@ -299,7 +325,10 @@ class RolesEdge(Edge):
         try:
             handler(argument)
         except Exception:
-            log.exception("a callback of the overlay failed")
+            log.exception(
+                "a callback of the overlay failed",
+                extra={"event": "callback_failed", "subsystem": "overlay"},
+            )
 
     def _event(self, effect: OverlayEvent) -> None:
         for queue in self._watchers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -22,6 +22,7 @@ from holdfast.overlay.ports import (
     Snooped,
     SnoopVerdict,
 )
+from holdfast.runtime.tracing import set_attributes
 
 if TYPE_CHECKING:
     from holdfast.runtime.roles import Roles
@@ -66,10 +67,12 @@ class Request:
     """A request under way. Iterate over it with `async for` to get replies as they come; then `outcome` says how it
     ended. Leaving the iteration early, or the `async with` block, cancels it."""
 
-    def __init__(self, roles: Roles, op: int, role: str) -> None:
+    def __init__(self, roles: Roles, op: int, role: str, span: Any = None) -> None:
+        """`span` ends with the request, if the application traces."""
         self._roles = roles
         self.op = op
         self.role = role
+        self._span = span
         self._taken = 0
         """Replies that the iteration has given out."""
         self._all: list[RoleReply] = []
@@ -108,11 +111,26 @@ class Request:
             ended.reason,
             ended.request,
         )
+        if self._span is not None:
+            self._end_span(self._outcome)
         self._changed()
 
     def halt(self, error: HoldfastError) -> None:
         self._error = error
+        if self._span is not None:
+            self._end_span(error)
         self._changed()
+
+    def _end_span(self, end: Outcome | HoldfastError) -> None:
+        tracing, span, self._span = self._roles.tracing, self._span, None
+        assert tracing is not None, "only an edge that traces makes spans"
+        if isinstance(end, HoldfastError):
+            tracing.fail(span, end)
+        else:
+            set_attributes(span, outcome=end.kind, replies=len(end.replies))
+            if end.kind not in ("done", "cancelled"):
+                tracing.fail(span, f"{end.kind}: {end.reason}")
+        span.end()
 
     def _changed(self) -> None:
         waiters, self._waiters = self._waiters, []
@@ -206,6 +224,8 @@ class RoleMessage:
         self.withdrawn = ""
         """Why no answer is expected any more."""
         self._answered = False
+        self.span: Any = None
+        """The span of the handler, if the application traces."""
 
     def reply(self, data: bytes, last: bool = True) -> None:
         """Answer. A message may have several replies; `last` says that no more follow."""

@@ -93,6 +93,7 @@ class AppWorker:
                 "a thread",
                 self._group,
                 taken_ns // MILLISECOND,
+                extra=self._fields("application_slow") | {"took_ms": taken_ns // MILLISECOND},
             )
             self._hand(jobs[done:])
 
@@ -151,9 +152,15 @@ class AppWorker:
     def _log(self, job: Job, raised: BaseException) -> None:
         if self._runner.failed and not isinstance(job, AskLoss):
             text = "group %s: the application failed at entry %d"
-            log.error(text, self._group, job.index, exc_info=raised)
+            extra = self._fields("application_failed") | {"index": job.index}
+            log.error(text, self._group, job.index, exc_info=raised, extra=extra)
         else:
-            log.error("group %s: the application raised", self._group, exc_info=raised)
+            extra = self._fields("application_raised")
+            log.error("group %s: the application raised", self._group, exc_info=raised, extra=extra)
+
+    def _fields(self, event: str) -> dict[str, Any]:
+        """What the log knows about this replica."""
+        return {"event": event, "subsystem": "group", "group": self._group}
 
     def _applied(self, applied: Applied) -> None:
         self._outputs += applied.outputs

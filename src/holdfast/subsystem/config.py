@@ -78,6 +78,15 @@ class TelemetryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seal_s: float = 30.0
 
 
+class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The log of `holdfast node`. A program that runs a node itself configures the standard library's `logging`."""
+
+    format: Literal["text", "json"] = "text"
+    """`json`: one object per line, for programs."""
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """Records below this level are not written."""
+
+
 class LabConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """For demonstrations: allows `holdfast fault` to drop or delay packets that this node sends."""
 
@@ -101,6 +110,7 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     security: SecurityConfig = SecurityConfig()
     web: WebConfig = WebConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
+    log: LogConfig = LogConfig()
     lab: LabConfig = LabConfig()
     sections: Mapping[str, Any] = {}
     """The sections of subsystems, by top-level key of the file. Use `Section.of`."""

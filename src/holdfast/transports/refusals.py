@@ -29,6 +29,21 @@ class Refusals:
             self._silent += 1
             return
         more = f" ({self._silent} more since the last such line)" if self._silent else ""
-        log.warning("adapter %s: refused %s:%d: %s%s", self._adapter, host, port, reason, more)
+        log.warning(
+            "adapter %s: refused %s:%d: %s%s",
+            self._adapter,
+            host,
+            port,
+            reason,
+            more,
+            extra={
+                "event": "connection_refused",
+                "subsystem": "links",
+                "adapter": self._adapter,
+                "address": f"{host}:{port}",
+                "reason": reason,
+                "repeated": self._silent,
+            },
+        )
         self._next_line = now + LINE_EVERY_NS
         self._silent = 0

@@ -335,7 +335,17 @@ class TcpTransport:
         """Out of file descriptors: accepting again at once would spin."""
         if self._listener is None:
             return
-        log.warning("adapter %s: cannot accept: %s; retrying in 0.1 s", self.adapter, why(error))
+        log.warning(
+            "adapter %s: cannot accept: %s; retrying in 0.1 s",
+            self.adapter,
+            why(error),
+            extra={
+                "event": "accept_failed",
+                "subsystem": "links",
+                "adapter": self.adapter,
+                "error": why(error),
+            },
+        )
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._listener)
         self._accept_again = loop.call_later(ACCEPT_PAUSE_S, self._resume_accepting)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import logging
 import socket
 from contextlib import suppress
 from typing import Any, Final
@@ -31,8 +30,6 @@ HEAD_BYTES_MAX: Final = 16 << 10
 """The largest answer of a proxy to CONNECT."""
 PING_S: Final = 5.0
 """A WebSocket without an answer for about twice this long is closed."""
-
-log = logging.getLogger("holdfast")
 
 
 class WebSocketTransport(TcpTransport):

@@ -69,7 +69,10 @@ class Snapshots:
         except Exception as failure:
             # An error in the status must not take the page down, because it is needed then.
             if self._latest is None or not self._latest.failed:
-                _logger.exception("the status of the node is not available")
+                _logger.exception(
+                    "the status of the node is not available",
+                    extra={"event": "status_failed", "subsystem": "web"},
+                )
             failed = True
             status = {"schema": 1, "error": f"the status of the node is not available: {failure!r}"}
             body = msgspec.json.encode(status)

@@ -16,6 +16,7 @@ from tests.support.overlay_world import FAST, PORT, World, node_id
 from holdfast.links.ports import Received
 from holdfast.overlay import frames as f
 from holdfast.overlay import tree_id
+from holdfast.overlay.checks import TRACE_MAX
 from holdfast.overlay.ids import numbered
 from holdfast.overlay.ports import (
     AnswerMessage,
@@ -351,3 +352,23 @@ def test_unanswered_waves_of_one_neighbour_are_bounded() -> None:
     b = world.hosts["b"].machine
     assert b.inspect.sizes()["waves"] <= 60
     assert count(world, "b", "wave_refused") >= 400
+
+
+def test_the_trace_context_of_a_sender_reaches_the_receiver_over_several_hops() -> None:
+    world = row()
+    world.request("c", b"x", aggregate=True, trace="00-0af7-b7ad-01")
+    for name in ("a", "d"):
+        (message,) = [m for m in world.hosts[name].delivered if m.data == b"x"]
+        assert message.trace == "00-0af7-b7ad-01"
+
+
+def test_a_trace_context_is_bounded() -> None:
+    world = row()
+    request = numbered(node_id("c"), 1, 1 << 30)
+    for attempt, size in enumerate((TRACE_MAX, TRACE_MAX + 1)):
+        trace = "0" * size
+        message = f.Message(request, attempt, TREE, "role", PORT, b"x", 1000, trace=trace)
+        hostile(world, "c", "b", message)
+    world.run(SECOND)
+    assert count(world, "b", "bad_message") == 1
+    still_works(world, b"after")

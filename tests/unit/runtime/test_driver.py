@@ -21,6 +21,7 @@ from holdfast.group.ports import (
     SnapshotTaken,
 )
 from holdfast.machine import ReadTable, Result, TableRead
+from holdfast.node.config import NodeConfig
 from holdfast.runtime import driver as module
 from holdfast.runtime.driver import ANSWER_NS, Driver
 from holdfast.runtime.groups import ANSWER_BYTES, GroupEdge, _answer
@@ -35,6 +36,7 @@ class Core:
     """Counts turns and keeps what they were given."""
 
     def __init__(self) -> None:
+        self.config = NodeConfig(domain="unit", name="ann")
         self.turns: list[list[Any]] = []
         self.lags: list[int] = []
         self.effects: list[Any] = []

@@ -146,7 +146,11 @@ class AdminDesk:
         except HoldfastError as error:
             return AdminDone(work.peer, work.call, str(error) or type(error).__name__)
         except Exception as error:
-            log.exception("the administration failed at %s", work.verb)
+            log.exception(
+                "the administration failed at %s",
+                work.verb,
+                extra={"event": "administration_failed", "subsystem": "objects", "verb": work.verb},
+            )
             return AdminDone(work.peer, work.call, f"{error!r}; look at the log of the node")
 
     async def _hosting(self, _: bytes) -> bytes:

@@ -90,7 +90,17 @@ class Evacuation:
             except HoldfastError as error:
                 self._steps[number] = failed(step, error)
             except Exception as error:
-                log.exception("%s %s could not be moved", step.kind, step.name)
+                log.exception(
+                    "%s %s could not be moved",
+                    step.kind,
+                    step.name,
+                    extra={
+                        "event": "move_failed",
+                        "subsystem": "objects",
+                        "kind": step.kind,
+                        step.kind: step.name,
+                    },
+                )
                 self._steps[number] = failed(step, repr(error))
 
     async def _carry_out(self, step: PlanStep, hosts: Hosts) -> PlanStep:

@@ -26,6 +26,7 @@ from holdfast.errors import (
     TransactionAborted,
 )
 from holdfast.runtime.dialogs.handles import Dialog, Listener, Message
+from holdfast.runtime.tracing import CONSUMER, Traced, set_attributes
 from holdfast.types import NEVER, SECOND
 
 _ERRORS: Final[dict[str, type[HoldfastError]]] = {
@@ -59,7 +60,7 @@ class OpenTransaction(Protocol):
     def check_may_receive(self, store: str) -> None: ...
 
 
-class DialogApi:
+class DialogApi(Traced):
     """Opens, accepts and finds dialogs. Subclasses carry the requests."""
 
     def __init__(self) -> None:
@@ -232,6 +233,18 @@ class DialogApi:
         timeout_s: float | None = None,
     ) -> tuple[Dialog | None, list[Message]]:
         """Messages of whichever dialog of a store is due, by priority; of one dialog at a time."""
+        if self.tracing is None:
+            return await self._receive_any(number, store, tx, timeout_s)
+        with self.tracing.span("dialog.receive", CONSUMER) as span:
+            dialog, messages = await self._receive_any(number, store, tx, timeout_s)
+            if dialog is not None:
+                set_attributes(span, dialog=dialog_name(dialog.id), first=messages[0].number)
+            set_attributes(span, count=len(messages))
+            return dialog, messages
+
+    async def _receive_any(
+        self, number: int, store: str, tx: OpenTransaction | None, timeout_s: float | None
+    ) -> tuple[Dialog | None, list[Message]]:
         where = store or self.default_store
         if tx is not None:
             await tx.join(where)

@@ -113,7 +113,15 @@ class DialogDaemon:
         except (OSError, ValueError, msgspec.DecodeError, asyncio.CancelledError) as error:
             if not isinstance(error, asyncio.CancelledError):
                 self.counts["refused"] = self.counts.get("refused", 0) + 1
-                log.warning("an application's connection is closed: %s", error)
+                log.warning(
+                    "an application's connection is closed: %s",
+                    error,
+                    extra={
+                        "event": "connection_closed",
+                        "subsystem": "dialog",
+                        "error": repr(error),
+                    },
+                )
         finally:
             self._tasks.discard(task)
             writer.transport.abort()

@@ -142,7 +142,15 @@ class Session:
             try:
                 await work
             except HoldfastError as error:
-                log.info("an application is gone: %s", error)
+                log.info(
+                    "an application is gone: %s",
+                    error,
+                    extra={
+                        "event": "application_gone",
+                        "subsystem": "dialog",
+                        "error": str(error),
+                    },
+                )
 
         task = asyncio.ensure_future(quiet())
         self._running[-id(task)] = task
@@ -227,7 +235,11 @@ class Session:
         except msgspec.DecodeError as error:
             answer = Failed(ask.id, "MisuseError", f"the request cannot be read: {error}")
         except Exception as error:
-            log.exception("a request of an application failed: %s", ask.what)
+            log.exception(
+                "a request of an application failed: %s",
+                ask.what,
+                extra={"event": "request_failed", "subsystem": "dialog", "request": ask.what},
+            )
             answer = Failed(ask.id, "DialogError", f"internal error: {error!r}; see the node's log")
         finally:
             self._running.pop(ask.id, None)

@@ -104,13 +104,20 @@ class DialogEdge(DialogApi, Edge):
         try:
             await daemon.start()
         except SetupError as error:
-            log.error("applications cannot connect to this node's dialogs: %s", error)
+            log.error(
+                "applications cannot connect to this node's dialogs: %s",
+                error,
+                extra=_fields("daemon_not_started", error=str(error)),
+            )
 
     async def _take_for_others(self, service: str, profile: str) -> None:
         try:
             await self.listen(service, profile=profile)
         except HoldfastError as error:
-            log.error("service %s of the configuration is not taken: %s", service, error)
+            extra = _fields("service_not_taken", service=service, error=str(error))
+            log.error(
+                "service %s of the configuration is not taken: %s", service, error, extra=extra
+            )
 
     def halt(self, error: HoldfastError) -> None:
         self._port, self._ended = None, error
@@ -287,7 +294,8 @@ class DialogEdge(DialogApi, Edge):
         try:
             instance = await self._resolution.publish(service_role(service))
         except HoldfastError as error:
-            log.warning("service %s has no role: %s", service, error)
+            extra = _fields("service_without_role", service=service, error=str(error))
+            log.warning("service %s has no role: %s", service, error, extra=extra)
             return
         if service in self.listening:
             self._instances[service] = instance
@@ -374,11 +382,21 @@ class DialogEdge(DialogApi, Edge):
             if action:
                 await dialog.repair(action)
         except HoldfastError as error:
-            log.warning("dialog %s was not repaired: %s", dialog_name(dialog.id), error)
+            name = dialog_name(dialog.id)
+            extra = _fields("repair_failed", dialog=name, error=str(error))
+            log.warning("dialog %s was not repaired: %s", name, error, extra=extra)
         except Exception:
-            log.exception("the repair handler of %s failed", effect.code)
+            extra = _fields(
+                "repair_handler_failed", dialog=dialog_name(dialog.id), fault=effect.code
+            )
+            log.exception("the repair handler of %s failed", effect.code, extra=extra)
 
     def _start(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
+
+
+def _fields(event: str, **known: str) -> dict[str, str]:
+    """What the log knows about an event."""
+    return {"event": event, "subsystem": "dialog", **known}

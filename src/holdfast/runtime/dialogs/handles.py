@@ -13,6 +13,7 @@ import msgspec
 from holdfast.dialog import ports
 from holdfast.dialog.ids import dialog_name
 from holdfast.errors import DialogEnded, DialogFaulted, HoldfastError
+from holdfast.runtime.tracing import CONSUMER, PRODUCER, set_attributes
 from holdfast.types import NEVER, SECOND
 
 if TYPE_CHECKING:
@@ -78,6 +79,23 @@ class Dialog:
         after: float = 0.0,
     ) -> int:
         """Send messages, all or none; returns the number of the first."""
+        tracing = self._edge.tracing
+        if tracing is None:
+            return await self._send_many(bodies, tx, timeout_s, ttl_s, after)
+        name = dialog_name(self.id)
+        with tracing.span("dialog.send", PRODUCER, dialog=name, uri=self.uri) as span:
+            first = await self._send_many(bodies, tx, timeout_s, ttl_s, after)
+            set_attributes(span, count=len(bodies), first=first)
+            return first
+
+    async def _send_many(
+        self,
+        bodies: Sequence[bytes],
+        tx: OpenTransaction | None,
+        timeout_s: float | None,
+        ttl_s: float | None,
+        after: float,
+    ) -> int:
         if timeout_s is None:
             timeout_s = self._edge.send_timeout_s(self)
         if tx is not None:
@@ -119,6 +137,20 @@ class Dialog:
         self, count: int, *, tx: OpenTransaction | None = None, timeout_s: float | None = None
     ) -> list[Message]:
         """Up to `count` messages; waits for the first. Empty when none came in time."""
+        tracing = self._edge.tracing
+        if tracing is None:
+            return await self._receive_many(count, tx, timeout_s)
+        name = dialog_name(self.id)
+        with tracing.span("dialog.receive", CONSUMER, dialog=name, uri=self.uri) as span:
+            messages = await self._receive_many(count, tx, timeout_s)
+            set_attributes(span, count=len(messages))
+            if messages:
+                set_attributes(span, first=messages[0].number)
+            return messages
+
+    async def _receive_many(
+        self, count: int, tx: OpenTransaction | None, timeout_s: float | None
+    ) -> list[Message]:
         deadline = _deadline(timeout_s)
         while True:
             if tx is None and self._returned:

@@ -74,7 +74,12 @@ class OpenStores:
             tables = {table: store.load(table) for table in LOADED}
         except Exception as error:  # noqa: BLE001 whatever is wrong with it, the node goes on without this store
             self.failures[name] = str(error)
-            log.error("dialog store %s: %s", name, error)
+            log.error(
+                "dialog store %s: %s",
+                name,
+                error,
+                extra=_fields("store_not_opened", name, str(error)),
+            )
             self._open_in_thread(name, min(max(REOPEN_S, 2 * delay_s), REOPEN_S_MAX))
             return
         if isinstance(store, MemoryDialogStore):
@@ -113,7 +118,12 @@ class OpenStores:
 
     def lost(self, name: str, reason: str) -> None:
         """A store failed, or its unit did: read it again."""
-        log.error("dialog store %s: %s; it is opened again", name, reason)
+        log.error(
+            "dialog store %s: %s; it is opened again",
+            name,
+            reason,
+            extra=_fields("store_lost", name, reason),
+        )
         self.failures[name] = reason
         self.ready[name].clear()
         worker = self._workers.pop(name, None)
@@ -157,3 +167,8 @@ class OpenStores:
         for writer in self._writers.values():
             writer.close()
         self._writers.clear()
+
+
+def _fields(event: str, store: str, error: str) -> dict[str, str]:
+    """What the log knows about a store that cannot be used."""
+    return {"event": event, "subsystem": "dialog", "store": store, "error": error}

@@ -55,6 +55,7 @@ from holdfast.runtime.dialogs.daemon_frames import (
 from holdfast.runtime.dialogs.handles import Dialog
 from holdfast.runtime.dialogs.remote_transaction import RemoteTransaction
 from holdfast.runtime.dialogs.stores import PostgresWorker
+from holdfast.runtime.tracing import find_tracing
 
 RETRY_S: Final = 0.05
 RETRY_S_MAX: Final = 2.0
@@ -109,6 +110,7 @@ class RemoteDialogs(DialogApi):
 
     async def start(self) -> None:
         """Connect. Raises `NodeStopped` when there is no daemon within the time limit."""
+        self.tracing = find_tracing()
         self._keeper = asyncio.ensure_future(self._keep_connected())
         welcomed = asyncio.ensure_future(self._welcomed.wait())
         try:

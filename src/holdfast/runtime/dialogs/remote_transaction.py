@@ -9,22 +9,20 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.dialog import ports
 from holdfast.errors import (
-    DialogError,
     HoldfastError,
     MisuseError,
     StoreError,
     TransactionAborted,
     TransactionInDoubt,
 )
-from holdfast.runtime.dialogs.api import shielded
 from holdfast.runtime.dialogs.daemon_frames import ABORT
 from holdfast.runtime.dialogs.daemon_session import OWN
 from holdfast.runtime.dialogs.stores import Work
+from holdfast.runtime.dialogs.transaction_scope import TransactionScope
 
 if TYPE_CHECKING:
     from holdfast.runtime.dialogs.remote import RemoteDialogs
@@ -32,10 +30,11 @@ if TYPE_CHECKING:
 SETTLE_EVERY_S: Final = 0.5
 
 
-class RemoteTransaction:
+class RemoteTransaction(TransactionScope):
     """Use it as a context manager: it commits at the end, or aborts when the block raises."""
 
     def __init__(self, dialogs: RemoteDialogs, connection: Any, store: str) -> None:
+        super().__init__(dialogs.tracing)
         self._dialogs = dialogs
         self._given = connection
         self._store = store
@@ -100,28 +99,15 @@ class RemoteTransaction:
     def check_may_receive(self, store: str) -> None:
         """Nothing prevents it: the daemon holds no file for this transaction before its commit."""
 
-    async def __aenter__(self) -> RemoteTransaction:
+    async def begin(self) -> None:
         if self.own:
             await self.join(self._store or self._postgres_store())
-        return self
 
     def _postgres_store(self) -> str:
         names = [name for name, kind, *_ in self._dialogs.welcome.stores if kind == "postgres"]
         if not names:
             raise MisuseError("a connection needs a postgres store; the daemon has none")
         return names[0]
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            await shielded(self.commit())
-        else:
-            counts = not isinstance(error, (asyncio.CancelledError, DialogError, StoreError))
-            await shielded(self.abort(counts=counts))
 
     async def commit(self) -> None:
         """Make everything permanent. Raises `TransactionAborted`: nothing took effect."""

@@ -60,7 +60,11 @@ class Resolution:
             try:
                 nodes = [bytes(n) for n in await self.resolver(effect.uri, effect.key)]
             except Exception as error:
-                log.exception("the resolver failed for %s", effect.uri)
+                log.exception(
+                    "the resolver failed for %s",
+                    effect.uri,
+                    extra={"event": "resolver_failed", "subsystem": "dialog", "uri": effect.uri},
+                )
                 return [], repr(error)
             if nodes:
                 return nodes, ""

@@ -12,20 +12,18 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.dialog import ports
 from holdfast.errors import (
-    DialogError,
     HoldfastError,
     MisuseError,
     StoreError,
     TransactionAborted,
     TransactionInDoubt,
 )
-from holdfast.runtime.dialogs.api import shielded
 from holdfast.runtime.dialogs.stores import Work
+from holdfast.runtime.dialogs.transaction_scope import TransactionScope
 
 if TYPE_CHECKING:
     from holdfast.runtime.dialogs.edge import DialogEdge
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
 SETTLE_EVERY_S: Final = 0.5
 
 
-class Transaction:
+class Transaction(TransactionScope):
     """Use it as a context manager: it commits at the end, or aborts when the block raises.
 
     It spans one durable store; dialogs of memory stores follow its outcome.
@@ -42,6 +40,7 @@ class Transaction:
     def __init__(
         self, edge: DialogEdge, connection: Any, store: str, tx: bytes = b"", keep: bool = False
     ) -> None:
+        super().__init__(edge.tracing)
         self.id = tx or secrets.token_bytes(16)
         self._keep = keep
         self._edge = edge
@@ -93,23 +92,9 @@ class Transaction:
                 "nothing was received"
             )
 
-    async def __aenter__(self) -> Transaction:
+    async def begin(self) -> None:
         if self._given is not None or self._store:
             await self.join(self._store or self._edge.default_store)
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
-        # Whatever happens to this task, a transaction ends one way or the other, and its dialogs learn it.
-        if kind is None:
-            await shielded(self.commit())
-        else:
-            counts = not isinstance(error, (asyncio.CancelledError, DialogError, StoreError))
-            await shielded(self.abort(counts=counts))
 
     async def commit(self) -> None:
         """Make everything permanent. Raises `TransactionAborted`: nothing took effect."""

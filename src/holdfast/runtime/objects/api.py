@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
 from holdfast.errors import MisuseError
 from holdfast.objects import ports
@@ -25,11 +25,24 @@ from holdfast.runtime.objects.handles import (
 )
 from holdfast.runtime.objects.operations import OnProgress, Operation
 from holdfast.runtime.objects.source import Data, Source
+from holdfast.runtime.tracing import CLIENT, Traced
 
 Handler = Callable[[str, tuple[bytes | None, ...]], Any]
 
 
-class ObjectApi:
+_SPANS: Final[dict[type, str]] = {
+    ports.Create: "object.create",
+    ports.Write: "object.write",
+    ports.Patch: "object.patch",
+    ports.Delete: "object.delete",
+    ports.Move: "object.move",
+    ports.Stat: "object.stat",
+    ports.ListNames: "object.list",
+}
+"""What is traced; administration is not."""
+
+
+class ObjectApi(Traced):
     """Makes requests and gives their outcome. The edge carries them."""
 
     def __init__(self) -> None:
@@ -159,6 +172,25 @@ class ObjectApi:
         digest: bytes = b"",
     ) -> AsyncIterator[Reading]:
         """Read in chunks, with little memory: `async for chunk in reader`. `first` and `digest` resume a read."""
+        if self.tracing is None:
+            async with self._reading(path, fresh, object_id, first, digest) as reader:
+                yield reader
+            return
+        # Not current in the block: the application's own spans there are no parts of the read.
+        span = self.tracing.begin("object.read", CLIENT, path=path)
+        try:
+            async with self._reading(path, fresh, object_id, first, digest) as reader:
+                yield reader
+        except Exception as error:
+            self.tracing.fail(span, error)
+            raise
+        finally:
+            span.end()
+
+    @asynccontextmanager
+    async def _reading(
+        self, path: str, fresh: bool, object_id: bytes, first: int, digest: bytes
+    ) -> AsyncIterator[Reading]:
         op = next(self._ops)
         reader = Reading(self, op)
         operation = Operation()
@@ -281,6 +313,16 @@ class ObjectApi:
         request: ports.Request,
         source: Source | None = None,
         on_progress: OnProgress | None = None,
+    ) -> Any:
+        name = _SPANS.get(type(request))
+        if self.tracing is None or name is None:
+            return await self._perform(request, source, on_progress)
+        path = request.source if isinstance(request, ports.Move) else getattr(request, "path", "")
+        with self.tracing.span(name, CLIENT, path=path):
+            return await self._perform(request, source, on_progress)
+
+    async def _perform(
+        self, request: ports.Request, source: Source | None, on_progress: OnProgress | None
     ) -> Any:
         operation = Operation()
         operation.source = source

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import HoldfastError
 from holdfast.health.subsystem import HealthService
@@ -103,7 +103,11 @@ class ConditionWatch:
         try:
             await self._decide()
         except Exception:
-            log.exception("the policy failed; it looks again in %g s", self._every_s)
+            log.exception(
+                "the policy failed; it looks again in %g s",
+                self._every_s,
+                extra=self._fields("policy_failed"),
+            )
 
     async def _decide(self) -> None:
         now = self._port.clock()
@@ -132,14 +136,27 @@ class ConditionWatch:
         try:
             steps = await self._edge.admin.drain(name, skip_blocked=True, by_policy=True)
         except HoldfastError as error:
-            log.warning("policy: node %s was not drained: %s", name, error)
+            extra = self._fields("policy_drain_failed") | {"error": str(error)}
+            log.warning("policy: node %s was not drained: %s", name, error, extra=extra)
             return
         left = [step for step in steps if step.state != "done"]
         for step in left:
-            log.warning("policy: %s %s stays: %s", step.kind, step.name, step.reason)
+            extra = self._fields("policy_stays") | {
+                "kind": step.kind,
+                step.kind: step.name,
+                "reason": step.reason,
+            }
+            log.warning("policy: %s %s stays: %s", step.kind, step.name, step.reason, extra=extra)
         if not left:
             self._again_at = NEVER
-        log.warning("policy: %d of %d moved off node %s", len(steps) - len(left), len(steps), name)
+        moved = len(steps) - len(left)
+        log.warning(
+            "policy: %d of %d moved off node %s",
+            moved,
+            len(steps),
+            name,
+            extra=self._fields("policy_drained") | {"moved": moved, "planned": len(steps)},
+        )
 
     async def _undo(self) -> None:
         name = self._port.config.name
@@ -147,6 +164,18 @@ class ConditionWatch:
             await self._edge.drain(name, undo=True, by_policy=True)
         except HoldfastError as error:
             self.policy.failed()
-            log.warning("policy: node %s does not take replicas yet: %s", name, error)
+            extra = self._fields("policy_undo_failed") | {"error": str(error)}
+            log.warning("policy: node %s does not take replicas yet: %s", name, error, extra=extra)
             return
-        log.warning("policy: node %s takes replicas again", name)
+        extra = self._fields("policy_undone")
+        log.warning("policy: node %s takes replicas again", name, extra=extra)
+
+    def _fields(self, event: str) -> dict[str, Any]:
+        """What the log knows about every event of the policy."""
+        config = self._port.config
+        return {
+            "event": event,
+            "subsystem": "objects",
+            "node": config.name,
+            "domain": config.domain,
+        }

@@ -44,7 +44,13 @@ class Finder:
                 async with asyncio.timeout(FIND_S):
                     nodes = await self._find(self._roles, effect.object)
             except (HoldfastError, TimeoutError) as error:
-                log.debug("object %s was not found by its role: %s", effect.object.hex(), error)
+                object_id = effect.object.hex()
+                log.debug(
+                    "object %s was not found by its role: %s",
+                    object_id,
+                    error,
+                    extra=_fields("find_failed", object_id, error),
+                )
         self._answer(Located(effect.token, nodes))
 
     async def _find(self, roles: Roles, object_id: bytes) -> tuple[bytes, ...]:
@@ -80,7 +86,8 @@ class Finder:
                 try:
                     await self._set(self._roles, object_id, wanted)
                 except HoldfastError as error:
-                    log.debug("object %s: %s", object_id.hex(), error)
+                    extra = _fields("publish_failed", object_id.hex(), error)
+                    log.debug("object %s: %s", object_id.hex(), error, extra=extra)
                 await asyncio.sleep(PACE_S)
         finally:
             self._working = False
@@ -90,3 +97,8 @@ class Finder:
             self._published[object_id] = await roles.publish(ROLE, object_id)
         elif not wanted and object_id in self._published:
             await self._published.pop(object_id).unpublish()
+
+
+def _fields(event: str, object_id: str, error: BaseException) -> dict[str, str]:
+    """What the log knows about an object that was not found or published."""
+    return {"event": event, "subsystem": "objects", "object": object_id, "error": repr(error)}
