@@ -13,6 +13,7 @@ import logging
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from traceback import format_exception_only
 from typing import Any, Final
 
 from holdfast.runtime.tracing import current_ids
@@ -45,8 +46,8 @@ class JsonFormatter(logging.Formatter):
         for key, value in (self._fields | current_ids() | given).items():
             line.setdefault(key, _plain(value))
         if record.exc_info and record.exc_info[1] is not None:
-            error = record.exc_info[1]
-            line.setdefault("error", f"{type(error).__name__}: {error}")
+            # Not str(): an exception of an application may raise there as well.
+            line.setdefault("error", format_exception_only(record.exc_info[1])[-1].strip())
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, allow_nan=False)
 
@@ -78,4 +79,7 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(inner) for inner in value]
-    return str(value)
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001 the value is of an application
+        return f"<{type(value).__name__}>"

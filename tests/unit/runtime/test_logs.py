@@ -238,3 +238,20 @@ def test_every_field_of_a_log_call_is_documented() -> None:
     }
     assert len(fields) > 15
     assert fields - documented == set()
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_an_exception_without_a_text_is_logged_all_the_same() -> None:
+    """It may be one of the application. A formatter that raised would lose the record."""
+    try:
+        raise Mute
+    except Mute:
+        record = logging.LogRecord("holdfast", 40, "", 1, "failed", None, sys.exc_info())
+    record.value = Mute()
+    line = json.loads(JsonFormatter().format(record))
+    assert line["error"].endswith("Mute: <exception str() failed>")
+    assert line["value"] == "<Mute>"
