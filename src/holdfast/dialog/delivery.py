@@ -95,9 +95,10 @@ def serve_takers(d: Dialog) -> list[Take]:
     """Something has become available: answer what waited, in order. Gives those that lease for a transaction."""
     leased: list[Take] = []
     while d.takers and available(d, d.takers[0].tx):
-        request = d.takers.popleft()
+        request = d.takers[0]
         if hand_out(d, request):
             leased.append(request)
+        d.takers.popleft()
     if d.takers and not _more_may_come(d):
         for request in d.takers:
             d.refuse(request.token, "ended", f"the dialog is {d.state}; no more messages come")

@@ -117,8 +117,8 @@ class PositionRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     total_out: int
     total_in: int
     done_in: bool
-    notified: int = 0
-    """Numbers below this have had their notice of expiry."""
+    notified: list[int] = []
+    """Numbers that have had their notice of expiry, as ranges."""
     extension: tuple[int, int] = (0, 0)
     """Numbers below the first have the second as their time of expiry, whatever their record says."""
 

@@ -189,7 +189,8 @@ class Dialog:
         self.total_out = self.total_in = -1
         """Messages that an end sends altogether, once it has said so."""
         self.done_in = False
-        self.notified = 0
+        self.notified = RangeSet()
+        """Unacknowledged numbers that have had their notice of expiry."""
         self.extension = (0, 0)
         self._start_volatile()
 
@@ -270,7 +271,7 @@ class Dialog:
         acked = flat(out.acked) if out.acknowledges else [0, out.lowest] if out.lowest else []
         return PositionRow(
             out.next, acked, out.limit, flat(inc.received), flat(inc.taken), inc.expected, self.total_out,
-            self.total_in, self.done_in, self.notified, self.extension,
+            self.total_in, self.done_in, flat(self.notified), self.extension,
         )  # fmt: skip
 
     def restore_position(self, row: PositionRow) -> None:
@@ -281,7 +282,7 @@ class Dialog:
         # The window is told again by the resume; until then nothing is sent.
         self.inc.restore(RangeSet(pairs(row.received)), RangeSet(pairs(row.taken)), row.expected)
         self.total_out, self.total_in, self.done_in = row.total_out, row.total_in, row.done_in
-        self.notified = row.notified
+        self.notified = RangeSet(pairs(row.notified))
         self.extension = row.extension
 
     # -- terms ---------------------------------------------------------------------------------------------------
