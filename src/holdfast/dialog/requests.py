@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -406,12 +407,13 @@ def _end_requests(core: Core, tx: Transaction, code: str, text: str) -> None:
         d = core.dialogs.get(dialog)
         if d is None:
             continue
-        for request in [r for r in (*d.takers, *d.quota.waiting) if r.tx == tx.id]:
-            if isinstance(request, Take):
-                d.takers.remove(request)
-            else:
-                d.quota.waiting.remove(request)
-            core.refuse(request.token, code, text)
+        tokens = [request.token for request in d.takers if request.tx == tx.id]
+        tokens += [request.token for request in d.quota.waiting if request.tx == tx.id]
+        for token in tokens:
+            core.refuse(token, code, text)
+        if tokens:
+            d.takers = deque(request for request in d.takers if request.tx != tx.id)
+            d.quota.waiting = deque(r for r in d.quota.waiting if r.tx != tx.id)
 
 
 def forget(core: Core, now: Nanos, item: Forget) -> None:

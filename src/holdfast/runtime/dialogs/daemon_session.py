@@ -67,8 +67,10 @@ class Session:
         self._known = 0
         self._transactions: dict[bytes, Transaction] = {}
         self._committing: dict[bytes, None] = {}
-        self._own: dict[bytes, str] = {}
-        """Transactions that the application commits on a connection of its own, with their stores."""
+        self._own: dict[bytes, tuple[str, int]] = {}
+        """Transactions that the application commits on a connection of its own: store and epoch of its owner."""
+        self._lent: dict[bytes, list[tuple[str, ports.Taken]]] = {}
+        """Messages of a receive that was given up, received again in a transaction."""
         self._prepared: dict[bytes, None] = {}
         self._settling = 0
         self._settled = asyncio.Event()
@@ -112,8 +114,9 @@ class Session:
         self._room.set()
         for tx in [t for t in self._transactions if t not in self._committing]:
             transaction = self._transactions.pop(tx)
+            self._settle_lent(tx, committed=False)
             self._spawn(transaction.abort(counts=False))
-        for tx, store in list(self._own.items()):
+        for tx, (store, _) in list(self._own.items()):
             del self._own[tx]
             self._spawn(self._settle_own(tx, store))
         for task in self._receiving.values():
@@ -160,6 +163,7 @@ class Session:
             except StoreError:
                 await asyncio.sleep(SETTLE_EVERY_S)
         self._prepared.pop(tx, None)
+        self._settle_lent(tx, committed)
         self._edge.tell(store, ports.Outcome(tx, committed, counts=False))
         self._settling -= 1
         if not self._settling:
@@ -264,11 +268,15 @@ class Session:
             if self._own.pop(item.tx, None) is None:
                 return
             self._prepared.pop(item.tx, None)
+            self._settle_lent(item.tx, item.committed)
         self._edge.tell(frame.store, item)
 
     # -- requests ------------------------------------------------------------------------------------------------
 
     async def _carry_out(self, ask: Ask) -> Any:
+        if ask.what in TOLD:
+            self._tell(Tell(ask.what, ask.store, ask.body))
+            return None
         if ask.what in REQUESTS:
             return await self._request(ask, unwrap(ask.what, ask.body))
         if ask.what == LOOK:
@@ -279,6 +287,7 @@ class Session:
             counts, tx = ask.body[:1] == b"1", ask.body[1:]
             transaction = self._transactions.pop(tx, None)
             if transaction is not None:
+                self._settle_lent(tx, committed=False)
                 await transaction.abort(counts=counts)
             return None
         if ask.what == OUTCOME:
@@ -305,22 +314,34 @@ class Session:
             self._prepared[tx] = None
         elif tx:
             await self._join(tx, store, isinstance(request, ports.Take))
-        if isinstance(request, ports.Take) and not tx:
-            orphans = self._daemon.orphans.pop((store, request.dialog), None)
-            if orphans:
-                rest = orphans[request.count :]
-                if rest:
-                    self._daemon.orphans[store, request.dialog] = rest
-                return ports.Taken(request.dialog, orphans[: request.count])
+        if isinstance(request, ports.Take):
+            orphans = self._daemon.take_orphans(self, store, request.dialog, request.count)
+            if orphans is not None:
+                if tx:
+                    self._lent.setdefault(tx, []).append((store, orphans))
+                return orphans
 
         def returned(value: Any) -> None:
             if not tx:  # A transaction has its own messages.
                 self._returned(ask, value)
 
-        return await edge.exchange(store, request, ask.dialog, len(ask.body), returned)
+        value = await edge.exchange(store, request, ask.dialog, len(ask.body), returned)
+        if isinstance(value, ports.Prepared) and value.epoch != self._own[tx][1]:
+            raise TransactionAborted(
+                f"dialog store {store!r} was opened again during the transaction; nothing took effect"
+            )
+        return value
+
+    def _settle_lent(self, tx: bytes, committed: bool) -> None:
+        for store, taken in reversed(self._lent.pop(tx, [])):
+            if not committed:
+                self._daemon.keep_orphans(store, taken, first=True)
 
     def _returned(self, ask: Ask, value: Any) -> None:
         """The answer came after the request was given up."""
+        if isinstance(value, ports.Opened) and ask.what == "Open":
+            reason = "the application that opened it gave up"
+            self._edge.tell(ask.store, ports.Terminate(token=0, dialog=value.dialog, reason=reason))
         if not isinstance(value, ports.Taken) or not value.messages:
             return
         if value.lease:
@@ -333,7 +354,7 @@ class Session:
     async def _join(self, tx: bytes, store: str, receives: bool) -> None:
         if tx[:1] == OWN:
             # The application commits it on a connection of its own.
-            self._own.setdefault(tx, store)
+            self._own.setdefault(tx, (store, self._edge.epoch(store)))
             return
         transaction = self._transactions.get(tx)
         if transaction is None:
@@ -349,11 +370,14 @@ class Session:
                 "the connection to the daemon was lost before the commit, or nothing was done; nothing took effect"
             )
         self._committing[tx] = None
+        committed = False
         try:
             await transaction.commit()
+            committed = True
         finally:
             self._committing.pop(tx, None)
             self._transactions.pop(tx, None)
+            self._settle_lent(tx, committed)
         return True
 
     async def _outcome(self, store: str, tx: bytes) -> bool:

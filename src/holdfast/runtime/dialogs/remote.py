@@ -97,6 +97,8 @@ class RemoteDialogs(DialogApi):
         self._welcomed = asyncio.Event()
         self._closed: HoldfastError | None = None
         self._workers: dict[str, PostgresWorker] = {}
+        self.connections = 0
+        """How often the daemon was connected to. A transaction does not outlive its connection."""
 
     # -- life ----------------------------------------------------------------------------------------------------
 
@@ -184,6 +186,7 @@ class RemoteDialogs(DialogApi):
             raise OSError("the daemon closed the connection")
         restarted = bool(self.welcome.instance) and welcome.instance != self.welcome.instance
         self.welcome = welcome
+        self.connections += 1
         self.default_store = welcome.default_store
         self._profiles = {n: read_profile(n, table) for n, table in welcome.profiles.items()}
         self._writer = writer
@@ -292,7 +295,19 @@ class RemoteDialogs(DialogApi):
 
     def tell(self, store: str, item: Any) -> None:
         what, body = wrap(item)
-        self._send(Tell(what, store, body))
+        if what in ("HandedOver", "Terminate"):
+            # Must arrive: a message that stays leased holds up its dialog.
+            self._ask_unattended(Ask(self._next(), what, store, b"", body))
+        else:
+            self._send(Tell(what, store, body))
+
+    def _ask_unattended(self, ask: Ask) -> None:
+        """Ask until it is answered; the answer interests no task."""
+        if self._closed is None:
+            future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            future.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._pending[ask.id] = Pending(ask, future, lambda _: None)
+            self._send(ask)
 
     async def look(self, dialog: Dialog) -> Look:
         return Look(*await self.call(LOOK, dialog.store, dialog.id))
@@ -307,7 +322,8 @@ class RemoteDialogs(DialogApi):
     def wake_receivers(self, dialog: Dialog) -> None:
         for number, pending in self._pending.items():
             ask = pending.ask
-            if (ask.what, ask.store, ask.dialog) == ("Take", dialog.store, dialog.id):
+            receives = ask.what == "Take" and ask.dialog in (dialog.id, b"")
+            if receives and ask.store == dialog.store:
                 self._send(GiveUp(number))
 
     def transaction(self, connection: Any = None, store: str = "") -> RemoteTransaction:
