@@ -41,7 +41,9 @@ WINDOW_MAX: Final = 16 << 20
 class Peer:
     """A node that dialogs here have partners on."""
 
-    __slots__ = ("acked", "asked", "dialogs", "in_flight", "leased", "measured_at", "up", "window")
+    __slots__ = (
+        "acked", "asked", "dialogs", "in_flight", "leased", "limited", "measured_at", "up", "window",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.up = False
@@ -54,17 +56,22 @@ class Peer:
         """Bytes transmitted and not acknowledged."""
         self.window = 4 << 20
         """Bytes that may be in flight: about what two round trips carry."""
+        self.limited = False
+        """Something waited for the window since it was last adapted."""
         self.acked = 0
         self.measured_at: Nanos = 0
 
     def acknowledged(self, size: int, now: Nanos, round_trip: Nanos) -> None:
-        """Bytes have left the network: adapt the window to what one round trip carries."""
+        """Bytes have left the network: adapt the window to what one round trip carries. A round trip in which little
+        was sent says nothing about that."""
         self.in_flight = max(0, self.in_flight - size)
         self.acked += size
         if now - self.measured_at >= round_trip:
-            self.window = max(
-                WINDOW_MIN, min(2 * self.acked + WINDOW_MIN, WINDOW_MAX, 2 * self.window)
-            )
+            if self.limited:
+                self.window = max(
+                    WINDOW_MIN, min(2 * self.acked + WINDOW_MIN, WINDOW_MAX, 2 * self.window)
+                )
+            self.limited = False
             self.acked = 0
             self.measured_at = now
 

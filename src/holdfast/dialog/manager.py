@@ -374,6 +374,7 @@ class DialogManager(Machine):
                 continue
             peer = core.peer(d.partner.node)
             if d.out.acknowledges and peer.in_flight >= peer.window:
+                peer.limited = True
                 full.append(d)
                 continue
             stage = d.stage.frames

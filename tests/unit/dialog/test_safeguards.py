@@ -203,3 +203,27 @@ def test_an_outcome_that_no_application_asks_for_is_forgotten_after_a_week() -> 
     world.crash(pair.a)
     world.run(SECOND)
     assert not pair.near.tables["kept"]
+
+
+# -- transmission ------------------------------------------------------------------------------------------------
+
+
+def test_a_quiet_time_does_not_shrink_the_window_of_a_peer() -> None:
+    """Small requests say nothing about what the path carries. With a small window, a burst that follows would wait for
+    one round trip, and one commit, for every few hundred kilobytes."""
+    world = World(10)
+    pair = Pair(world, near={"quota_bytes": 1 << 24}, far={"quota_bytes": 1 << 24})
+    peer = pair.near.manager.core.peers[pair.b.node]
+    before = peer.window
+    for _ in range(20):
+        world.finish(pair.send(b"small"))
+        world.run(SECOND)
+        pair.drain()
+    assert peer.window == before
+    # A path that carries little makes it small, once something waits for it.
+    world.filter = lambda _unit, _node, frame: type(frame) is not Ack
+    for _ in range(100):
+        world.finish(pair.send(bytes(60_000)))
+    world.run(100 * MILLISECOND)
+    assert peer.limited
+    assert before <= peer.in_flight < before + 70_000
