@@ -14,6 +14,7 @@ from holdfast.errors import HoldfastError, MisuseError, StoreError, TransactionA
 from holdfast.runtime.dialogs.daemon_frames import (
     ABORT,
     COMMIT,
+    FRAME_BYTES_MAX,
     LISTEN,
     LOOK,
     OUTCOME,
@@ -43,13 +44,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast")
 
-RUNNING_MAX: Final = 1024
+RUNNING_MAX: Final = 2048
 """Requests under way; no more are read from the connection until one has ended."""
 OUTCOMES_MAX: Final = 4096
 EVENTS_MAX: Final = 4096
 """Events that wait for an application that does not read; the oldest are dropped and counted."""
 WRITE_BYTES_MAX: Final = 16 << 20
 SETTLE_EVERY_S: Final = 0.5
+HEAD_BYTES: Final = 256
+"""Room for the rest of a frame beside its body."""
 
 
 class Session:
@@ -218,6 +221,7 @@ class Session:
 
     async def _answer(self, ask: Ask) -> None:
         answer: Answered | Failed
+        value: Any = None
         try:
             value = await self._carry_out(ask)
             self._note(ask.store, value)
@@ -238,6 +242,13 @@ class Session:
             self._receiving.pop(ask.id, None)
             self._given_up.pop(ask.id, None)
             self._room.set()
+        if isinstance(answer, Answered) and len(answer.body) > FRAME_BYTES_MAX - HEAD_BYTES:
+            # Too much for one frame: the messages stay here, and the application learns why it does not get them.
+            if not getattr(unwrap(ask.what, ask.body), "tx", b""):
+                self._returned(ask, value)
+            size = len(answer.body)
+            text = f"the answer has {size} bytes, above the limit of {FRAME_BYTES_MAX}; run the node in the application"
+            answer = Failed(ask.id, "DialogError", text)
         self._outcomes[ask.id] = answer
         self._write(answer)
 
@@ -309,8 +320,8 @@ class Session:
         tx = getattr(request, "tx", b"")
         if isinstance(request, ports.Prepare):
             await self._settled.wait()  # what an earlier one sent is numbered first
-            if tx not in self._own:
-                raise TransactionAborted("the transaction is over; nothing took effect")
+            # It may have used its own tables only. If it was aborted with a connection, the unit refuses.
+            await self._join(tx, store, receives=False)
             self._prepared[tx] = None
         elif tx:
             await self._join(tx, store, isinstance(request, ports.Take))

@@ -15,6 +15,8 @@ from tests.support.relay import cut_relay
 from holdfast import connect_dialogs
 from holdfast.dialog import ports
 from holdfast.errors import DialogError, StoreError, TransactionAborted, TransactionInDoubt
+from holdfast.runtime.dialogs import daemon_session
+from holdfast.runtime.dialogs.remote import RECEIVES_MAX
 from holdfast.runtime.dialogs.stores import ThreadWorker
 from holdfast.stores.dialogs.sqlite import SqliteDialogStore
 
@@ -84,6 +86,7 @@ def test_an_open_that_is_cancelled_leaves_no_dialog(tmp_path: Path) -> None:
     async def work() -> None:
         async with nodes(tmp_path, "ann", "ben") as (ann, ben):
             await ben.dialogs.listen("orders")
+            await ann.dialogs.stores.ready["default"].wait()
             manager = ann.dialogs.service.manager("default")
             assert manager is not None
             opening = asyncio.create_task(ann.dialogs.open("orders"))
@@ -161,6 +164,7 @@ def test_two_dialogs_at_once_join_one_transaction(tmp_path: Path) -> None:
 
     async def work() -> None:
         async with nodes(tmp_path, "ann", "ben") as (ann, _):
+            await ann.dialogs.stores.ready["default"].wait()
             begun: list[object] = []
             worker = ann.dialogs.worker("default")
             begin = worker.begin
@@ -254,6 +258,7 @@ def test_doubt_ends_when_the_node_stops(tmp_path: Path) -> None:
 
     async def work() -> None:
         async with nodes(tmp_path, "ann", "ben") as (ann, _):
+            await ann.dialogs.stores.ready["memory"].wait()
             tx = ann.dialogs.transaction()
             await tx.join("memory")
 
@@ -355,5 +360,79 @@ def test_messages_of_a_lost_receive_reach_an_application_that_uses_transactions(
                 found, messages = await dialogs.receive_any(1, timeout_s=5)
                 assert (found, [m.body for m in messages]) == (dialog, [b"orphan"])
                 assert not daemon.orphans
+
+    run(work)
+
+
+def test_receives_that_wait_do_not_hold_up_a_send(tmp_path: Path) -> None:
+    """Each of them waits for an answer to that send."""
+
+    async def work() -> None:
+        async with nodes(tmp_path, "ann", "ben") as (ann, _):
+            listener = await ann.dialogs.listen("echo")
+            async with connect_dialogs(tmp_path / "ben") as dialogs:
+                dialog = await dialogs.open("holdfast://ann/echo")
+                far = await listener.next()
+                waiting = [asyncio.ensure_future(dialog.receive()) for _ in range(RECEIVES_MAX)]
+                await until(lambda: dialogs._receives == RECEIVES_MAX)
+                with pytest.raises(DialogError, match="nothing was received"):
+                    await dialog.receive()
+                dialogs._slots = asyncio.Semaphore(1)
+                await asyncio.wait_for(dialog.send(b"question"), 10)
+                await far.send(b"answer")
+                done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                assert [task.result().body for task in done] == [b"answer"]
+                for task in waiting:
+                    task.cancel()
+
+    run(work)
+
+
+def test_a_receive_that_is_cancelled_before_its_request_has_left_loses_nothing(
+    tmp_path: Path,
+) -> None:
+    """The daemon is slow to read, so the application waits for its own buffer."""
+
+    async def work() -> None:
+        async with nodes(tmp_path, "ann", "ben") as (ann, _):
+            listener = await ann.dialogs.listen("echo")
+            async with connect_dialogs(tmp_path / "ben") as dialogs:
+                dialog = await dialogs.open("holdfast://ann/echo")
+                far = await listener.next()
+                writer = dialogs._writer
+                assert writer is not None
+                drain, stuck = writer.drain, asyncio.Event()
+                writer.drain = stuck.wait  # type: ignore[method-assign]
+                receive = asyncio.create_task(dialog.receive())
+                await until(lambda: bool(dialogs._pending))
+                give_up, dialogs._put = dialogs._put, lambda _: None  # type: ignore[method-assign]
+                receive.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await receive
+                writer.drain, dialogs._put = drain, give_up  # type: ignore[method-assign]
+                await far.send(b"not lost")
+                await until(lambda: bool(dialog._returned))
+                assert (await dialog.receive(timeout_s=10)).body == b"not lost"
+
+    run(work)
+
+
+def test_an_answer_above_the_limit_of_a_frame_is_an_error_and_the_message_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(daemon_session, "FRAME_BYTES_MAX", 4096)
+
+    async def work() -> None:
+        async with nodes(tmp_path, "ann", "ben") as (ann, ben):
+            listener = await ann.dialogs.listen("echo")
+            async with connect_dialogs(tmp_path / "ben") as dialogs:
+                dialog = await dialogs.open("holdfast://ann/echo")
+                far = await listener.next()
+                await far.send(bytes(5000))
+                with pytest.raises(DialogError, match="above the limit"):
+                    await dialog.receive(timeout_s=10)
+                monkeypatch.setattr(daemon_session, "FRAME_BYTES_MAX", 1 << 20)
+                assert len((await dialog.receive(timeout_s=10)).body) == 5000
+            assert ben.dialogs.daemon is not None
 
     run(work)
