@@ -1,4 +1,4 @@
-"""What all parts of the dialog unit share: the dialogs of one store, and one turn's outputs.
+"""Shared state of the dialog unit: the dialogs of one store, and one turn's outputs.
 
 A dialog that raises loses its own part of the turn and nothing else: its stage is discarded, it is read again from
 the store, and its inputs are parked meanwhile. A second time within a minute it is faulted.

@@ -1,4 +1,4 @@
-"""What a dialog store holds: tables, keys and the form of their rows.
+"""Tables, keys and rows of a dialog store.
 
 | table      | key                    | value |
 | ---------- | ---------------------- | ----- |
@@ -51,9 +51,9 @@ TABLES: Final = (
     DIALOG, POSITION, INACTIVE, QUIET, BLOCK, STAGED, TAKEN, TX, KEPT, EXPORTED, ATTEMPT, ENDED, ENDING, COUNTER,
 )  # fmt: skip
 LOADED: Final = tuple(table for table in TABLES if table not in (INACTIVE, QUIET))
-"""What a manager reads at its start. Inactive dialogs cost only disk."""
+"""Tables that a manager reads at its start. Inactive dialogs cost only disk."""
 INSERTED: Final = (STAGED, TAKEN, KEPT, TX)
-"""What an application's transaction inserts."""
+"""Tables that an application's transaction inserts into."""
 
 COMMITTED: Final = b"c"
 ABORTED: Final = b"a"

@@ -227,7 +227,7 @@ def _take_any(core: Core, now: Nanos, request: Take) -> None:
 
 
 def serve_any(core: Core, now: Nanos) -> None:
-    """Hand messages of the dialog that is due by priority to those who take from any."""
+    """Serve receives from any dialog, from the dialog that is due by priority."""
     while core.any_takers:
         request = core.any_takers[0]
         d = _next_available(core)
@@ -476,7 +476,7 @@ def settle(core: Core, now: Nanos, request: Settle) -> None:
 
 
 def repair(core: Core, now: Nanos, request: Repair) -> None:
-    """What a repair handler or an operator decided."""
+    """Carry out the decision of a repair handler or an operator."""
     d = core.dialogs[request.dialog]
     if request.action == "terminate":
         core.run(d, now, lifecycle.terminate, now, request.reason or f"not repaired: {d.fault}")

@@ -35,7 +35,7 @@ TAKERS_MAX: Final = 1024
 
 
 class Surroundings:
-    """What all dialogs of a store share."""
+    """State that all dialogs of a store share."""
 
     __slots__ = (
         "abandoned_ns", "counts", "entropy", "node", "owner_epoch", "queued", "store", "unit", "wall_offset",
@@ -74,7 +74,7 @@ Passed = tuple[str, int, int, int, bytes]
 
 
 class Stage:
-    """What one dialog asks for in one turn."""
+    """Outputs of one dialog in one turn."""
 
     __slots__ = (
         "attempt", "effects", "ended", "frames", "freed", "parcels", "passed", "position", "posts", "row", "runs",
@@ -195,7 +195,7 @@ class Dialog:
         self._start_volatile()
 
     def _start_volatile(self) -> None:
-        """What a restart forgets."""
+        """Set the state that a restart does not keep."""
         self.connected = False
         """There is a link to the partner."""
         self.resumed = False
@@ -381,7 +381,7 @@ class Dialog:
         return self.partner is None or not self.confirmed
 
     def ranges(self) -> list[int]:
-        """What was received so far, as an acknowledgement lists it."""
+        """Received numbers, as an acknowledgement lists them."""
         if not self.rules.acknowledges:
             return []
         return flat(self.inc.received)[:RANGES_MAX]

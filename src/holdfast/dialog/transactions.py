@@ -64,7 +64,7 @@ class Transaction:
         """Every dialog that takes part."""
         self.sends: list[Staged] = []
         self.ranges: dict[bytes, list[tuple[int, int]]] = {}
-        """What was received, by dialog; fixed when it is prepared."""
+        """Received numbers, by dialog; fixed when the transaction is prepared."""
         self.prepared = False
         self.broken = False
         """A dialog lost what the transaction had received or reserved: it cannot commit."""

@@ -1,4 +1,4 @@
-"""What applications use, the same embedded in a node (`node.dialogs`) and through its daemon (`connect_dialogs`).
+"""The API for applications, the same embedded in a node (`node.dialogs`) and through its daemon (`connect_dialogs`).
 
 A subclass reaches the unit of a store: `exchange` asks it something, `tell` gives it something without an answer.
 """
@@ -43,7 +43,7 @@ Returned = Callable[[Any], None]
 
 
 class Look(NamedTuple):
-    """What one end of a dialog is doing."""
+    """State of one end of a dialog."""
 
     state: str = ""
     fault: str = ""
@@ -87,7 +87,7 @@ class DialogApi:
         raise NotImplementedError
 
     async def look(self, dialog: Dialog) -> Look:
-        """What an end is doing now."""
+        """The present state of an end."""
         raise NotImplementedError
 
     def check_store(self, store: str) -> None:

@@ -59,7 +59,7 @@ class DialogDaemon:
         self.instance = secrets.token_bytes(8)
         self.leases: dict[tuple[str, bytes], Session] = {}
         self.services: dict[str, Session | None] = {}
-        """Who listens to each service; None: its application is gone, and the node goes on for it."""
+        """The application that listens to each service; None: it has left, and the node still accepts dialogs."""
         self.orphans: dict[tuple[str, bytes], list[ports.Message]] = {}
         self.counts: dict[str, int] = {}
         self._sessions: dict[bytes, Session] = {}

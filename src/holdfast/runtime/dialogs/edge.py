@@ -324,7 +324,7 @@ class DialogEdge(DialogApi, Edge):
         return self.look_at(dialog.store, dialog.id)
 
     def look_at(self, store: str, dialog: bytes) -> Look:
-        """What an end that is in memory is doing."""
+        """State of an end that is in memory."""
         manager = self.service.manager(store)
         end = manager.inspect(dialog) if manager is not None else None
         return Look(end.state, end.fault, end.detail) if end is not None else Look()

@@ -1,4 +1,4 @@
-"""What applications hold: a dialog, a listener, a message."""
+"""Handles for applications: dialog, listener, message."""
 
 from __future__ import annotations
 

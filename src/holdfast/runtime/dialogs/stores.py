@@ -43,7 +43,7 @@ def make_store(config: StoreConfig, data: str, shelf: Shelf | None = None) -> Di
 
 
 def third_party(config: StoreConfig) -> DialogStore:
-    """A store of one's own: `package.module:Class`, called with its name and its options."""
+    """A third-party store: `package.module:Class`, called with its name and its options."""
     module, _, attribute = config.kind.partition(":")
     try:
         made = getattr(importlib.import_module(module), attribute)(config.name, **config.options)
