@@ -8,6 +8,7 @@ transactions of applications, no retransmission and no second dialog.
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import sqlite3
 import struct
@@ -90,7 +91,7 @@ def bare_rate(directory: Path, size: int, messages: int, batch: int = 1000) -> f
 
     thread = threading.Thread(target=listen, daemon=True)
     thread.start()
-    body = bytes(size)
+    body = os.urandom(size)
     begin = time.perf_counter_ns()
     for at in range(0, messages, batch):
         with changed:
@@ -116,7 +117,7 @@ async def bare_postgres_rate(dsn: str, size: int, messages: int, batch: int = 10
     near, far = await asyncpg.connect(dsn), await asyncpg.connect(dsn)
     await near.execute("CREATE TABLE IF NOT EXISTS bare_bench (n bigint PRIMARY KEY, body bytea)")
     await near.execute("TRUNCATE bare_bench")
-    body = bytes(size)
+    body = os.urandom(size)
     arrived: asyncio.Queue[int] = asyncio.Queue()
 
     async def insert() -> None:

@@ -7,6 +7,7 @@ run: the cost of the same durability without a protocol. Every part has a time l
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import tempfile
@@ -133,7 +134,7 @@ async def _near(
 
 async def _pipelined(dialog: Dialog, size: int, count: int) -> float:
     """Send batches until `count` or the time limit; the peer reports when it has received all."""
-    batch = [bytes(size)] * SENT_AT_ONCE
+    batch = [os.urandom(size) for _ in range(SENT_AT_ONCE)]
     begin = time.perf_counter_ns()
     deadline = begin + int(PART_S * 1e9)
     await dialog.send(b"take")

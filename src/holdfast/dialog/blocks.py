@@ -140,7 +140,7 @@ class Blocks:
         return None
 
     def writes(self) -> list[Write]:
-        """What the turn has to write: one row for each block, one erasure for each range of blocks that went."""
+        """The writes of the turn: one row for each block, one erasure for each range of blocks that went."""
         self._seal()
         writes, self._writes = self._writes, []
         if self._dead:

@@ -20,7 +20,7 @@ SESSION_TTL_MAX: Final = 10 * 365 * 86_400 * SECOND
 
 
 class Assurances(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """What both ends of a dialog promise together. Any combination."""
+    """Assurances of both ends of a dialog, in any combination."""
 
     at_least_once: bool = True
     at_most_once: bool = True

@@ -1,4 +1,4 @@
-"""What all parts of the dialog unit share: the dialogs of one store, and one turn's outputs.
+"""Shared state of the dialog unit: the dialogs of one store, and one turn's outputs.
 
 A dialog that raises loses its own part of the turn and nothing else: its stage is discarded, it is read again from
 the store, and its inputs are parked meanwhile. A second time within a minute it is faulted.
@@ -30,6 +30,8 @@ T = TypeVar("T")
 FORGIVEN_AFTER: Final = 60 * SECOND
 PARKED_MAX: Final = 1024
 """Dialogs that are being read from the store."""
+OVER_MAX: Final = 4096
+"""Ended transactions that are remembered. A request of one that is still on its way is refused."""
 PARKED_INPUTS_MAX: Final = 4096
 """Inputs that wait for one of them. More are refused; partners send again."""
 WINDOW_MIN: Final = 256 << 10
@@ -39,7 +41,9 @@ WINDOW_MAX: Final = 16 << 20
 class Peer:
     """A node that dialogs here have partners on."""
 
-    __slots__ = ("acked", "asked", "dialogs", "in_flight", "leased", "measured_at", "up", "window")
+    __slots__ = (
+        "acked", "asked", "dialogs", "in_flight", "leased", "limited", "measured_at", "up", "window",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.up = False
@@ -52,17 +56,22 @@ class Peer:
         """Bytes transmitted and not acknowledged."""
         self.window = 4 << 20
         """Bytes that may be in flight: about what two round trips carry."""
+        self.limited = False
+        """Something waited for the window since it was last adapted."""
         self.acked = 0
         self.measured_at: Nanos = 0
 
     def acknowledged(self, size: int, now: Nanos, round_trip: Nanos) -> None:
-        """Bytes have left the network: adapt the window to what one round trip carries."""
+        """Bytes have left the network: adapt the window to what one round trip carries. A round trip in which little
+        was sent says nothing about that."""
         self.in_flight = max(0, self.in_flight - size)
         self.acked += size
         if now - self.measured_at >= round_trip:
-            self.window = max(
-                WINDOW_MIN, min(2 * self.acked + WINDOW_MIN, WINDOW_MAX, 2 * self.window)
-            )
+            if self.limited:
+                self.window = max(
+                    WINDOW_MIN, min(2 * self.acked + WINDOW_MIN, WINDOW_MAX, 2 * self.window)
+                )
+            self.limited = False
             self.acked = 0
             self.measured_at = now
 
@@ -91,6 +100,10 @@ class Core:
         self.blocks = Blocks()
         self.endings = Endings()
         self.transactions: dict[bytes, Transaction] = {}
+        self.over: dict[bytes, None] = {}
+        """Transactions that have ended, oldest first."""
+        self.outcomes: list[bytes] = []
+        """Transactions of an earlier owner whose outcome the store still has."""
         self.prepared = 0
         """The place of the next transaction that is prepared."""
         self.kept: dict[bytes, Nanos] = {}
@@ -114,6 +127,8 @@ class Core:
         self.errors: list[tuple[bytes, BaseException]] = []
         """What dialogs raised, newest last, at most a hundred; for people and tests."""
         # -- of the present turn
+        self.token = 0
+        """The request that is being carried out; 0: none."""
         self.touched: dict[bytes, Dialog] = {}
         self.effects: list[Any] = []
         self.posts: list[tuple[bytes, Frame]] = []
@@ -149,17 +164,28 @@ class Core:
         self.env.count("dialog_errors")
         self.errors.append((d.id, error))
         del self.errors[:-100]
-        for request in (*d.quota.waiting, *d.takers):
+        for token in self._unanswered(d):
             self.refuse(
-                request.token,
-                "internal",
-                "the dialog failed and is read again; nothing took effect",
+                token, "internal", "the dialog failed and is read again; nothing took effect"
             )
+        for tx in self.transactions.values():
+            if d.id in tx.dialogs and not tx.prepared:
+                tx.broken = True
         # Its blocks stay: they are what it is read from.
         self.forget(d)
         again = now - self.failed_at.get(d.id, -FORGIVEN_AFTER) < FORGIVEN_AFTER
         self.failed_at[d.id] = now
         self.read(d.id, after_error=again)
+
+    def _unanswered(self, d: Dialog) -> list[int]:
+        """Requests that the discarded part of the turn would have answered, or that wait in the dialog."""
+        tokens = [request.token for request in (*d.quota.waiting, *d.takers)]
+        tokens += [effect.token for effect in d.stage.effects if type(effect) is Answer]
+        if d.proposal is not None:
+            tokens.append(d.proposal[0])
+        if self.token:
+            tokens.append(self.token)
+        return tokens
 
     def read(self, dialog: bytes, after_error: bool = False) -> Parked | None:
         """Read a dialog from the store; its inputs are parked. None when too many are being read."""
@@ -187,6 +213,12 @@ class Core:
             return False
         parked.inputs.append(entry)
         return True
+
+    def ended(self, tx: bytes) -> None:
+        """A transaction has ended: later requests of it are refused."""
+        self.over[tx] = None
+        if len(self.over) > OVER_MAX:
+            del self.over[next(iter(self.over))]
 
     # -- the index -----------------------------------------------------------------------------------------------
 

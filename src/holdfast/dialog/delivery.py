@@ -95,9 +95,10 @@ def serve_takers(d: Dialog) -> list[Take]:
     """Something has become available: answer what waited, in order. Gives those that lease for a transaction."""
     leased: list[Take] = []
     while d.takers and available(d, d.takers[0].tx):
-        request = d.takers.popleft()
+        request = d.takers[0]
         if hand_out(d, request):
             leased.append(request)
+        d.takers.popleft()
     if d.takers and not _more_may_come(d):
         for request in d.takers:
             d.refuse(request.token, "ended", f"the dialog is {d.state}; no more messages come")
@@ -129,7 +130,7 @@ def tell(d: Dialog) -> None:
 def committed(
     d: Dialog, lease: bytes, ranges: list[tuple[int, int]], transaction: bytes = b""
 ) -> None:
-    """What was leased is taken for good. The ranges say what it was, in case this end was reloaded since."""
+    """Take leased messages for good. The ranges identify them if this end was reloaded since."""
     pieces = d.inc.leases.pop(lease, None)
     if pieces is None:
         pieces = d.inc.remove(ranges)
@@ -148,7 +149,7 @@ def _passed(d: Dialog, event: str, pieces: list[Piece], transaction: bytes = b""
 
 
 def aborted(d: Dialog, lease: bytes, counts: bool) -> None:
-    """What was leased is available again, unless it is poison now."""
+    """Make leased messages available again, except those that are poison now."""
     pieces = d.inc.leases.pop(lease, [])
     if not pieces:
         return

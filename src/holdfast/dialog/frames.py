@@ -19,7 +19,7 @@ RANGES_MAX: Final = 4096
 
 
 class Terms(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """What the ends of a dialog agree on."""
+    """Terms that both ends of a dialog agree on."""
 
     assurances: int
     message_bytes_max: int

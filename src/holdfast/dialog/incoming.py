@@ -291,21 +291,35 @@ class Incoming:
 
     def remove(self, ranges: list[tuple[int, int]]) -> list[Piece]:
         """Take numbers for good that are not leased here: the outcome of a transaction from before a reload."""
-        gone: list[Piece] = []
-        doomed = RangeSet(ranges)
-        kept: deque[Piece] = deque()
-        for piece in self.ready:
-            for number, message in enumerate(piece.messages, piece.first):
-                part = Piece(number, [message], piece.place)
-                (gone if number in doomed else kept).append(part)
-        self.ready = kept
-        self.ready_count = len(kept)
+        gone = self._pick(ranges)
         for piece in gone:
             self.buffered -= 1
             self.buffered_bytes -= piece.size
         for first, stop in ranges:
             self._take_numbers(first, stop)
         return gone
+
+    def lease_again(self, lease: bytes, ranges: list[tuple[int, int]]) -> None:
+        """Lease numbers to a transaction that had them before a reload."""
+        pieces = self._pick(ranges)
+        if pieces:
+            self.leases[lease] = pieces
+
+    def _pick(self, ranges: list[tuple[int, int]]) -> list[Piece]:
+        """Remove numbers from what is available; gives them as pieces of one message each."""
+        wanted = RangeSet(ranges)
+        picked: list[Piece] = []
+        kept: deque[Piece] = deque()
+        for piece in self.ready:
+            if list(wanted.missing(piece.first, piece.stop)) == [(piece.first, piece.stop)]:
+                kept.append(piece)
+                continue
+            for number, message in enumerate(piece.messages, piece.first):
+                part = Piece(number, [message], piece.place)
+                (picked if number in wanted else kept).append(part)
+        self.ready = kept
+        self.ready_count = sum(len(piece.messages) for piece in kept)
+        return picked
 
     # -- restore -------------------------------------------------------------------------------------------------
 

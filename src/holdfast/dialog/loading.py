@@ -69,11 +69,11 @@ def load(core: Core, tables: Tables) -> None:
     for key, _ in tables.get(BLOCK, ()):
         core.blocks.unused(int.from_bytes(key, "big"))
     for d in core.dialogs.values():
-        _ready(d)
+        _ready(core, d)
     _fold_staged(core, tables.get(STAGED, ()))
-    for key, _ in tables.get(TX, ()):
-        # No transaction of an earlier owner can still commit: the fence has a new epoch.
-        core.writes.append(Erase(TX, key, after(key)))
+    # No transaction of an earlier owner can still commit: the fence has a new epoch. Its application may not know the
+    # outcome yet, and would be told 'aborted' if the row were gone.
+    core.outcomes = [key for key, _ in tables.get(TX, ())]
     core.exported = dict(tables.get(EXPORTED, ()))
     core.kept = {key: int.from_bytes(value, "big") for key, value in tables.get(KEPT, ())}
 
@@ -152,13 +152,17 @@ def _restore_record(core: Core, d: Dialog, block: int, record: Record) -> None:
         core.blocks.restore(block, d.id, count)
 
 
-def _ready(d: Dialog) -> None:
+def _ready(core: Core, d: Dialog) -> None:
     """All records of a dialog are here."""
     runs = d.out.runs()
     d.out.queue.clear()
     d.out.queue.extend(runs)
     d.inc.restored()
     d.advertised = d.inc.limit
+    for tx in core.transactions.values():
+        if tx.prepared and d.id in tx.ranges:
+            # It may be committing: its messages are not for others.
+            d.inc.lease_again(tx.id, tx.ranges[d.id])
     if not d.rules.in_order:
         delivery.set_aside(d)
 
@@ -196,7 +200,7 @@ def arrived(core: Core, now: Nanos, rows: Rows) -> Parked | None:
     core.blocks.lift(d.id)
     _restore_blocks(core, rows.tables.get(BLOCK, []), {d.id: d})
     core.blocks.sweep()
-    _ready(d)
+    _ready(core, d)
     staged = [(k, v) for k, v in rows.tables.get(STAGED, []) if _belongs(core, d, k, v)]
     _fold_staged(core, staged)
     start(d, now)
@@ -279,6 +283,6 @@ def imported(core: Core, state: State) -> Dialog:
     d.stage.parcels += [
         Parcel(piece.first, piece.messages, piece.place) for piece in d.inc.early.values()
     ]
-    _ready(d)
+    _ready(core, d)
     d.stage.row = d.stage.position = True
     return d

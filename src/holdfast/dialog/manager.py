@@ -47,13 +47,14 @@ from holdfast.dialog.records import (
     DIALOG,
     KEPT,
     POSITION,
+    TX,
     EndingRow,
     after,
     encode,
 )
 from holdfast.dialog.session import Dialog, Passed, Stage, Surroundings, inspected
 from holdfast.dialog.states import COMPLETED, CONFIRMING, FAULTED, INVITING, OPEN
-from holdfast.dialog.transactions import KEPT_NS
+from holdfast.dialog.transactions import KEPT_NS, OUTCOMES_NS
 from holdfast.links.directory import DIRECTORY
 from holdfast.links.ports import (
     LinkImpossible,
@@ -141,6 +142,8 @@ class DialogManager(Machine):
                 if core.env.wall(now) - wall > KEPT_NS:
                     core.writes.append(Erase(KEPT, tx, after(tx)))
             core.kept.clear()
+            if core.outcomes:
+                core.deadlines.set("outcomes", now + OUTCOMES_NS)
             if core.env.abandoned_ns:
                 core.deadlines.set("abandoned", now + collecting.every(core.env))
             for d in list(core.dialogs.values()):
@@ -151,6 +154,10 @@ class DialogManager(Machine):
                 continue
             if name == "abandoned":
                 self._collect(now)
+                continue
+            if name == "outcomes":
+                core.writes += [Erase(TX, tx, after(tx)) for tx in core.outcomes]
+                core.outcomes = []
                 continue
             if name == "inactive":
                 inactive.review(core)
@@ -192,7 +199,7 @@ class DialogManager(Machine):
             ):
                 self._elsewhere(now, item)
             else:
-                handler(core, now, item)
+                self._carry_out(now, item)
         elif kind is PeerUp:
             self._peer_up(now, item.peer)
         elif kind is PeerDown:
@@ -214,6 +221,13 @@ class DialogManager(Machine):
             core.touched.update(core.dialogs)
         else:
             core.env.count("unexpected")
+
+    def _carry_out(self, now: Nanos, item: Any) -> None:
+        """Hand a request to its function. If its dialog raises, the request is refused."""
+        core = self.core
+        core.token = getattr(item, "token", 0)
+        requests.HANDLERS[type(item)](core, now, item)
+        core.token = 0
 
     def _refuse_all(self, inputs: list[Any], out: Outbox) -> None:
         for item in inputs:
@@ -241,9 +255,11 @@ class DialogManager(Machine):
             return
         here = parked.dialog in core.dialogs
         for entry in parked.inputs:
-            if entry[0] == "request":
+            if entry[0] == "outcome":
+                requests.outcome(core, now, entry[1])
+            elif entry[0] == "request":
                 if here:
-                    requests.HANDLERS[type(entry[1])](core, now, entry[1])
+                    self._carry_out(now, entry[1])
                 else:
                     core.refuse_unknown(entry[1].token, parked.dialog)
             elif here:
@@ -358,6 +374,7 @@ class DialogManager(Machine):
                 continue
             peer = core.peer(d.partner.node)
             if d.out.acknowledges and peer.in_flight >= peer.window:
+                peer.limited = True
                 full.append(d)
                 continue
             stage = d.stage.frames

@@ -83,7 +83,7 @@ def read_state(data: bytes) -> State | str:
 
 
 def redirect(d: Dialog) -> Moved:
-    """What an end that has moved answers to everything."""
+    """The answer of an end that has moved, to every frame."""
     target = d.moved_to
     assert target is not None
     proof = prove(d.secret, d.id, d.epoch, target)

@@ -50,6 +50,7 @@ class Attempts:
             if self.counts:
                 for number in range(piece.first, piece.stop):
                     changed |= self.counts.pop(number, 0) > 0
+                    self.aside.pop(number, None)
             if self.single_below == piece.stop:
                 # The batch that raised it is over, and everything below was delivered before it.
                 self.single_below = 0

@@ -1,4 +1,4 @@
-"""What a dialog store holds: tables, keys and the form of their rows.
+"""Tables, keys and rows of a dialog store.
 
 | table      | key                    | value |
 | ---------- | ---------------------- | ----- |
@@ -51,9 +51,9 @@ TABLES: Final = (
     DIALOG, POSITION, INACTIVE, QUIET, BLOCK, STAGED, TAKEN, TX, KEPT, EXPORTED, ATTEMPT, ENDED, ENDING, COUNTER,
 )  # fmt: skip
 LOADED: Final = tuple(table for table in TABLES if table not in (INACTIVE, QUIET))
-"""What a manager reads at its start. Inactive dialogs cost only disk."""
+"""Tables that a manager reads at its start. Inactive dialogs cost only disk."""
 INSERTED: Final = (STAGED, TAKEN, KEPT, TX)
-"""What an application's transaction inserts."""
+"""Tables that an application's transaction inserts into."""
 
 COMMITTED: Final = b"c"
 ABORTED: Final = b"a"
@@ -117,8 +117,8 @@ class PositionRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     total_out: int
     total_in: int
     done_in: bool
-    notified: int = 0
-    """Numbers below this have had their notice of expiry."""
+    notified: list[int] = []
+    """Numbers that have had their notice of expiry, as ranges."""
     extension: tuple[int, int] = (0, 0)
     """Numbers below the first have the second as their time of expiry, whatever their record says."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -49,7 +50,7 @@ from holdfast.dialog.ports import (
     Terminate,
     Unlisten,
 )
-from holdfast.dialog.records import COUNTER, EXPORTED, KEPT, after
+from holdfast.dialog.records import COUNTER, EXPORTED, KEPT, TX, after
 from holdfast.dialog.session import Dialog, new_row
 from holdfast.dialog.states import (
     COMPLETED,
@@ -63,10 +64,12 @@ from holdfast.dialog.states import (
 )
 from holdfast.dialog.transactions import TRANSACTIONS_MAX, Staged, Transaction
 from holdfast.machine import Erase, Put
-from holdfast.types import Nanos, NodeId
+from holdfast.types import NEVER, Nanos, NodeId
 
 ANY_TAKERS_MAX: Final = 1024
 URI_MAX: Final = 2048
+OVER: Final = "the transaction is over; nothing took effect"
+CANCELLED: Final = "the request was cancelled; nothing took effect"
 
 
 # -- opening and accepting ---------------------------------------------------------------------------------------
@@ -224,24 +227,32 @@ def _take_any(core: Core, now: Nanos, request: Take) -> None:
 
 
 def serve_any(core: Core, now: Nanos) -> None:
-    """Hand messages of the dialog that is due by priority to those who take from any."""
+    """Serve receives from any dialog, from the dialog that is due by priority."""
     while core.any_takers:
         request = core.any_takers[0]
         d = _next_available(core)
         if d is None:
             break
-        core.any_takers.popleft()
+        _leave(core, request)
         size = d.inc.ready[0].size
         if request.tx:
             core.transactions[request.tx].dialogs[d.id] = None
+        core.token = request.token
         core.run(d, now, delivery.hand_out, request)
+        core.token = 0
         core.delivering.served(d.id, size, d.settings.priority)
         if core.dialogs.get(d.id) is d and delivery.available(d):
             core.delivering.add(d.id, d.settings.priority)
     late = [request for request in core.any_takers if request.deadline <= now]
     for request in late:
-        core.any_takers.remove(request)
+        _leave(core, request)
         core.answer(request.token, Taken(b"", []))
+
+
+def _leave(core: Core, request: Take) -> None:
+    """A receive from any dialog waits no more."""
+    core.any_takers.remove(request)
+    core.deadlines.set(f"any{request.token}", NEVER)
 
 
 def _next_available(core: Core) -> Dialog | None:
@@ -263,15 +274,36 @@ def handed_over(core: Core, now: Nanos, item: HandedOver) -> None:
 
 def cancel(core: Core, now: Nanos, item: Cancel) -> None:
     for request in [taker for taker in core.any_takers if taker.token == item.request]:
-        core.any_takers.remove(request)
+        _leave(core, request)
+        core.answer(request.token, Taken(b"", []))
     d = core.dialogs.get(item.dialog)
     if d is None:
+        _cancel_parked(core, item)
         return
     if not item.receives_only and d.quota.cancel(item.request):
         core.touched[d.id] = d
+        core.refuse(item.request, "cancelled", CANCELLED)
     for request in [taker for taker in d.takers if taker.token == item.request]:
         d.takers.remove(request)
         core.answer(request.token, Taken(d.id, []))
+
+
+def _cancel_parked(core: Core, item: Cancel) -> None:
+    """The dialog is being read from the store: the request is not carried out when it is here."""
+    parked = core.parked.get(item.dialog)
+    if parked is None:
+        return
+    for entry in parked.inputs:
+        if entry[0] != "request" or entry[1].token != item.request:
+            continue
+        if type(entry[1]) is Take:
+            core.answer(item.request, Taken(item.dialog, []))
+        elif type(entry[1]) is Send and not item.receives_only:
+            core.refuse(item.request, "cancelled", CANCELLED)
+        else:
+            continue
+        parked.inputs.remove(entry)
+        return
 
 
 # -- transactions ------------------------------------------------------------------------------------------------
@@ -279,6 +311,9 @@ def cancel(core: Core, now: Nanos, item: Cancel) -> None:
 
 def _takes_part(core: Core, token: int, tx: bytes, dialog: bytes) -> bool:
     """Note that a dialog takes part in a transaction."""
+    if tx in core.over:
+        core.refuse(token, "aborted", OVER)
+        return False
     found = core.transactions.get(tx)
     if found is None:
         if len(tx) != TRANSACTION_BYTES or len(core.transactions) >= TRANSACTIONS_MAX:
@@ -297,7 +332,18 @@ def _takes_part(core: Core, token: int, tx: bytes, dialog: bytes) -> bool:
 
 def prepare(core: Core, now: Nanos, request: Prepare) -> None:
     """Ask every dialog that takes part; fix the rows that commit the transaction."""
+    if request.tx in core.over:
+        core.refuse(request.token, "aborted", OVER)
+        return
     tx = core.transactions.setdefault(request.tx, Transaction(request.tx))
+    _end_requests(core, tx, "misuse", "the transaction is being committed; nothing took effect")
+    if tx.broken:
+        core.refuse(
+            request.token,
+            "aborted",
+            "a dialog of the transaction failed and was read again; the transaction is aborted, nothing took effect",
+        )
+        return
     for dialog in tx.dialogs:
         d = core.dialogs.get(dialog)
         if d is None or (d.state in (TERMINATED, COMPLETED, MOVED) and d.quota.reserved.get(tx.id)):
@@ -318,12 +364,19 @@ def prepare(core: Core, now: Nanos, request: Prepare) -> None:
 
 def outcome(core: Core, now: Nanos, item: Outcome) -> None:
     """The transaction has ended, for certain."""
+    again = item.tx in core.over
+    core.ended(item.tx)
     tx = core.transactions.pop(item.tx, None)
     if tx is None:
         return
-    core.facts.append(tx.fact(now, item.committed))
-    for request in [taker for taker in core.any_takers if taker.tx == tx.id]:
-        core.any_takers.remove(request)
+    if not again:
+        core.facts.append(tx.fact(now, item.committed))
+    _end_requests(core, tx, "aborted", OVER)
+    absent = [dialog for dialog in tx.dialogs if dialog in core.parked]
+    if item.committed and absent:
+        # What is being read may be from before the commit: that part and its rows wait for the dialog.
+        core.transactions[tx.id] = tx.split(absent)
+        core.parked[absent[0]].inputs.append(("outcome", item))
     for dialog in tx.dialogs:
         d = core.dialogs.get(dialog)
         if d is None:
@@ -341,6 +394,26 @@ def outcome(core: Core, now: Nanos, item: Outcome) -> None:
         if d is not None and d.state not in (TERMINATED, COMPLETED, MOVED):
             core.run(d, now, sending.capture, staged.bodies, staged.due, staged.after, tx.id)
     core.writes += tx.erasures()
+    if not absent:
+        core.writes.append(Erase(TX, tx.id, after(tx.id)))
+
+
+def _end_requests(core: Core, tx: Transaction, code: str, text: str) -> None:
+    """Refuse what still waits for a transaction: nothing would end what it is given."""
+    for taker in [taker for taker in core.any_takers if taker.tx == tx.id]:
+        _leave(core, taker)
+        core.refuse(taker.token, code, text)
+    for dialog in tx.dialogs:
+        d = core.dialogs.get(dialog)
+        if d is None:
+            continue
+        tokens = [request.token for request in d.takers if request.tx == tx.id]
+        tokens += [request.token for request in d.quota.waiting if request.tx == tx.id]
+        for token in tokens:
+            core.refuse(token, code, text)
+        if tokens:
+            d.takers = deque(request for request in d.takers if request.tx != tx.id)
+            d.quota.waiting = deque(r for r in d.quota.waiting if r.tx != tx.id)
 
 
 def forget(core: Core, now: Nanos, item: Forget) -> None:
@@ -403,7 +476,7 @@ def settle(core: Core, now: Nanos, request: Settle) -> None:
 
 
 def repair(core: Core, now: Nanos, request: Repair) -> None:
-    """What a repair handler or an operator decided."""
+    """Carry out the decision of a repair handler or an operator."""
     d = core.dialogs[request.dialog]
     if request.action == "terminate":
         core.run(d, now, lifecycle.terminate, now, request.reason or f"not repaired: {d.fault}")

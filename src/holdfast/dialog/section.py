@@ -19,7 +19,7 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str = "default"
     kind: str = "sqlite"
-    """`memory`, `sqlite`, `postgres`, `express`, or `package.module:Class` for a store of one's own."""
+    """`memory`, `sqlite`, `postgres`, `express`, or `package.module:Class` for a third-party store."""
     path: str = ""
     """`sqlite`: the file, `<data>/dialogs-<name>.sqlite` when left out. `express`: the socket of the daemon."""
     dsn: str = ""
@@ -29,7 +29,7 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     transaction_limit_s: float = 10.0
     """`sqlite`: how long an application's transaction may hold the file."""
     options: dict[str, Any] = {}
-    """Keyword arguments of a store of one's own."""
+    """Keyword arguments of a third-party store."""
 
 
 class PartitionConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -127,6 +127,6 @@ def check_kind(store: StoreConfig, source: str) -> None:
     near = get_close_matches(store.kind, KINDS, 1)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(KINDS)}"
     raise ConfigError(
-        f"{source}: dialogs.store {store.name!r}: unknown kind {store.kind!r}; {hint}; name a store of one's own as "
+        f"{source}: dialogs.store {store.name!r}: unknown kind {store.kind!r}; {hint}; name a third-party store as "
         "`package.module:Class`"
     )

@@ -109,11 +109,12 @@ def serve_waiting(d: Dialog, now: Nanos) -> list[tuple[Send, list[bytes]]]:
         size = sum(map(len, request.bodies))
         if problem is None and not _fits(d, request, size):
             break
-        waiting.popleft()
         if problem is not None:
+            waiting.popleft()
             d.refuse(request.token, *problem)
             continue
         bodies = _capture(d, now, request, size)
+        waiting.popleft()
         if bodies is not None:
             staged.append((request, bodies))
     return staged

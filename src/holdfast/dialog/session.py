@@ -35,7 +35,7 @@ TAKERS_MAX: Final = 1024
 
 
 class Surroundings:
-    """What all dialogs of a store share."""
+    """State that all dialogs of a store share."""
 
     __slots__ = (
         "abandoned_ns", "counts", "entropy", "node", "owner_epoch", "queued", "store", "unit", "wall_offset",
@@ -74,7 +74,7 @@ Passed = tuple[str, int, int, int, bytes]
 
 
 class Stage:
-    """What one dialog asks for in one turn."""
+    """Outputs of one dialog in one turn."""
 
     __slots__ = (
         "attempt", "effects", "ended", "frames", "freed", "parcels", "passed", "position", "posts", "row", "runs",
@@ -189,12 +189,13 @@ class Dialog:
         self.total_out = self.total_in = -1
         """Messages that an end sends altogether, once it has said so."""
         self.done_in = False
-        self.notified = 0
+        self.notified = RangeSet()
+        """Unacknowledged numbers that have had their notice of expiry."""
         self.extension = (0, 0)
         self._start_volatile()
 
     def _start_volatile(self) -> None:
-        """What a restart forgets."""
+        """Set the state that a restart does not keep."""
         self.connected = False
         """There is a link to the partner."""
         self.resumed = False
@@ -270,7 +271,7 @@ class Dialog:
         acked = flat(out.acked) if out.acknowledges else [0, out.lowest] if out.lowest else []
         return PositionRow(
             out.next, acked, out.limit, flat(inc.received), flat(inc.taken), inc.expected, self.total_out,
-            self.total_in, self.done_in, self.notified, self.extension,
+            self.total_in, self.done_in, flat(self.notified), self.extension,
         )  # fmt: skip
 
     def restore_position(self, row: PositionRow) -> None:
@@ -281,7 +282,7 @@ class Dialog:
         # The window is told again by the resume; until then nothing is sent.
         self.inc.restore(RangeSet(pairs(row.received)), RangeSet(pairs(row.taken)), row.expected)
         self.total_out, self.total_in, self.done_in = row.total_out, row.total_in, row.done_in
-        self.notified = row.notified
+        self.notified = RangeSet(pairs(row.notified))
         self.extension = row.extension
 
     # -- terms ---------------------------------------------------------------------------------------------------
@@ -380,7 +381,7 @@ class Dialog:
         return self.partner is None or not self.confirmed
 
     def ranges(self) -> list[int]:
-        """What was received so far, as an acknowledgement lists it."""
+        """Received numbers, as an acknowledgement lists them."""
         if not self.rules.acknowledges:
             return []
         return flat(self.inc.received)[:RANGES_MAX]

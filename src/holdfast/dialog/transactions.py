@@ -35,6 +35,8 @@ from holdfast.types import SECOND, Nanos
 from holdfast.wire.blocks import pack_block
 
 TRANSACTIONS_MAX: Final = 4096
+OUTCOMES_NS: Final = 3600 * SECOND
+"""How long the outcomes of an earlier owner's transactions stay: an application may be asking for one."""
 KEPT_NS: Final = 7 * 86_400 * SECOND
 """An outcome that was not confirmed is forgotten after this time."""
 
@@ -42,17 +44,19 @@ KEPT_NS: Final = 7 * 86_400 * SECOND
 class Staged:
     """Messages that a transaction sends on one dialog."""
 
-    __slots__ = ("after", "bodies", "dialog", "due")
+    __slots__ = ("after", "bodies", "dialog", "due", "index")
 
     def __init__(self, dialog: bytes, bodies: list[bytes], due: int, after: int) -> None:
         self.dialog = dialog
         self.bodies = bodies
         self.due = due
         self.after = after
+        self.index = 0
+        """Its place among the sends of the transaction."""
 
 
 class Transaction:
-    __slots__ = ("dialogs", "id", "place", "prepared", "ranges", "sends")
+    __slots__ = ("broken", "dialogs", "id", "place", "prepared", "ranges", "sends")
 
     def __init__(self, tx: bytes) -> None:
         self.id = tx
@@ -60,8 +64,10 @@ class Transaction:
         """Every dialog that takes part."""
         self.sends: list[Staged] = []
         self.ranges: dict[bytes, list[tuple[int, int]]] = {}
-        """What was received, by dialog; fixed when it is prepared."""
+        """Received numbers, by dialog; fixed when the transaction is prepared."""
         self.prepared = False
+        self.broken = False
+        """A dialog lost what the transaction had received or reserved: it cannot commit."""
         self.place = 0
         """Its place in the order in which transactions were prepared."""
 
@@ -84,13 +90,27 @@ class Transaction:
                 value = encode(TakenRow(dialog, first, stop, epoch))
                 rows.append(Put(TAKEN, dialog + number_key(first), value))
         for index, staged in enumerate(self.sends):
+            staged.index = index
             body = memoryview(pack_block(staged.bodies))
             value = encode(StagedRow(staged.dialog, body, staged.due, staged.after))
-            rows.append(Put(STAGED, self._staged_key() + index.to_bytes(4, "big"), value))
+            rows.append(Put(STAGED, self._staged_key(staged), value))
         if kept_at:
             rows.append(Put(KEPT, self.id, number_key(kept_at)))
         rows.append(Put(TX, self.id, COMMITTED))
         return rows
+
+    def split(self, dialogs: list[bytes]) -> Transaction:
+        """Take the part of some dialogs off; gives that part."""
+        part = Transaction(self.id)
+        part.prepared, part.place = self.prepared, self.place
+        part.sends = [staged for staged in self.sends if staged.dialog in dialogs]
+        self.sends = [staged for staged in self.sends if staged.dialog not in dialogs]
+        for dialog in dialogs:
+            del self.dialogs[dialog]
+            part.dialogs[dialog] = None
+            if dialog in self.ranges:
+                part.ranges[dialog] = self.ranges.pop(dialog)
+        return part
 
     def erasures(self) -> list[Write]:
         """Remove the rows again, in the batch that has folded them."""
@@ -99,14 +119,13 @@ class Transaction:
             for first, _ in ranges:
                 key = dialog + number_key(first)
                 writes.append(Erase(TAKEN, key, after(key)))
-        if self.sends:
-            key = self._staged_key()
-            writes.append(Erase(STAGED, key, key + b"\xff" * 5))
-        writes.append(Erase(TX, self.id, after(self.id)))
+        for staged in self.sends:
+            key = self._staged_key(staged)
+            writes.append(Erase(STAGED, key, after(key)))
         return writes
 
-    def _staged_key(self) -> bytes:
-        return number_key(self.place) + self.id
+    def _staged_key(self, staged: Staged) -> bytes:
+        return number_key(self.place) + self.id + staged.index.to_bytes(4, "big")
 
 
 def place_of(staged_key: bytes) -> int:

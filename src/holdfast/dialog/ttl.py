@@ -12,6 +12,7 @@ from holdfast.dialog.frames import TtlAnswer, TtlProposal
 from holdfast.dialog.ports import Agreed, ExtendSession
 from holdfast.dialog.session import Dialog
 from holdfast.dialog.states import FAULTED, OPEN
+from holdfast.machine import RangeSet
 from holdfast.types import NEVER, SECOND, Nanos
 
 RESUME_GRACE: Nanos = 60 * SECOND
@@ -27,7 +28,7 @@ def next_expiry(d: Dialog) -> Nanos:
         return NEVER
     due = NEVER
     for run in d.out.runs():
-        if run.due and run.stop > d.notified:
+        if run.due and not d.notified.covers(run.first, run.stop):
             due = min(due, max(0, run.due - d.env.wall_offset))
     return max(due, d.restarted_at + RESUME_GRACE) if d.restarted_at else due
 
@@ -50,12 +51,16 @@ def expire(d: Dialog, now: Nanos) -> None:
     if not _may_expire(d, now):
         return
     for run in d.out.runs():
-        if run.due and run.due <= wall and run.stop > d.notified:
-            first = max(run.first, d.notified)
-            d.notified = run.stop
+        if not run.due or run.due > wall:
+            continue
+        for first, stop in list(d.notified.missing(run.first, run.stop)):
+            d.notified.add(first, stop)
             d.stage.position = True
-            d.env.count("expired", run.stop - first)
-            d.event("expired", "not acknowledged in time", first, run.stop - first)
+            d.env.count("expired", stop - first)
+            d.event("expired", "not acknowledged in time", first, stop - first)
+    if d.out.lowest and d.stage.position:
+        # Acknowledged numbers need no record; without this a long dialog would keep one range for each notice.
+        d.notified.add(0, d.out.lowest)
 
 
 def extend_messages(d: Dialog, now: Nanos, token: int, ttl_ns: Nanos) -> None:
@@ -65,7 +70,7 @@ def extend_messages(d: Dialog, now: Nanos, token: int, ttl_ns: Nanos) -> None:
     for run in d.out.runs():
         run.due = due
     d.out.timed = d.out.timed or bool(due)
-    d.notified = min(d.notified, d.out.lowest)
+    d.notified = RangeSet()
     d.stage.position = True
     d.answer(token, None)
 

@@ -22,6 +22,7 @@ from holdfast.dialog.frames import (
     Ack,
     Confirm,
     Confirmed,
+    Decline,
     Ended,
     Invite,
     Messages,
@@ -46,6 +47,7 @@ from holdfast.dialog.ports import (
     Take,
     Terminate,
 )
+from holdfast.links.ports import Received
 from holdfast.types import MILLISECOND, NEVER, SECOND
 
 TX = b"t" * 16
@@ -181,12 +183,15 @@ def test_rule_4_a_sender_restored_from_a_backup_faults_both_ends() -> None:
 def test_rule_4_messages_before_the_resume_are_not_taken() -> None:
     world = World(7)
     pair = Pair(world)
-    block(world, Resume)
+    block(world, Resume, Messages)
+    world.finish(pair.send(b"one"))
     world.disconnect(pair.a, pair.b)
     world.connect(pair.a, pair.b)
-    world.finish(pair.send(b"one"))
     world.run(200 * MILLISECOND)
+    late = frames(pair.near, Messages)[0]
+    pair.far.turn([Received(pair.a.node, [late], world.now)])
     assert pair.there().received == []
+    assert pair.far.manager.status()["counts"]["messages_before_resume"] == 1
     unblock(world)
     world.run(30 * SECOND)
     assert pair.drain() == [b"one"]
@@ -233,7 +238,7 @@ def test_rule_9_a_death_between_commit_and_notice_loses_nothing() -> None:
     world.crash(pair.a)
     world.run(5 * SECOND)
     assert pair.drain() == [b"reply"]
-    assert pair.near.tables["staged"] == pair.near.tables["tx"] == {}
+    assert pair.near.tables["staged"] == {}
 
 
 def test_rule_11_a_terminated_dialog_aborts_the_whole_transaction_and_is_named() -> None:
@@ -250,6 +255,23 @@ def test_rule_11_a_terminated_dialog_aborts_the_whole_transaction_and_is_named()
     pair.near.give(Outcome(TX, False, False))
     world.run(SECOND)
     assert pair.drain() == []
+
+
+def test_rule_11_a_dialog_that_the_partner_terminated_aborts_a_transaction_that_sends_on_it() -> (
+    None
+):
+    """The dialog is still here, because there is something to read. What is sent on it would vanish."""
+    world = World(45)
+    pair = Pair(world)
+    world.finish(pair.send(b"unread"))
+    world.run(SECOND)
+    world.finish(pair.send(b"reply", unit=pair.far, tx=TX))
+    world.finish(pair.near.call(Terminate(token=0, dialog=pair.dialog)))
+    world.run(SECOND)
+    assert pair.there().state == "terminated"
+    answer = world.finish(pair.far.call(Prepare(token=0, tx=TX)))[0]
+    assert isinstance(answer, Refused)
+    assert "has ended" in answer.text
 
 
 def test_rule_11_a_faulted_dialog_captures() -> None:
@@ -302,6 +324,29 @@ def test_rule_13_there_is_always_room_for_a_hole(code: int) -> None:
         got += pair.drain()
         world.run(100 * MILLISECOND)
     assert sorted(got) == [b"%d" % n for n in range(10)]
+
+
+def test_rule_13_a_hole_is_reserved_at_maximum_size() -> None:
+    """The first message is the largest, and lost. Small ones that follow must leave room for it."""
+    world = World(46)
+    limits = {"quota_messages": 100, "quota_bytes": 400, "message_bytes_max": 100}
+    pair = Pair(world, near=limits | {"quota_bytes": 4000}, far=limits)
+    block(world, Messages)
+    world.finish(pair.send(b"x" * 100))
+    world.run(100 * MILLISECOND)
+    unblock(world)
+    for n in range(8):
+        world.finish(pair.send(b"%d" % n * 90))
+        world.run(10 * MILLISECOND)
+    inc = pair.far.manager.core.dialogs[pair.dialog].inc
+    assert (pair.there().held, inc.buffered_bytes) == (3, 270)
+    world.run(30 * SECOND)
+    assert inc.buffered_bytes <= 400
+    got: list[bytes] = []
+    for _ in range(40):
+        got += pair.drain()
+        world.run(SECOND)
+    assert got == [b"x" * 100, *(b"%d" % n * 90 for n in range(8))]
 
 
 def test_rule_13_a_window_that_is_shut_is_probed() -> None:
@@ -590,12 +635,13 @@ def test_rule_17_an_ended_dialog_never_starts_again() -> None:
     assert pair.there() is None
     world.carry(pair.near, pair.b.node, invite)
     world.run(SECOND)
-    assert pair.there() is None
     world.crash(pair.b)
     world.run(SECOND)
     world.carry(pair.near, pair.b.node, invite)
     world.run(SECOND)
     assert pair.there() is None
+    assert len(frames(pair.far, Offer)) == 1, "only the first invitation was taken up"
+    assert [frame.code for frame in frames(pair.far, Decline)] == ["ended", "ended"]
 
 
 # -- 18: moving --------------------------------------------------------------------------------------------------
@@ -646,6 +692,18 @@ def test_rule_18_the_source_records_the_move_before_the_state_leaves_it() -> Non
     )
     world.run(SECOND)
     assert not call.done
+
+
+def test_rule_18_a_source_that_dies_after_the_state_has_left_it_only_says_where_the_dialog_went() -> (
+    None
+):
+    world = World(47)
+    pair = Pair(world)
+    world.finish(pair.send(b"one"))
+    world.run(SECOND)
+    target = moved(world, pair, crash=True)
+    assert (pair.there().state, pair.there().epoch) == ("moved", 1)
+    assert pair.drain(target) == [b"one"]
 
 
 def test_rule_18_a_source_that_comes_back_is_refused() -> None:
@@ -727,8 +785,11 @@ def test_rule_19_after_a_restart_the_partner_is_asked_before_anything_expires() 
     block(world, Ack)
     world.finish(pair.send(b"one"))
     world.run(SECOND)
-    unblock(world)
+    # The partner is slow to answer: the restarted end asks again and again, and waits.
+    block(world, Ack, Resume)
     world.crash(pair.a, down_ns=20 * SECOND)
+    world.run(40 * SECOND)
+    unblock(world)
     world.run(40 * SECOND)
     assert pair.here().acked == [(0, 1)]
     assert pair.near.kinds("expired") == []

@@ -105,6 +105,20 @@ def test_rule_12_a_commit_is_made_once_wherever_the_connection_is_cut(
     direct.close()
 
 
+def test_rule_12_a_commit_that_arrives_after_its_repetition_is_refused(path: Path) -> None:
+    """It waited in the socket of a connection that the application had given up."""
+    store = ExpressDialogStore(path)
+    epoch = store.open().epoch
+    before = store._seq
+    store.commit([Put(DIALOG, b"a", b"1")])
+    store.commit([Put(DIALOG, b"a", b"2")])
+    late = [("p", DIALOG, b"a", b"1")]
+    with pytest.raises(StoreError, match="does not follow"):
+        store._ask("commit", store.name, epoch, before, late)
+    assert store.load(DIALOG) == [(b"a", b"2")]
+    store.close()
+
+
 @pytest.mark.parametrize("cut", range(60, 200, 7))
 def test_rule_12_a_transaction_cut_off_before_its_request_arrived_is_aborted(
     path: Path, tmp_path: Path, cut: int

@@ -15,7 +15,12 @@ from tests.support.postgres import postgres
 from holdfast.dialog.records import BLOCK, COMMITTED, DIALOG, STAGED, TX, number_key
 from holdfast.errors import StoreError, StoreFenced, TransactionAborted, TransactionInDoubt
 from holdfast.machine import Erase, Put, Write
-from holdfast.stores.dialogs.postgres import PostgresDialogStore, begin_transaction, settle
+from holdfast.stores.dialogs.postgres import (
+    PostgresDialogStore,
+    _commit_checked,
+    begin_transaction,
+    settle,
+)
 
 KEY = b"t" * 16
 
@@ -53,13 +58,13 @@ def kill_connections(dsn: str) -> None:
         pass  # Another one was quicker.
 
 
-async def until_waiting(dsn: str, what: str) -> None:
-    """Wait until a backend of the server waits for something, as the server itself says."""
+async def until_waiting(dsn: str, what: str, backends: int = 1) -> None:
+    """Wait until backends of the server wait for something, as the server itself says."""
     connection = await asyncpg.connect(dsn)
     try:
         async with asyncio.timeout(20):
             statement = f"SELECT pg_sleep(0.005), count(*) FROM pg_stat_activity WHERE {what}"
-            while not (await connection.fetchrow(statement))["count"]:
+            while (await connection.fetchrow(statement))["count"] < backends:
                 pass
     finally:
         await connection.close()
@@ -130,10 +135,19 @@ def test_rule_5_a_database_that_lost_commits_is_noticed(store: PostgresDialogSto
     store.commit([Put(DIALOG, b"a", b"1")])
     query(store.dsn, "UPDATE holdfast.store SET seq = seq - 1 WHERE name = $1", store.name)
     kill_connections(store.dsn)
-    with pytest.raises(StoreError):
+    with pytest.raises(StoreError, match="lost commits"):
         store.commit([Put(DIALOG, b"b", b"2")])
     with pytest.raises(StoreError, match="earlier commit failed"):
         store.commit([Put(DIALOG, b"c", b"3")])
+
+
+def test_rule_5_a_batch_of_another_number_is_refused(store: PostgresDialogStore) -> None:
+    """A batch that the server still had from a lost connection arrives after its repetition."""
+    store.commit([Put(DIALOG, b"a", b"1")])
+    store._seq -= 1
+    with pytest.raises(StoreFenced):
+        store.commit([Put(DIALOG, b"a", b"2")])
+    assert store.load(DIALOG) == [(b"a", b"1")]
 
 
 def test_rule_6_doubt_waits_for_a_commit_in_progress(store: PostgresDialogStore) -> None:
@@ -183,6 +197,12 @@ def test_rule_8_a_failed_transaction_does_not_count_as_committed(
             await connection.execute("SELECT 1 / 0")
         with pytest.raises(TransactionAborted):
             await transaction.commit([Put(TX, KEY, COMMITTED)], epoch)
+        # Also when the error comes between the last insert and COMMIT.
+        await connection.execute("BEGIN")
+        with pytest.raises(asyncpg.PostgresError):
+            await connection.execute("SELECT 1 / 0")
+        with pytest.raises(TransactionAborted, match="answered ROLLBACK"):
+            await _commit_checked(connection)
         # Also when it fails as late as at the COMMIT itself.
         other = await asyncpg.connect(store.dsn)
         await other.execute("DROP TABLE IF EXISTS late_parent, late_child")
@@ -192,7 +212,7 @@ def test_rule_8_a_failed_transaction_does_not_count_as_committed(
         )
         transaction = await begin_transaction(other, store.name)
         await other.execute("INSERT INTO late_child VALUES (1)")
-        with pytest.raises((TransactionAborted, asyncpg.PostgresError)):
+        with pytest.raises(TransactionAborted, match="refused the commit"):
             await transaction.commit([Put(TX, KEY, COMMITTED)], epoch)
 
     asyncio.run(run())
@@ -209,21 +229,22 @@ def test_rule_7_a_takeover_waits_for_a_transaction_that_commits_and_fences_the_n
 
     async def run() -> None:
         connection = await asyncpg.connect(store.dsn)
-        await connection.execute("BEGIN")
-        await connection.fetchval(
-            "SELECT epoch FROM holdfast.store WHERE name = $1 AND epoch = $2 FOR KEY SHARE",
-            store.name,
-            epoch,
-        )
+        other = await asyncpg.connect(store.dsn)
+        # An uncommitted row holds the transaction up behind its check, before its COMMIT.
+        await other.execute("BEGIN")
+        row = (store.name, b"s", b"0")
+        await other.execute("INSERT INTO holdfast.staged VALUES ($1, $2, $3)", *row)
+        transaction = await begin_transaction(connection, store.name)
+        inserts = [Put(STAGED, b"s", b"1"), Put(TX, KEY, COMMITTED)]
+        committing = asyncio.create_task(transaction.commit(inserts, epoch))
+        await until_waiting(store.dsn, "wait_event_type = 'Lock'")
         # The unit's own batches are not held up by it.
         await asyncio.to_thread(store.commit, [Put(DIALOG, b"a", b"1")])
         taking = asyncio.create_task(asyncio.to_thread(new.open))
-        await until_waiting(store.dsn, "wait_event_type = 'Lock'")
+        await until_waiting(store.dsn, "wait_event_type = 'Lock'", 2)
         assert not taking.done()
-        await connection.execute(
-            "INSERT INTO holdfast.staged VALUES ($1, $2, $3)", store.name, b"s", b"1"
-        )
-        await connection.execute("COMMIT")
+        await other.execute("ROLLBACK")
+        await committing
         opened.append(await taking)
         late = await begin_transaction(connection, store.name)
         with pytest.raises(StoreFenced):

@@ -1,4 +1,4 @@
-"""What applications use, the same embedded in a node (`node.dialogs`) and through its daemon (`connect_dialogs`).
+"""The API for applications, the same embedded in a node (`node.dialogs`) and through its daemon (`connect_dialogs`).
 
 A subclass reaches the unit of a store: `exchange` asks it something, `tell` gives it something without an answer.
 """
@@ -44,7 +44,7 @@ Returned = Callable[[Any], None]
 
 
 class Look(NamedTuple):
-    """What one end of a dialog is doing."""
+    """State of one end of a dialog."""
 
     state: str = ""
     fault: str = ""
@@ -57,6 +57,7 @@ class OpenTransaction(Protocol):
     id: bytes
 
     async def join(self, store: str) -> None: ...
+    def lend(self, dialog: Dialog, messages: list[Message]) -> None: ...
     def check_may_receive(self, store: str) -> None: ...
 
 
@@ -70,6 +71,8 @@ class DialogApi(Traced):
         self._dialogs: dict[tuple[str, bytes], Dialog] = {}
         self._settings: dict[bytes, Settings] = {}
         self._listeners: dict[str, Listener] = {}
+        self.given_back: dict[Dialog, None] = {}
+        """Dialogs with messages that came for a receive that was cancelled."""
 
     # -- what a subclass does ------------------------------------------------------------------------------------
 
@@ -85,7 +88,7 @@ class DialogApi(Traced):
         raise NotImplementedError
 
     async def look(self, dialog: Dialog) -> Look:
-        """What an end is doing now."""
+        """The present state of an end."""
         raise NotImplementedError
 
     def check_store(self, store: str) -> None:
@@ -109,12 +112,21 @@ class DialogApi(Traced):
 
     # -- requests ------------------------------------------------------------------------------------------------
 
-    async def ask(self, store: str, request: Any, dialog: bytes = b"", size: int = 0) -> Any:
+    async def ask(
+        self,
+        store: str,
+        request: Any,
+        dialog: bytes = b"",
+        size: int = 0,
+        handle: Dialog | None = None,
+    ) -> Any:
         """Give a request to the unit of a store and wait for its answer; a refusal is raised."""
 
         def returned(value: Any) -> None:
-            if not getattr(request, "tx", b""):  # A transaction keeps its messages until its end.
-                self.take_back(store, value)
+            if getattr(request, "tx", b""):
+                return  # A transaction keeps its messages until its end.
+            if isinstance(request, (ports.Open, ports.Take)):
+                self.take_back(store, value, handle)
 
         value = await self.exchange(store, request, dialog, size, returned)
         if isinstance(value, ports.Taken) and value.lease:
@@ -123,14 +135,18 @@ class DialogApi(Traced):
             raise _ERRORS.get(value.code, DialogError)(value.text)
         return value
 
-    def take_back(self, store: str, value: Any) -> None:
-        """The receive was cancelled when its messages were on their way: the next one gets them."""
+    def take_back(self, store: str, value: Any, handle: Dialog | None = None) -> None:
+        """The task was cancelled when its answer was on its way: the next receive gets the messages, and a dialog
+        that no task knows is ended."""
+        if isinstance(value, ports.Opened):
+            reason = "the task that opened it was cancelled"
+            self.tell(store, ports.Terminate(token=0, dialog=value.dialog, reason=reason))
         if not isinstance(value, ports.Taken) or not value.messages:
             return
         if value.lease:
             self.tell(store, ports.HandedOver(value.dialog, value.lease, taken=False))
         else:
-            dialog = self.handle(store, value.dialog, "")
+            dialog = handle or self.handle(store, value.dialog, "")
             dialog.give_back(messages_of(value))
             self.wake_receivers(dialog)
 
@@ -154,7 +170,7 @@ class DialogApi(Traced):
             discard=discard,
             bytes_max=TAKE_BYTES_MAX,
         )
-        return messages_of(await self.ask(dialog.store, request, dialog.id))
+        return messages_of(await self.ask(dialog.store, request, dialog.id, handle=dialog))
 
     # -- what applications use -----------------------------------------------------------------------------------
 
@@ -257,10 +273,18 @@ class DialogApi(Traced):
             tx=tx.id if tx is not None else b"",
             deadline=deadline,
         )
-        taken = await self.ask(where, request)
-        if not taken.messages:
-            return None, []
-        return self.handle(where, taken.dialog, ""), messages_of(taken)
+        while True:
+            for dialog in self.given_back if tx is None else ():
+                if dialog.store == where:
+                    return dialog, dialog.take_given_back(number)
+            taken = await self.ask(where, request)
+            if taken.messages:
+                found = self.handle(where, taken.dialog, "")
+                if tx is not None or found not in self.given_back:
+                    return found, messages_of(taken)
+                found.give_back(messages_of(taken))  # Those that are there already are older.
+            elif deadline <= monotonic_ns():
+                return None, []
 
     async def move_out(self, dialog: Dialog, node: bytes, store: bytes) -> bytes:
         """End this end here and give its state, for `move_in` on another node. The state is kept here until

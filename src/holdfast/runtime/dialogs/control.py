@@ -1,4 +1,4 @@
-"""What operators ask of dialogs through the control socket: list, show, poison, repair, terminate."""
+"""Requests of operators about dialogs, through the control socket: list, show, poison, repair, terminate."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class DialogDaemon:
         self.instance = secrets.token_bytes(8)
         self.leases: dict[tuple[str, bytes], Session] = {}
         self.services: dict[str, Session | None] = {}
-        """Who listens to each service; None: its application is gone, and the node goes on for it."""
+        """The application that listens to each service; None: it has left, and the node still accepts dialogs."""
         self.orphans: dict[tuple[str, bytes], list[ports.Message]] = {}
         self.counts: dict[str, int] = {}
         self._sessions: dict[bytes, Session] = {}
@@ -234,14 +234,36 @@ class DialogDaemon:
                 announced = Announced(service_of(event.uri), event.kind, event.dialog, event.uri)
                 listener.push(announced)
 
-    def keep_orphans(self, store: str, taken: ports.Taken) -> None:
+    def take_orphans(
+        self, session: Session, store: str, dialog: bytes, number: int
+    ) -> ports.Taken | None:
+        """Messages of an earlier receive that was given up; of any dialog that the session may use if none is named."""
+        for key in [(store, dialog)] if dialog else list(self.orphans):
+            free = self.leases.get(key, session) is session
+            if key in self.orphans and key[0] == store and free:
+                messages = self.orphans.pop(key)
+                if messages[number:]:
+                    self.orphans[key] = messages[number:]
+                return ports.Taken(key[1], messages[:number])
+        return None
+
+    def keep_orphans(self, store: str, taken: ports.Taken, first: bool = False) -> None:
         """Messages that came for a receive that was given up: the next receive of the dialog gets them."""
-        if len(self.orphans) < ORPHANS_MAX or (store, taken.dialog) in self.orphans:
+        if len(self.orphans) >= ORPHANS_MAX and (store, taken.dialog) not in self.orphans:
+            self.counts["orphans_lost"] = self.counts.get("orphans_lost", 0) + len(taken.messages)
+            log.error(
+                "%d messages of a lost application were dropped: %d dialogs have such messages already",
+                len(taken.messages),
+                ORPHANS_MAX,
+            )
+        else:
             messages = [
                 ports.Message(m.number, memoryview(bytes(m.body)), m.attempt)
                 for m in taken.messages
             ]
-            self.orphans.setdefault((store, taken.dialog), []).extend(messages)
+            kept = self.orphans.setdefault((store, taken.dialog), [])
+            kept[:0] = messages if first else []
+            kept += [] if first else messages
 
 
 def _same(known: ports.Listen, asked: ports.Listen) -> bool:

@@ -14,6 +14,7 @@ from holdfast.errors import HoldfastError, MisuseError, StoreError, TransactionA
 from holdfast.runtime.dialogs.daemon_frames import (
     ABORT,
     COMMIT,
+    FRAME_BYTES_MAX,
     LISTEN,
     LOOK,
     OUTCOME,
@@ -43,13 +44,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast")
 
-RUNNING_MAX: Final = 1024
+RUNNING_MAX: Final = 2048
 """Requests under way; no more are read from the connection until one has ended."""
 OUTCOMES_MAX: Final = 4096
 EVENTS_MAX: Final = 4096
 """Events that wait for an application that does not read; the oldest are dropped and counted."""
 WRITE_BYTES_MAX: Final = 16 << 20
 SETTLE_EVERY_S: Final = 0.5
+HEAD_BYTES: Final = 256
+"""Room for the rest of a frame beside its body."""
 
 
 class Session:
@@ -67,8 +70,10 @@ class Session:
         self._known = 0
         self._transactions: dict[bytes, Transaction] = {}
         self._committing: dict[bytes, None] = {}
-        self._own: dict[bytes, str] = {}
-        """Transactions that the application commits on a connection of its own, with their stores."""
+        self._own: dict[bytes, tuple[str, int]] = {}
+        """Transactions that the application commits on a connection of its own: store and epoch of its owner."""
+        self._lent: dict[bytes, list[tuple[str, ports.Taken]]] = {}
+        """Messages of a receive that was given up, received again in a transaction."""
         self._prepared: dict[bytes, None] = {}
         self._settling = 0
         self._settled = asyncio.Event()
@@ -112,8 +117,9 @@ class Session:
         self._room.set()
         for tx in [t for t in self._transactions if t not in self._committing]:
             transaction = self._transactions.pop(tx)
+            self._settle_lent(tx, committed=False)
             self._spawn(transaction.abort(counts=False))
-        for tx, store in list(self._own.items()):
+        for tx, (store, _) in list(self._own.items()):
             del self._own[tx]
             self._spawn(self._settle_own(tx, store))
         for task in self._receiving.values():
@@ -168,6 +174,7 @@ class Session:
             except StoreError:
                 await asyncio.sleep(SETTLE_EVERY_S)
         self._prepared.pop(tx, None)
+        self._settle_lent(tx, committed)
         self._edge.tell(store, ports.Outcome(tx, committed, counts=False))
         self._settling -= 1
         if not self._settling:
@@ -222,6 +229,7 @@ class Session:
 
     async def _answer(self, ask: Ask) -> None:
         answer: Answered | Failed
+        value: Any = None
         try:
             value = await self._carry_out(ask)
             self._note(ask.store, value)
@@ -246,6 +254,13 @@ class Session:
             self._receiving.pop(ask.id, None)
             self._given_up.pop(ask.id, None)
             self._room.set()
+        if isinstance(answer, Answered) and len(answer.body) > FRAME_BYTES_MAX - HEAD_BYTES:
+            # Too much for one frame: the messages stay here, and the application learns why it does not get them.
+            if not getattr(unwrap(ask.what, ask.body), "tx", b""):
+                self._returned(ask, value)
+            size = len(answer.body)
+            text = f"the answer has {size} bytes, above the limit of {FRAME_BYTES_MAX}; run the node in the application"
+            answer = Failed(ask.id, "DialogError", text)
         self._outcomes[ask.id] = answer
         self._write(answer)
 
@@ -276,11 +291,15 @@ class Session:
             if self._own.pop(item.tx, None) is None:
                 return
             self._prepared.pop(item.tx, None)
+            self._settle_lent(item.tx, item.committed)
         self._edge.tell(frame.store, item)
 
     # -- requests ------------------------------------------------------------------------------------------------
 
     async def _carry_out(self, ask: Ask) -> Any:
+        if ask.what in TOLD:
+            self._tell(Tell(ask.what, ask.store, ask.body))
+            return None
         if ask.what in REQUESTS:
             return await self._request(ask, unwrap(ask.what, ask.body))
         if ask.what == LOOK:
@@ -291,6 +310,7 @@ class Session:
             counts, tx = ask.body[:1] == b"1", ask.body[1:]
             transaction = self._transactions.pop(tx, None)
             if transaction is not None:
+                self._settle_lent(tx, committed=False)
                 await transaction.abort(counts=counts)
             return None
         if ask.what == OUTCOME:
@@ -312,27 +332,39 @@ class Session:
         tx = getattr(request, "tx", b"")
         if isinstance(request, ports.Prepare):
             await self._settled.wait()  # what an earlier one sent is numbered first
-            if tx not in self._own:
-                raise TransactionAborted("the transaction is over; nothing took effect")
+            # It may have used its own tables only. If it was aborted with a connection, the unit refuses.
+            await self._join(tx, store, receives=False)
             self._prepared[tx] = None
         elif tx:
             await self._join(tx, store, isinstance(request, ports.Take))
-        if isinstance(request, ports.Take) and not tx:
-            orphans = self._daemon.orphans.pop((store, request.dialog), None)
-            if orphans:
-                rest = orphans[request.count :]
-                if rest:
-                    self._daemon.orphans[store, request.dialog] = rest
-                return ports.Taken(request.dialog, orphans[: request.count])
+        if isinstance(request, ports.Take):
+            orphans = self._daemon.take_orphans(self, store, request.dialog, request.count)
+            if orphans is not None:
+                if tx:
+                    self._lent.setdefault(tx, []).append((store, orphans))
+                return orphans
 
         def returned(value: Any) -> None:
             if not tx:  # A transaction has its own messages.
                 self._returned(ask, value)
 
-        return await edge.exchange(store, request, ask.dialog, len(ask.body), returned)
+        value = await edge.exchange(store, request, ask.dialog, len(ask.body), returned)
+        if isinstance(value, ports.Prepared) and value.epoch != self._own[tx][1]:
+            raise TransactionAborted(
+                f"dialog store {store!r} was opened again during the transaction; nothing took effect"
+            )
+        return value
+
+    def _settle_lent(self, tx: bytes, committed: bool) -> None:
+        for store, taken in reversed(self._lent.pop(tx, [])):
+            if not committed:
+                self._daemon.keep_orphans(store, taken, first=True)
 
     def _returned(self, ask: Ask, value: Any) -> None:
         """The answer came after the request was given up."""
+        if isinstance(value, ports.Opened) and ask.what == "Open":
+            reason = "the application that opened it gave up"
+            self._edge.tell(ask.store, ports.Terminate(token=0, dialog=value.dialog, reason=reason))
         if not isinstance(value, ports.Taken) or not value.messages:
             return
         if value.lease:
@@ -345,7 +377,7 @@ class Session:
     async def _join(self, tx: bytes, store: str, receives: bool) -> None:
         if tx[:1] == OWN:
             # The application commits it on a connection of its own.
-            self._own.setdefault(tx, store)
+            self._own.setdefault(tx, (store, self._edge.epoch(store)))
             return
         transaction = self._transactions.get(tx)
         if transaction is None:
@@ -361,11 +393,14 @@ class Session:
                 "the connection to the daemon was lost before the commit, or nothing was done; nothing took effect"
             )
         self._committing[tx] = None
+        committed = False
         try:
             await transaction.commit()
+            committed = True
         finally:
             self._committing.pop(tx, None)
             self._transactions.pop(tx, None)
+            self._settle_lent(tx, committed)
         return True
 
     async def _outcome(self, store: str, tx: bytes) -> bool:

@@ -185,8 +185,8 @@ class DialogEdge(DialogApi, Edge):
     def _unit_lost(self, effect: ports.UnitLost) -> None:
         name = effect.unit.removeprefix(UNIT)
         self.service.gone(name)
-        for token, (future, store, dialog, _) in list(self._waiting.items()):
-            if store == name and dialog and not future.done():
+        for token, (future, store, _, _) in list(self._waiting.items()):
+            if store == name and not future.done():
                 text = f"the dialog store failed ({effect.reason}); the request may have taken effect or not"
                 future.set_exception(DialogError(text))
                 del self._waiting[token]
@@ -208,6 +208,15 @@ class DialogEdge(DialogApi, Edge):
         future = self.stores.read(store, lambda made: made.read(KEPT, tx, after(tx)))
         return bool(await asyncio.wrap_future(future))
 
+    @property
+    def stopped(self) -> bool:
+        return self._port is None
+
+    def epoch(self, store: str) -> int:
+        """The epoch of this node's ownership of a store; it grows whenever the store is opened."""
+        manager = self.service.manager(store)
+        return manager.core.env.owner_epoch if manager is not None else 0
+
     def store_id(self, store: str = "") -> bytes:
         manager = self.service.manager(store or self.default_store)
         return bytes(manager.core.env.store) if manager is not None else b""
@@ -219,15 +228,17 @@ class DialogEdge(DialogApi, Edge):
     ) -> Any:
         self.running()
         self.stores.check(store)
-        if not self.stores.ready[store].is_set():
-            await self.stores.ready[store].wait()
         token = next(self._tokens)
         values = {name: getattr(request, name) for name in request.__struct_fields__}
         values["token"] = token
         item = type(request)(**values)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         unit = dialog_unit(store)
-        while not self.running().offer(unit, item, size + 64, DATA):
+        while True:
+            # Again after each wait: the store may have failed meanwhile, and its unit with it.
+            await self.stores.ready[store].wait()
+            if self.running().offer(unit, item, size + 64, DATA):
+                break
             self._room.clear()
             await self._room.wait()
         self._waiting[token] = (future, store, dialog, returned)
@@ -257,8 +268,8 @@ class DialogEdge(DialogApi, Edge):
 
     def wake_receivers(self, dialog: Dialog) -> None:
         for token, (future, store, waiting, _) in self._waiting.items():
-            if (store, waiting) == (dialog.store, dialog.id) and not future.done():
-                self.tell(dialog.store, ports.Cancel(token, dialog.id, receives_only=True))
+            if store == dialog.store and waiting in (dialog.id, b"") and not future.done():
+                self.tell(store, ports.Cancel(token, waiting, receives_only=True))
 
     # -- what applications use -----------------------------------------------------------------------------------
 
@@ -321,7 +332,7 @@ class DialogEdge(DialogApi, Edge):
         return self.look_at(dialog.store, dialog.id)
 
     def look_at(self, store: str, dialog: bytes) -> Look:
-        """What an end that is in memory is doing."""
+        """State of an end that is in memory."""
         manager = self.service.manager(store)
         end = manager.inspect(dialog) if manager is not None else None
         return Look(end.state, end.fault, end.detail) if end is not None else Look()

@@ -1,4 +1,4 @@
-"""What applications hold: a dialog, a listener, a message."""
+"""Handles for applications: dialog, listener, message."""
 
 from __future__ import annotations
 
@@ -153,18 +153,27 @@ class Dialog:
     ) -> list[Message]:
         deadline = _deadline(timeout_s)
         while True:
-            if tx is None and self._returned:
-                return self._from_returned(count)
+            if self._returned:
+                if tx is not None:
+                    await tx.join(self.store)
+                messages = self.take_given_back(count)
+                if tx is not None:
+                    tx.lend(self, messages)
+                return messages
             messages = await self._edge.take(self, count, tx, deadline, discard=False)
             if tx is None and self._returned:
                 # Those that came for a receive that was cancelled are older.
-                self._returned.extend(messages)
-                return self._from_returned(count)
+                self.give_back(messages)
+                return self.take_given_back(count)
             if messages or deadline <= monotonic_ns():
                 return messages
 
-    def _from_returned(self, count: int) -> list[Message]:
-        return [self._returned.popleft() for _ in range(min(count, len(self._returned)))]
+    def take_given_back(self, count: int) -> list[Message]:
+        """Messages that came for a receive that was cancelled."""
+        messages = [self._returned.popleft() for _ in range(min(count, len(self._returned)))]
+        if not self._returned:
+            self._edge.given_back.pop(self, None)
+        return messages
 
     async def delete(self, count: int = 1, *, tx: OpenTransaction | None = None) -> None:
         """Remove up to `count` messages that are available, without receiving them."""
@@ -180,12 +189,12 @@ class Dialog:
 
     async def _messages(self) -> AsyncIterator[Message]:
         while True:
+            # One at a time: what is received is gone from the store, and a loop may end before it has seen the rest.
             try:
-                messages = await self.receive_many(64)
+                message = await self.receive()
             except DialogEnded:
                 return
-            for message in messages:
-                yield message
+            yield message
 
     def on_message(self, handler: Callable[[Message], Any]) -> None:
         """Call `await handler(message)` for each message, one after the other."""
@@ -275,8 +284,14 @@ class Dialog:
                 self._outcome = event
         self._changed.set()
 
-    def give_back(self, messages: list[Message]) -> None:
-        self._returned.extend(messages)
+    def give_back(self, messages: list[Message], first: bool = False) -> None:
+        """Keep messages for the next receive; `first`: before those that are kept already."""
+        if first:
+            self._returned.extendleft(reversed(messages))
+        else:
+            self._returned.extend(messages)
+        if self._returned:
+            self._edge.given_back[self] = None
 
     def end(self, error: HoldfastError) -> None:
         """Nothing answers any more."""

@@ -61,7 +61,9 @@ RETRY_S: Final = 0.05
 RETRY_S_MAX: Final = 2.0
 KNOWN_EVERY: Final = 32
 PENDING_MAX: Final = 1024
-"""Requests under way; more wait."""
+"""Requests under way, receives apart; more wait."""
+RECEIVES_MAX: Final = 768
+"""Receives under way. One more is refused: if it waited, it could wait for a message that is there."""
 REPEATABLE: Final = frozenset(
     (LOOK, LISTEN, UNLISTEN, OUTCOME, "Take", "Reactivate", "Complete", "Deactivate")
 )
@@ -91,6 +93,7 @@ class RemoteDialogs(DialogApi):
         self._ids = count(1)
         self._pending: dict[int, Pending] = {}
         self._slots = asyncio.Semaphore(PENDING_MAX)
+        self._receives = 0
         self._known = 0
         self._last = 0
         self._writer: asyncio.StreamWriter | None = None
@@ -98,6 +101,8 @@ class RemoteDialogs(DialogApi):
         self._welcomed = asyncio.Event()
         self._closed: HoldfastError | None = None
         self._workers: dict[str, PostgresWorker] = {}
+        self.connections = 0
+        """How often the daemon was connected to. A transaction does not outlive its connection."""
 
     # -- life ----------------------------------------------------------------------------------------------------
 
@@ -186,6 +191,7 @@ class RemoteDialogs(DialogApi):
             raise OSError("the daemon closed the connection")
         restarted = bool(self.welcome.instance) and welcome.instance != self.welcome.instance
         self.welcome = welcome
+        self.connections += 1
         self.default_store = welcome.default_store
         self._profiles = {n: read_profile(n, table) for n, table in welcome.profiles.items()}
         self._writer = writer
@@ -264,25 +270,42 @@ class RemoteDialogs(DialogApi):
         returned: Callable[[Any], None] = lambda _: None,
     ) -> Any:
         """Ask the daemon something and wait for its answer."""
-        async with self._slots:
-            if self._closed is not None:
-                raise type(self._closed)(*self._closed.args)
-            ask = Ask(self._next(), what, store, dialog, body)
-            frame = framed(ask)
-            future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            self._pending[ask.id] = Pending(ask, future, returned)
-            self._put(frame)
+        if what != "Take":
+            async with self._slots:
+                return await self._call(what, store, dialog, body, returned)
+        # Apart from the others, so that a send is never held up by receives that wait for its answer.
+        if self._receives >= RECEIVES_MAX:
+            raise DialogError(
+                f"{RECEIVES_MAX} receives of this application wait already; nothing was received; use receive_any"
+            )
+        self._receives += 1
+        try:
+            return await self._call(what, store, dialog, body, returned)
+        finally:
+            self._receives -= 1
+
+    async def _call(
+        self, what: str, store: str, dialog: bytes, body: bytes, returned: Callable[[Any], None]
+    ) -> Any:
+        if self._closed is not None:
+            raise type(self._closed)(*self._closed.args)
+        ask = Ask(self._next(), what, store, dialog, body)
+        frame = framed(ask)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._pending[ask.id] = Pending(ask, future, returned)
+        self._put(frame)
+        try:
             if self._writer is not None:
                 with suppress(OSError, RuntimeError):
                     await self._writer.drain()
-            try:
-                return await future
-            except asyncio.CancelledError:
-                if future.done() and not future.cancelled() and future.exception() is None:
-                    returned(future.result())
-                elif ask.id in self._pending:
-                    self._send(GiveUp(ask.id))
-                raise
+            return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                returned(future.result())
+            elif ask.id in self._pending:
+                future.cancel()  # What still comes is given back.
+                self._send(GiveUp(ask.id))
+            raise
 
     # -- the API's side ------------------------------------------------------------------------------------------
 
@@ -294,7 +317,19 @@ class RemoteDialogs(DialogApi):
 
     def tell(self, store: str, item: Any) -> None:
         what, body = wrap(item)
-        self._send(Tell(what, store, body))
+        if what in ("HandedOver", "Terminate"):
+            # Must arrive: a message that stays leased holds up its dialog.
+            self._ask_unattended(Ask(self._next(), what, store, b"", body))
+        else:
+            self._send(Tell(what, store, body))
+
+    def _ask_unattended(self, ask: Ask) -> None:
+        """Ask until it is answered; the answer interests no task."""
+        if self._closed is None:
+            future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            future.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._pending[ask.id] = Pending(ask, future, lambda _: None)
+            self._send(ask)
 
     async def look(self, dialog: Dialog) -> Look:
         return Look(*await self.call(LOOK, dialog.store, dialog.id))
@@ -309,7 +344,8 @@ class RemoteDialogs(DialogApi):
     def wake_receivers(self, dialog: Dialog) -> None:
         for number, pending in self._pending.items():
             ask = pending.ask
-            if (ask.what, ask.store, ask.dialog) == ("Take", dialog.store, dialog.id):
+            receives = ask.what == "Take" and ask.dialog in (dialog.id, b"")
+            if receives and ask.store == dialog.store:
                 self._send(GiveUp(number))
 
     def transaction(self, connection: Any = None, store: str = "") -> RemoteTransaction:

@@ -15,16 +15,19 @@ from holdfast.dialog import ports
 from holdfast.errors import (
     HoldfastError,
     MisuseError,
+    NodeStopped,
     StoreError,
     TransactionAborted,
     TransactionInDoubt,
 )
+from holdfast.runtime.dialogs.api import shielded
 from holdfast.runtime.dialogs.daemon_frames import ABORT
 from holdfast.runtime.dialogs.daemon_session import OWN
 from holdfast.runtime.dialogs.stores import Work
 from holdfast.runtime.dialogs.transaction_scope import TransactionScope
 
 if TYPE_CHECKING:
+    from holdfast.runtime.dialogs.handles import Dialog, Message
     from holdfast.runtime.dialogs.remote import RemoteDialogs
 
 SETTLE_EVERY_S: Final = 0.5
@@ -42,6 +45,10 @@ class RemoteTransaction(TransactionScope):
         self._durable = ""
         self._over = False
         self._work: Work | None = None
+        self._joining = asyncio.Lock()
+        self._connection = 0
+        """The connection to the daemon that it began on."""
+        self._lent: list[tuple[Dialog, list[Message]]] = []
         own = connection is not None or self._kind(store or dialogs.default_store) == "postgres"
         self.own = own
         """The application commits it."""
@@ -75,8 +82,15 @@ class RemoteTransaction(TransactionScope):
 
     async def join(self, store: str) -> None:
         """A dialog of this store takes part."""
+        async with self._joining:  # Two dialogs at once must not begin two transactions.
+            await self._join(store)
+
+    async def _join(self, store: str) -> None:
         if self._over:
             raise TransactionAborted("the transaction is over; nothing took effect")
+        if not self._stores:
+            self._connection = self._dialogs.connections
+        self._check_connection()
         if store in self._stores:
             return
         kind = self._kind(store)
@@ -96,6 +110,17 @@ class RemoteTransaction(TransactionScope):
         if kind != "memory":
             self._durable = store
 
+    def _check_connection(self) -> None:
+        """The daemon aborts a transaction with its connection. What follows must not commit without the rest."""
+        if self._stores and self._connection != self._dialogs.connections:
+            raise TransactionAborted(
+                "the connection to the daemon was lost during the transaction; nothing took effect"
+            )
+
+    def lend(self, dialog: Dialog, messages: list[Message]) -> None:
+        """Messages that a cancelled receive gave back. They are given back again if this is aborted."""
+        self._lent.append((dialog, messages))
+
     def check_may_receive(self, store: str) -> None:
         """Nothing prevents it: the daemon holds no file for this transaction before its commit."""
 
@@ -112,10 +137,29 @@ class RemoteTransaction(TransactionScope):
     async def commit(self) -> None:
         """Make everything permanent. Raises `TransactionAborted`: nothing took effect."""
         self._check_over()
-        if self._work is not None:
-            await self._commit_own(self._work)
-        elif self._stores:
-            await self._dialogs.commit(self.id, self._durable)
+        await shielded(self._commit())
+
+    async def _commit(self) -> None:
+        try:
+            self._check_connection()
+        except TransactionAborted:
+            await self._abort(counts=False)
+            raise
+        try:
+            if self._work is not None:
+                await self._commit_own(self._work)
+            elif self._stores:
+                await self._dialogs.commit(self.id, self._durable)
+        except TransactionInDoubt:
+            raise
+        except BaseException:
+            self._give_back()
+            raise
+
+    def _give_back(self) -> None:
+        for dialog, messages in reversed(self._lent):
+            dialog.give_back(messages, first=True)
+        self._lent.clear()
 
     async def _commit_own(self, work: Work) -> None:
         store = self._durable
@@ -147,10 +191,19 @@ class RemoteTransaction(TransactionScope):
                 return await self._dialogs.outcome(store, self.id)
             except StoreError:
                 await asyncio.sleep(SETTLE_EVERY_S)
+            except NodeStopped as error:
+                raise TransactionInDoubt(
+                    "the connection to the daemon was closed while the outcome of a commit was unknown; the "
+                    "transaction took effect as a whole or not at all; look for it in your own tables"
+                ) from error
 
     async def abort(self, counts: bool = True) -> None:
         """Undo everything. An abort by the application counts against the messages it received."""
         self._check_over()
+        await shielded(self._abort(counts))
+
+    async def _abort(self, counts: bool) -> None:
+        self._give_back()
         if self._work is not None:
             await self._work.abort()
             self._dialogs.tell(self._durable, ports.Outcome(self.id, False, counts))

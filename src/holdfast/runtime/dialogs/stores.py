@@ -43,7 +43,7 @@ def make_store(config: StoreConfig, data: str, shelf: Shelf | None = None) -> Di
 
 
 def third_party(config: StoreConfig) -> DialogStore:
-    """A store of one's own: `package.module:Class`, called with its name and its options."""
+    """A third-party store: `package.module:Class`, called with its name and its options."""
     module, _, attribute = config.kind.partition(":")
     try:
         made = getattr(importlib.import_module(module), attribute)(config.name, **config.options)
@@ -111,20 +111,33 @@ class ThreadWork:
         self._turn = turn
         self._tx: Any = None
         self._has_turn = False
+        self._over = False
+        self._beginning = asyncio.Lock()
 
     @property
     def holds_file(self) -> bool:
         return self._has_turn
 
     async def _begun(self) -> Any:
-        if self._tx is None:
-            await self._turn.acquire()
-            self._has_turn = True
-            self._tx = self._store.begin()
-            if isinstance(self._tx, SqliteTransaction):
-                loop = asyncio.get_running_loop()
-                self._tx.on_expired = lambda: _call_soon(loop, self._give_turn)
+        async with self._beginning:  # Two statements at once must not begin two transactions.
+            if self._tx is None:
+                await self._turn.acquire()
+                self._has_turn = True
+                try:
+                    self._tx = self._begin()
+                except BaseException:
+                    self._give_turn()
+                    raise
         return self._tx
+
+    def _begin(self) -> Any:
+        if self._over:
+            raise TransactionAborted("the transaction is over; nothing took effect")
+        tx = self._store.begin()
+        if isinstance(tx, SqliteTransaction):
+            loop = asyncio.get_running_loop()
+            tx.on_expired = lambda: _call_soon(loop, self._give_turn)
+        return tx
 
     def _give_turn(self) -> None:
         """Let the next transaction begin. One whose time is over has given its turn already."""
@@ -135,21 +148,43 @@ class ThreadWork:
     async def run(self, act: Callable[[Any], Any]) -> Any:
         """Call `act(db)` on the transaction's thread."""
         tx = await self._begun()
-        return await asyncio.get_running_loop().run_in_executor(self._pool, tx.run, act)
+        return await self._in_thread(tx.run, act)
 
     async def commit(self, inserts: Sequence[Put], epoch: int) -> None:
         tx = await self._begun()
+        self._over = True
         try:
-            await asyncio.get_running_loop().run_in_executor(self._pool, tx.commit, inserts, epoch)
+            await self._in_thread(tx.commit, inserts, epoch)
         finally:
             self._give_turn()
 
     async def abort(self) -> None:
+        self._over = True
         if self._tx is not None:
             try:
-                await asyncio.get_running_loop().run_in_executor(self._pool, self._tx.abort)
+                await self._in_thread(self._tx.abort)
+            except TransactionAborted:
+                # The worker is closed. Its file must be free for the store that is opened next.
+                await asyncio.to_thread(self._tx.abort)
             finally:
                 self._give_turn()
+
+    async def _in_thread(self, act: Callable[..., Any], *values: Any) -> Any:
+        """Call `act` on the transaction's thread. Raises `TransactionAborted` if the worker was closed before."""
+        closed = TransactionAborted(
+            "the dialog store failed or was closed during the transaction; nothing took effect"
+        )
+        try:
+            future = self._pool.submit(act, *values)
+        except RuntimeError:
+            raise closed from None
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if future.cancelled() and task is not None and not task.cancelling():
+                raise closed from None
+            raise
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, act: Callable[[], None]) -> None:

@@ -22,11 +22,13 @@ from holdfast.errors import (
     TransactionAborted,
     TransactionInDoubt,
 )
+from holdfast.runtime.dialogs.api import shielded
 from holdfast.runtime.dialogs.stores import Work
 from holdfast.runtime.dialogs.transaction_scope import TransactionScope
 
 if TYPE_CHECKING:
     from holdfast.runtime.dialogs.edge import DialogEdge
+    from holdfast.runtime.dialogs.handles import Dialog, Message
 
 SETTLE_EVERY_S: Final = 0.5
 
@@ -49,6 +51,10 @@ class Transaction(TransactionScope):
         self._works: dict[str, Work] = {}
         self._durable = ""
         self._over = False
+        self._joining = asyncio.Lock()
+        self._epochs: dict[str, int] = {}
+        """Of the owner of each store when it joined. The unit of a later owner knows nothing of this transaction."""
+        self._lent: list[tuple[Dialog, list[Message]]] = []
 
     @property
     def connection(self) -> Any:
@@ -68,6 +74,10 @@ class Transaction(TransactionScope):
 
     async def join(self, store: str) -> None:
         """A dialog of this store takes part."""
+        async with self._joining:  # Two dialogs at once must not begin two transactions.
+            await self._join(store)
+
+    async def _join(self, store: str) -> None:
         if self._over:
             raise TransactionAborted("the transaction is over; nothing took effect")
         if store in self._works:
@@ -79,6 +89,7 @@ class Transaction(TransactionScope):
                 "cannot take part; nothing was done"
             )
         connection = self._given if worker.durable else None
+        self._epochs[store] = self._edge.epoch(store)
         self._works[store] = await worker.begin(connection)
         if worker.durable:
             self._durable = store
@@ -96,13 +107,19 @@ class Transaction(TransactionScope):
         if self._given is not None or self._store:
             await self.join(self._store or self._edge.default_store)
 
+    def lend(self, dialog: Dialog, messages: list[Message]) -> None:
+        """Messages that a cancelled receive gave back. They are given back again if this is aborted."""
+        self._lent.append((dialog, messages))
+
     async def commit(self) -> None:
         """Make everything permanent. Raises `TransactionAborted`: nothing took effect."""
         self._check_over()
+        # Whatever happens to this task, a transaction ends one way or the other, and its dialogs learn it.
+        await shielded(self._commit())
+
+    async def _commit(self) -> None:
         try:
-            prepared = [
-                (store, await self._edge.ask(store, self._prepare(store))) for store in self._works
-            ]
+            prepared = [(store, await self._prepared(store)) for store in self._works]
         except HoldfastError as error:
             await self._end(committed=False, counts=False)
             raise TransactionAborted(f"{error}") from error
@@ -126,13 +143,20 @@ class Transaction(TransactionScope):
                 )
         await self._end(committed=True, counts=False, stores=[s for s, _ in prepared])
 
-    def _prepare(self, store: str) -> ports.Prepare:
-        return ports.Prepare(token=0, tx=self.id, keep=self._keep and store == self._durable)
+    async def _prepared(self, store: str) -> ports.Prepared:
+        keep = self._keep and store == self._durable
+        rows = await self._edge.ask(store, ports.Prepare(token=0, tx=self.id, keep=keep))
+        assert isinstance(rows, ports.Prepared)
+        if rows.epoch != self._epochs[store]:
+            raise TransactionAborted(
+                f"dialog store {store!r} was opened again during the transaction; nothing took effect"
+            )
+        return rows
 
     async def abort(self, counts: bool = True) -> None:
         """Undo everything. An abort by the application counts against the messages it received."""
         self._check_over()
-        await self._end(committed=False, counts=counts)
+        await shielded(self._end(committed=False, counts=counts))
 
     def _check_over(self) -> None:
         if self._over:
@@ -141,6 +165,10 @@ class Transaction(TransactionScope):
 
     async def _end(self, committed: bool, counts: bool, stores: list[str] | None = None) -> None:
         names = stores if stores is not None else list(self._works)
+        if not committed:
+            for dialog, messages in reversed(self._lent):
+                dialog.give_back(messages, first=True)
+        self._lent.clear()
         for work in self._works.values():
             with contextlib.suppress(HoldfastError):
                 await work.abort()
@@ -153,5 +181,10 @@ class Transaction(TransactionScope):
         while True:
             try:
                 return await self._edge.settle(store, self.id)
-            except StoreError:
+            except StoreError as error:
+                if self._edge.stopped:
+                    raise TransactionInDoubt(
+                        f"the node stopped while the outcome of a commit was unknown ({error}); the transaction took "
+                        "effect as a whole or not at all; look for it in your own tables"
+                    ) from error
                 await asyncio.sleep(SETTLE_EVERY_S)

@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from holdfast.errors import DialogError, StoreError
-from holdfast.runtime.dialogs.api import shielded
 from holdfast.runtime.tracing import INTERNAL, Tracing
 
 
@@ -50,12 +49,12 @@ class TransactionScope:
         trace: TracebackType | None,
     ) -> None:
         try:
-            # Whatever happens to this task, a transaction ends one way or the other, and its dialogs learn it.
+            # Both shield themselves: a transaction ends one way or the other, and its dialogs learn it.
             if kind is None:
-                await shielded(self.commit())
+                await self.commit()
             else:
                 counts = not isinstance(error, (asyncio.CancelledError, DialogError, StoreError))
-                await shielded(self.abort(counts=counts))
+                await self.abort(counts=counts)
         except BaseException:
             self._end_span(*sys.exc_info())
             raise

@@ -25,7 +25,7 @@ from holdfast.stores.memory import Tables
 
 
 class Shelf:
-    """What a memory store holds. The express daemon keeps one for each of its stores."""
+    """Contents of a memory store. The express daemon keeps one for each of its stores."""
 
     def __init__(self, store: bytes) -> None:
         self.store = store

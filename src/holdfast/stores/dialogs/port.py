@@ -1,4 +1,4 @@
-"""What a dialog store is. Third parties can add one; `holdfast.testing.stores` says when it is right.
+"""The interface of a dialog store. Third parties can add one; `holdfast.testing.stores` is its conformance suite.
 
 A store holds tables of bytes to bytes (`holdfast.dialog.records`). One owner uses it at a time: opening takes the
 store over with a higher epoch, and everything that an earlier owner tries afterwards is refused. The unit's batches

@@ -310,6 +310,10 @@ class PostgresTransaction:
             raise TransactionInDoubt(
                 f"the connection was lost during COMMIT ({error!r}); the outcome is being asked for"
             ) from error
+        except asyncpg.PostgresError as error:
+            raise TransactionAborted(
+                f"the database refused the commit ({error}); nothing took effect"
+            ) from error
 
     async def _insert(self, row: Put) -> None:
         try:

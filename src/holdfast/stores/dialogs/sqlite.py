@@ -200,7 +200,7 @@ class SqliteDialogStore:
         return bool(found[:-CHECK_BYTES] == COMMITTED)
 
     def close(self) -> None:
-        """What was committed is durable already; closing again does nothing."""
+        """Commits are durable already; closing again does nothing."""
         if self._closed:
             return
         self._closed = True

@@ -103,6 +103,9 @@ def test_an_application_at_the_daemon_commits_with_its_own_connection(
             assert (await near.receive(timeout_s=10)).body == b"done"
             rows = await own.fetch("SELECT body FROM remote_done")
             assert [row["body"] for row in rows] == [b"1"]
+            async with dialogs.transaction(store="ben2") as tx:  # without a dialog
+                await tx.connection.execute("INSERT INTO remote_done VALUES ('own')")
+            assert await own.fetchval("SELECT count(*) FROM remote_done") == 2
             with pytest.raises(MisuseError, match="no connection"):
                 _ = dialogs.transaction().connection
         await own.close()
