@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -58,7 +59,12 @@ async def _run(path: Path) -> None:
             if config.web.address:
                 host, port = split_address(config.web.address, "[web] address")
                 page = WebServer(
-                    host, port, node.status, config.web.token or None, tree=node.roles.tree_nodes
+                    host,
+                    port,
+                    node.status,
+                    config.web.token or None,
+                    tree=node.roles.tree_nodes,
+                    results=_results(config.web.results),
                 )
                 await page.start()
                 typer.echo(f"page: {page.url}")
@@ -71,6 +77,15 @@ async def _run(path: Path) -> None:
     finally:
         if page is not None:
             await page.close()
+
+
+def _results(directory: str) -> Callable[[], dict[str, Any]] | None:
+    """Reads what the pipeline published, if the page is to show it."""
+    if not directory:
+        return None
+    from holdfast.pipeline.results import PublishedResults
+
+    return PublishedResults(directory).read
 
 
 async def _until_told(node: Node) -> None:

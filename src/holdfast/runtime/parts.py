@@ -68,6 +68,7 @@ def load_config(path: str | Path, subsystems: Sequence[Subsystem] = SUBSYSTEMS) 
             key=place(security.key),
         ),
         telemetry=msgspec.structs.replace(telemetry, directory=place(telemetry.directory)),
+        web=msgspec.structs.replace(config.web, results=place(config.web.results)),
         sections=sections,
     )
 
