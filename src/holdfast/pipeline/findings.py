@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from holdfast.pipeline.reader import Tables
 from holdfast.pipeline.score_text import score_lines
-from holdfast.pipeline.words import VERDICTS
+from holdfast.pipeline.words import VERDICTS, with_names
 
 LINES_MAX: Final = 5
 """Of each kind."""
@@ -38,9 +38,7 @@ def _open(tables: Tables) -> list[dict[str, Any]]:
 
 def cause_text(row: dict[str, Any], names: dict[str, str]) -> str:
     """A located fault in one line, with the names of nodes instead of their ids."""
-    name = row["name"]
-    for node, known in names.items():
-        name = name.replace(node, known or node[:8])
+    name = with_names(row["name"], names)
     classes = ", ".join(row["error_classes"])
     since = f"{row['start_at']:%Y-%m-%d %H:%M}"
     return f"{row['kind']} {name} ({classes}), since {since}, confidence {row['confidence']:.2f}"
