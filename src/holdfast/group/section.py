@@ -64,6 +64,8 @@ class GroupSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     replicas."""
     relay_from: int = 65
     """Replicas from which sources send to the voters only, and learners get messages from other replicas."""
+    trace: bool = False
+    """Record a fact of kind `message` for every message that this node delivers."""
 
 
 GROUPS: Final = Section[tuple[GroupSection, ...]]("group", tuple[GroupSection, ...], ())
@@ -105,6 +107,7 @@ def _group(config: NodeConfig, section: GroupSection) -> GroupConfig:
         message_log_bytes=section.message_log_mb << 20,
         stability=msgspec.structs.replace(GROUP_STABILITY, protocol=section.stability),
         relay_from=section.relay_from,
+        trace=section.trace,
     )
     return msgspec.structs.replace(
         plain,
