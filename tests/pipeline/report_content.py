@@ -155,6 +155,35 @@ FULL = content(
             "last_index": 90,
         }
     ],
+    localisation=[
+        {
+            "kind": "adapter_send",
+            "name": f"{node_id('alba')}/eth0",
+            "groups": [
+                {"kind": "adapter_send", "name": f"{node_id('alba')}/eth0"},
+                {"kind": "node", "name": node_id("alba")},
+            ],
+            "error_classes": ["size"],
+            "start_at": NOON,
+            "end_at": NOON + timedelta(minutes=10),
+            "confidence": 0.9,
+            "failing": 3,
+            "passing": 1,
+        }
+    ],
+    scores=[
+        {
+            "model": "logistic",
+            "chosen": True,
+            "is_baseline": False,
+            "precision": 0.9,
+            "precision_low": 0.7,
+            "recall": 0.8,
+            "brier": 0.01,
+            "why": "precise enough",
+            "bins": [{"mean": 0.9, "observed": 0.85, "rows": 40}],
+        }
+    ],
     audit=[verdict("orders", "violated", named=["agreement: row one | row two"])],
     set_aside=[("torn-1-0.parquet", "torn", "not a whole Parquet file")],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,27 +73,36 @@ def names(out: Path) -> list[str]:
     return sorted(row["name"] for row in open_tables(out).rows("nodes"))
 
 
+@pytest.fixture(scope="module")
+def first(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory after one run. Tables name their files relative to it, so it can be copied; the ledger names
+    segments by their full path, so copies share the landing."""
+    root = tmp_path_factory.mktemp("publication")
+    starts(root / "landing", "alba")
+    run_pipeline(root / "landing", root / "out", session=spark, now=NOW)
+    return root
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_a_run_that_is_killed_leaves_whole_tables(
-    step: str, spark: SparkSession, tmp_path: Path
+    step: str, spark: SparkSession, first: Path, tmp_path: Path
 ) -> None:
     """Rule 7: attempt directories become visible by one exclusive creation, and garbage goes by reference and age."""
-    landing, out = tmp_path / "landing", tmp_path / "out"
-    starts(landing, "alba")
-    run_pipeline(landing, out, session=spark, now=NOW)
-    starts(landing, "brno")
+    landings, out = [first / "landing", tmp_path / "landing"], tmp_path / "out"
+    shutil.copytree(first / "out", out)
+    starts(tmp_path / "landing", "brno")
     store = DyingStore(step)
     died = False
     try:
         # A day later, so that there is garbage to remove.
-        run_pipeline(landing, out, session=spark, store=store, now=NOW + timedelta(days=1))
+        run_pipeline(landings, out, session=spark, store=store, now=NOW + timedelta(days=1))
     except Killed:
         died = True
     assert died or step == "garbage", "a second run need not have garbage yet"
     published = step in ("after the snapshot", "report", "garbage")
     assert names(out) == (["alba", "brno"] if published else ["alba"])
-    starts(landing, "cork")
-    report = run_pipeline(landing, out, session=spark, now=NOW + timedelta(days=2))
+    starts(tmp_path / "landing", "cork")
+    report = run_pipeline(landings, out, session=spark, now=NOW + timedelta(days=2))
     assert names(out) == ["alba", "brno", "cork"]
     assert report.conflicts == report.duplicates == 0
     assert Path(report.report).exists()

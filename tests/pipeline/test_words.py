@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.pipeline.words import count, duration, listing, microseconds, percent
+from holdfast.pipeline.words import count, duration, listing, microseconds, percent, with_names
 
 
 @pytest.mark.parametrize(
@@ -49,3 +49,9 @@ def test_round_trips_counts_and_lists() -> None:
     assert (count(1, "path"), count(0, "path")) == ("1 path", "0 paths")
     assert count(12_000, "fact") == "12\N{NARROW NO-BREAK SPACE}000 facts"
     assert [listing(["a"]), listing(["a", "b", "c"])] == ["a", "a, b and c"]
+
+
+def test_ids_of_nodes_become_names() -> None:
+    known, unknown = "ab" * 16, "cd" * 16
+    assert with_names(f"{known}/eth0>{unknown}/eth0", {known: "alba"}) == "alba/eth0>cdcdcdcd/eth0"
+    assert with_names(known, {known: ""}) == "abababab"

@@ -8,9 +8,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast.errors import MisuseError
+from holdfast.node.config import parse_config
 from holdfast.node.subsystems import SUBSYSTEMS, fact_types
 from holdfast.pipeline.reference import BEGIN, END, render
-from holdfast.recording.segment_writer import SegmentBounds, SegmentWriter
+from holdfast.recording.segment_writer import (
+    PRESSED_EVERY,
+    PRESSED_NS,
+    SegmentBounds,
+    SegmentWriter,
+)
+from holdfast.runtime.parts import open_segments
 from holdfast.telemetry.facts import Fact, LoadFact, NodeFact, PathFact, SamplingFact
 from holdfast.telemetry.load import ADAPTERS_MAX, LoadMeter
 from holdfast.types import SECOND
@@ -64,6 +71,32 @@ def test_sampling_keeps_every_change_and_one_of_n_samples_and_is_recorded(tmp_pa
     ]
 
 
+def test_a_node_under_pressure_leaves_samples_out_and_says_so(tmp_path: Path) -> None:
+    """Facts that did not fit are lost and named. From then on fewer samples are kept, until there is room again."""
+    clock = Clock()
+    writer = writer_in(tmp_path, clock, buffer_rows=50)
+    writer.record([path_fact(n, "sample") for n in range(60)])
+    writer.write_out()
+    assert writer.lost == 10
+    writer.record([path_fact(n, "change" if n % 20 == 0 else "sample") for n in range(40)])
+    writer.write_out()
+    clock.now = PRESSED_NS - 1
+    writer.write_out()
+    writer.record([path_fact(n, "sample") for n in range(PRESSED_EVERY)])
+    clock.now = PRESSED_NS
+    writer.write_out()
+    writer.record([path_fact(n, "sample") for n in range(5)])
+    writer.close()
+    changes, samples = 2, 38 // PRESSED_EVERY
+    assert len(rows(tmp_path, "path")) == 50 + changes + samples + 1 + 5
+    assert [
+        (row["sampled_kind"], row["every"], row["reason"]) for row in rows(tmp_path, "sampling")
+    ] == [
+        ("path", PRESSED_EVERY, "10 facts did not fit into the buffer"),
+        ("path", 1, "the buffer has room again"),
+    ]
+
+
 def test_sampling_goes_on_after_a_flush(tmp_path: Path) -> None:
     writer = writer_in(tmp_path, Clock())
     writer.sample("path", 10)
@@ -93,6 +126,18 @@ def test_a_kind_with_few_facts_is_sealed_later(tmp_path: Path) -> None:
     writer.write_out()
     assert len(rows(tmp_path, "node")) == 1
     writer.close()
+
+
+def test_a_node_keeps_segments_with_few_facts_open_longer(tmp_path: Path) -> None:
+    """P1: nodes seal adaptively. A kind with few facts makes one file in five minutes, not ten."""
+    text = f'domain = "d"\nname = "ann"\ndata = "{tmp_path}"\n[security]\nmode = "plain"\n'
+    text += '[[adapter]]\nname = "lo"\naddress = "127.0.0.1:7400"\n'
+    writer = open_segments(parse_config(text), NODE, 1, 0)
+    assert writer is not None
+    writer.close()
+    bounds = writer.bounds
+    assert bounds.segment_age_ns == 30 * SECOND
+    assert (bounds.sparse_rows, bounds.sparse_factor) == (500, 10)
 
 
 def test_the_load_of_each_adapter_becomes_a_fact_per_interval() -> None:

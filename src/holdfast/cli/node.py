@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import signal
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -99,7 +100,12 @@ async def _run(config: NodeConfig) -> None:
             if config.web.address:
                 host, port = split_address(config.web.address, "[web] address")
                 page = WebServer(
-                    host, port, node.status, config.web.token or None, tree=node.roles.tree_nodes
+                    host,
+                    port,
+                    node.status,
+                    config.web.token or None,
+                    tree=node.roles.tree_nodes,
+                    results=_results(config.web.results),
                 )
                 await page.start()
                 _say(config, f"page: {page.url}", "page_started", url=page.url)
@@ -110,6 +116,15 @@ async def _run(config: NodeConfig) -> None:
     finally:
         if page is not None:
             await page.close()
+
+
+def _results(directory: str) -> Callable[[], dict[str, Any]] | None:
+    """Reads what the pipeline published, if the page is to show it."""
+    if not directory:
+        return None
+    from holdfast.pipeline.results import PublishedResults
+
+    return PublishedResults(directory).read
 
 
 def _say(config: NodeConfig, text: str, event: str, **known: Any) -> None:

@@ -77,6 +77,9 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state_bytes: int = 1 << 30
     """The largest snapshot that is accepted from another replica."""
 
+    trace: bool = False
+    """Record a fact for every delivered message, besides the facts per range. For finding single messages."""
+
     append_period_ns: Nanos = 40 * MILLISECOND
     """The heartbeat period of the leader."""
     election_ns: Nanos = 150 * MILLISECOND

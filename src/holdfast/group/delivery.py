@@ -15,7 +15,7 @@ from holdfast.group.outputs.output_buffer import ApplyWindow, OutputBuffer
 from holdfast.group.ports import Apply, Batch, Decision, Output, Tell
 from holdfast.group.streams.stream_buffer import Run, Streams, label_of
 from holdfast.machine import Outbox
-from holdfast.telemetry.facts import DeliveryFact
+from holdfast.telemetry.facts import DeliveryFact, MessageFact
 from holdfast.types import Nanos
 
 DIGEST_MAX: Final = (1 << 32) - 1
@@ -42,6 +42,7 @@ class Delivery:
         self._log = log
         self._streams = streams
         self._apply_bytes = config.apply_bytes
+        self._trace = config.trace
         self.output_buffer = OutputBuffer(config.output_bytes)
         """Outputs of the application that their destinations may not have yet."""
         self.apply_window = ApplyWindow(config.output_bytes, config.first_messages)
@@ -109,8 +110,24 @@ class Delivery:
                             entry.first, entry.last, self.digest, log.epoch,
                         )
                     )  # fmt: skip
+                    if self._trace:
+                        self._trace_messages(now, entry, stream.label, messages, out)
             at.advance(entry)
         self._settle()
+
+    def _trace_messages(
+        self, now: Nanos, entry: Entry, label: str, messages: list[memoryview], out: Outbox
+    ) -> None:
+        """A fact for each message of an entry."""
+        for k, message in enumerate(messages):
+            position = entry.position + k
+            digest = xxh3_64_intdigest(message, position) & DIGEST_MAX
+            out.fact(
+                MessageFact(
+                    now, self._group, entry.index, position, label, entry.first + k, len(message),
+                    digest, self._log.epoch,
+                )
+            )  # fmt: skip
 
     def _is_for_us(self, entry: Entry) -> bool:
         """Whether the application receives the messages of an entry: a zone filters delivery only."""

@@ -65,6 +65,8 @@ class GroupSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     relay_from: int = 65
     """The number of replicas from which sources send to the voters only, and learners receive messages from other
     replicas."""
+    trace: bool = False
+    """Record a fact of kind `message` for every message that this node delivers."""
 
 
 GROUPS: Final = Section[tuple[GroupSection, ...]]("group", tuple[GroupSection, ...], ())
@@ -106,6 +108,7 @@ def _group(config: NodeConfig, section: GroupSection) -> GroupConfig:
         message_log_bytes=section.message_log_mb << 20,
         stability=msgspec.structs.replace(GROUP_STABILITY, protocol=section.stability),
         relay_from=section.relay_from,
+        trace=section.trace,
     )
     return msgspec.structs.replace(
         plain,

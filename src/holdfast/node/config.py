@@ -114,6 +114,11 @@ def check(config: NodeConfig, source: str, subsystems: Sequence[Subsystem] = SUB
         host, _ = split_address(config.web.address, f"{source}: [web] address")
         if not is_loopback(host) and not config.web.token:
             raise ConfigError(f"{source}: [web]: an address that is not loopback needs a token")
+    if "://" in config.web.results:
+        raise ConfigError(
+            f"{source}: [web] results must be a directory of this machine: a node has no client for "
+            f"{config.web.results!r}. Mount it, or copy the output of the pipeline"
+        )
 
 
 def _check_adapters(config: NodeConfig, source: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from holdfast.pipeline.reader import Tables
 from holdfast.pipeline.score_text import score_lines
-from holdfast.pipeline.words import VERDICTS
+from holdfast.pipeline.words import VERDICTS, with_names
 
 LINES_MAX: Final = 5
 """Of each kind."""
@@ -17,7 +17,7 @@ def findings(tables: Tables) -> tuple[str, ...]:
     names = {row["node"]: row["name"] for row in _rows(tables, "nodes")}
     lines = [f"open incident: {row['text']}" for row in _open(tables)[:LINES_MAX]]
     causes = sorted(_rows(tables, "located_faults"), key=lambda row: row["end_at"], reverse=True)
-    lines += [f"likely cause: {_cause(row, names)}" for row in causes[:LINES_MAX]]
+    lines += [f"likely cause: {cause_text(row, names)}" for row in causes[:LINES_MAX]]
     audit = sorted(_rows(tables, "delivery_audit"), key=lambda row: VERDICTS.index(row["verdict"]))
     lines += [
         f"group {row['group']}: {row['verdict']}, {row['coverage']:.0%} of {row['entries']} entries compared"
@@ -36,10 +36,9 @@ def _open(tables: Tables) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["start_at"], reverse=True)
 
 
-def _cause(row: dict[str, Any], names: dict[str, str]) -> str:
-    name = row["name"]
-    for node, known in names.items():
-        name = name.replace(node, known)
+def cause_text(row: dict[str, Any], names: dict[str, str]) -> str:
+    """A located fault in one line, with the names of nodes instead of their ids."""
+    name = with_names(row["name"], names)
     classes = ", ".join(row["error_classes"])
     since = f"{row['start_at']:%Y-%m-%d %H:%M}"
     return f"{row['kind']} {name} ({classes}), since {since}, confidence {row['confidence']:.2f}"

@@ -441,7 +441,9 @@ class _Maker:
         self._done += 1
 
     def _entry(self, segment: Segment, verdict: Verdict | None) -> Entry:
-        found = verdict or Verdict(GONE, "the node removed it before it was read")
+        found = verdict or Verdict(
+            GONE, "it was removed before it was read, or this user may not read it"
+        )
         return Entry(
             path=segment.uri, kind=segment.kind, day=segment.day, size=segment.size,
             mtime_ms=segment.mtime_ms, digest=found.digest, rows=found.rows, hours=list(found.hours),

@@ -7,7 +7,7 @@ made again only every `Settings.models_every_s`; in between, the published ones 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from holdfast.pipeline.tables import Source, View
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 SHORT_BUCKETS: Final = 4
 SHORT_BUCKET_S: Final = 60
-GAP_S: Final = 180
-"""A path without a fact for longer than this was not observed in between."""
 
 
 def observed(source: Source) -> DataFrame:
@@ -25,12 +23,13 @@ def observed(source: Source) -> DataFrame:
     from pyspark.sql import Window
     from pyspark.sql import functions as sf
 
+    from holdfast.pipeline.incident_fold import HOLD_US
     from holdfast.pipeline.transforms.path_runs import PATH
 
     ordered = Window.partitionBy(*PATH, "incarnation").orderBy("start_at")
     before = sf.max("end_at").over(ordered.rowsBetween(Window.unboundedPreceding, -1))
     gap_us = sf.unix_micros("start_at") - sf.unix_micros(before)
-    goes_on = (gap_us <= GAP_S * 1_000_000) & ~sf.col("lost_before")
+    goes_on = (gap_us <= HOLD_US) & ~sf.col("lost_before")
     return (
         source.hourly("path_runs", source.look_back_days)
         .withColumn("starts", sf.when(sf.coalesce(goes_on, sf.lit(False)), 0).otherwise(1))
@@ -65,22 +64,29 @@ def _localisation(source: Source) -> DataFrame:
     from holdfast.pipeline.transforms.localisation import localise
     from holdfast.pipeline.transforms.path_states import path_states
 
-    watched = observed(source)
-    bucket_s = _bucket_s(watched)
-    states = path_states(_recent(source), watched, bucket_s)
+    bucket_s = _bucket_s(_span_s(source))
+    states = path_states(_recent(source), observed(source), bucket_s)
     return localise(states, _inventory(source), bucket_s=bucket_s)
 
 
-def _bucket_s(watched: DataFrame) -> int:
-    """Buckets of a quarter of an hour; of a minute while the whole history is only a few of those."""
+def _span_s(source: Source) -> int:
+    """The time between the first and the last observation of the look-back."""
     from pyspark.sql import functions as sf
 
+    if "span_s" not in source.memo:
+        runs = source.hourly("path_runs", source.look_back_days)
+        (span,) = runs.agg(
+            sf.unix_seconds(sf.max("end_at")) - sf.unix_seconds(sf.min("start_at"))
+        ).collect()[0]
+        source.memo["span_s"] = span or 0
+    return cast("int", source.memo["span_s"])
+
+
+def _bucket_s(span_s: int) -> int:
+    """Buckets of a quarter of an hour; of a minute while the whole history is only a few of those."""
     from holdfast.pipeline.transforms.path_states import BUCKET_S
 
-    (span,) = watched.agg(
-        sf.unix_seconds(sf.max("end_at")) - sf.unix_seconds(sf.min("start_at"))
-    ).collect()[0]
-    return BUCKET_S if span is None or span >= SHORT_BUCKETS * BUCKET_S else SHORT_BUCKET_S
+    return BUCKET_S if span_s >= SHORT_BUCKETS * BUCKET_S else SHORT_BUCKET_S
 
 
 def _inventory(source: Source) -> DataFrame | None:
@@ -112,10 +118,13 @@ def _recent(source: Source) -> DataFrame:
 
 
 def _predicted(source: Source) -> Any:
-    """Predictions and scores of this run, made once; None without any observation."""
-    from holdfast.pipeline.transforms.prediction import predict
+    """Predictions and scores of this run, made once; None while the history is shorter than the horizon, because
+    nothing could be judged then."""
+    from holdfast.pipeline.transforms.prediction import PredictionSettings, predict
     from holdfast.pipeline.transforms.repairs import repairs
 
+    if _span_s(source) < PredictionSettings().grid.horizon_s:
+        return None
     if "prediction" not in source.memo:
         source.memo["prediction"] = predict(
             _recent(source),

@@ -10,6 +10,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any, Final
 
+from holdfast.pipeline.model_pictures import Stretch, draw_ranges
 from holdfast.pipeline.page import (
     TONES,
     Content,
@@ -239,10 +240,29 @@ def _range_table(content: Content, key: tuple[str, int]) -> str:
         ]
         for row in ranges[:_RANGES_MAX]
     ]
-    return table("Index |#Entries |Verdict |Why |Replicas", lines, card=False)
+    if not ranges:
+        return ""
+    picture = draw_ranges(
+        key[0],
+        [
+            Stretch(
+                row["first_index"],
+                row["last_index"],
+                TONES[row["verdict"]],
+                f"{row['first_index']} to {row['last_index']}: {row['verdict']}, {row['why']}",
+            )
+            for row in ranges[:_STRETCHES_MAX]
+        ],
+    )
+    return (
+        picture
+        + table("Index |#Entries |Verdict |Why |Replicas", lines, card=False)
+        + and_more(len(ranges) - len(lines), "range")
+    )
 
 
 _RANGES_MAX: Final = 12
+_STRETCHES_MAX: Final = 500
 _DELIVERY_NUMBERS: Final = ("entries", "messages", "first_index", "last_index", "incarnations")
 
 

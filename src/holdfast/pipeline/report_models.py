@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any, Final
 
+from holdfast.pipeline.model_pictures import Bin, Located, draw_located, draw_reliability
 from holdfast.pipeline.page import Content, and_more, path_name, table
-from holdfast.pipeline.words import UNKNOWN, moment, percent
+from holdfast.pipeline.words import UNKNOWN, moment, percent, with_names
 
 _FAULTS_MAX: Final = 12
 _PREDICTIONS_MAX: Final = 12
@@ -15,17 +16,36 @@ _DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 
 def show_models(content: Content, names: Mapping[str, str]) -> str:
-    parts = [_located(content), _scores(content), _predicted(content, names), _busy(content, names)]
+    parts = [
+        _located(content, names),
+        _scores(content),
+        _predicted(content, names),
+        _busy(content, names),
+    ]
     return "\n".join(part for part in parts if part)
 
 
-def _located(content: Content) -> str:
+def _located(content: Content, names: Mapping[str, str]) -> str:
     if not content.localisation:
         return ""
     rows = sorted(content.localisation, key=lambda row: -row["start_at"].timestamp())
+    picture = draw_located(
+        [
+            Located(
+                f"{row['kind']} {with_names(row['name'], names)}",
+                row["start_at"],
+                row["end_at"],
+                row["confidence"],
+                row["failing"],
+                row["passing"],
+            )
+            for row in rows[:_FAULTS_MAX]
+        ]
+    )
     lines = [
         [
-            f"{escape(row['kind'])} <b>{escape(row['name'])}</b>" + _others(row),
+            f"{escape(row['kind'])} <b>{escape(with_names(row['name'], names))}</b>"
+            + _others(row, names),
             escape(", ".join(row["error_classes"])),
             moment(row["start_at"]),
             percent(row["confidence"]),
@@ -33,13 +53,17 @@ def _located(content: Content) -> str:
         ]
         for row in rows[:_FAULTS_MAX]
     ]
-    return "<h2>Where the faults are</h2>\n" + table(
-        "Explains best |Symptoms |Since |#Confidence |Its paths", lines
+    return (
+        "<h2>Where the faults are</h2>\n"
+        f'<div class="card">{picture}</div>\n'
+        + table("Explains best |Symptoms |Since |#Confidence |Its paths", lines)
+        + and_more(len(rows) - len(lines), "fault")
     )
 
 
-def _others(row: Mapping[str, Any]) -> str:
-    rest = [f"{g['kind']} {g['name']}" for g in row["groups"][1:]]
+def _others(row: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    """Groups that the observed paths cannot tell apart from the named one."""
+    rest = [f"{g['kind']} {with_names(g['name'], names)}" for g in row["groups"][1:]]
     return f"<small>or {escape(', '.join(rest))}</small>" if rest else ""
 
 
@@ -63,6 +87,19 @@ def _scores(content: Content) -> str:
         '<p class="note">Judged on a later period than the models were fitted on. Advice is given only while the '
         "lower bound of the precision is above the configured one.</p>\n"
         + table("Model |Kind |#Precision |#At least |#Recall |#Brier |Notes", lines)
+        + _reliability(content)
+    )
+
+
+def _reliability(content: Content) -> str:
+    chosen = next((row for row in content.scores if row["chosen"] and row["bins"]), None)
+    if chosen is None:
+        return ""
+    bins = [Bin(one["mean"], one["observed"], one["rows"]) for one in chosen["bins"]]
+    return (
+        '<p class="note">Reliability of the model in use: a point on the diagonal means that incidents followed as '
+        "often as predicted. Larger points stand for more predictions.</p>"
+        f'<div class="card">{draw_reliability(chosen["model"], bins)}</div>'
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
@@ -69,3 +71,11 @@ def count(number: int, noun: str, nouns: str = "") -> str:
 def listing(things: list[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     return " and ".join([", ".join(things[:-1]), things[-1]] if len(things) > 1 else things)
+
+
+_NODE_ID: Final = re.compile(r"\b[0-9a-f]{32}\b")
+
+
+def with_names(text: str, names: Mapping[str, str]) -> str:
+    """Ids of nodes replaced by their names; the start of the id where the name is not known."""
+    return _NODE_ID.sub(lambda found: names.get(found[0]) or found[0][:8], text)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from holdfast.errors import MisuseError, SetupError
 from holdfast.recording.archive import Archive, SegmentBounds
@@ -20,6 +21,11 @@ from holdfast.recording.columns import LostFact, Origin, arrow_schema
 from holdfast.recording.memory_segments import MemorySegments
 from holdfast.telemetry.facts import Fact, SamplingFact
 from holdfast.types import SECOND, Nanos
+
+PRESSED_EVERY: Final = 10
+"""Under pressure, one of so many samples of paths is kept."""
+PRESSED_NS: Final = 60 * SECOND
+"""How long after the last dropped fact that lasts."""
 
 __all__ = ["LostFact", "MemorySegments", "SegmentBounds", "SegmentWriter", "arrow_schema"]
 
@@ -47,6 +53,8 @@ class SegmentWriter:
         origin = Origin(node_hex, name, incarnation, wall_offset_ns)
         self._archive = Archive(directory, origin, self._bounds)
         self._recovered = False
+        self._sampled_until = 0
+        """Until when samples are left out; 0 while all are kept."""
         self._problem = ""
         self._writing = threading.Lock()
         self._wake = threading.Event()
@@ -62,6 +70,10 @@ class SegmentWriter:
         if background:
             self._thread = threading.Thread(target=self._run, name="holdfast-facts", daemon=True)
             self._thread.start()
+
+    @property
+    def bounds(self) -> SegmentBounds:
+        return self._bounds
 
     @property
     def facts(self) -> int:
@@ -133,9 +145,22 @@ class SegmentWriter:
         if not self._recovered:
             self._recovered = True
             self._guard(lambda: self._archive.recover(now))
+        dropped = 0
         for taken in self._buffers.take():
+            dropped += taken.dropped
             self._guard(partial(self._archive.append, taken, now))
         self._archive.report(now)
+        self._relieve(dropped, now)
+
+    def _relieve(self, dropped: int, now: Nanos) -> None:
+        """After facts were dropped, keep only some samples of paths until a while has passed without that."""
+        if dropped:
+            if not self._sampled_until:
+                self.sample("path", PRESSED_EVERY, f"{dropped} facts did not fit into the buffer")
+            self._sampled_until = now + PRESSED_NS
+        elif self._sampled_until and now >= self._sampled_until:
+            self._sampled_until = 0
+            self.sample("path", 1, "the buffer has room again")
 
     def _guard(self, step: Callable[[], None]) -> None:
         try:

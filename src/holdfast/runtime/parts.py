@@ -6,6 +6,7 @@ import resource
 from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic_ns
+from typing import Final
 
 import msgspec
 
@@ -35,6 +36,10 @@ from holdfast.transports import (
     load_tls,
 )
 from holdfast.types import SECOND, Nanos
+
+SPARSE_FACTOR: Final = 10
+"""Segments with few facts stay open this many times longer: most kinds record little, and each file costs the
+pipeline more than it holds."""
 
 
 def load_config(path: str | Path, subsystems: Sequence[Subsystem] = SUBSYSTEMS) -> NodeConfig:
@@ -68,6 +73,7 @@ def load_config(path: str | Path, subsystems: Sequence[Subsystem] = SUBSYSTEMS) 
             key=place(security.key),
         ),
         telemetry=msgspec.structs.replace(telemetry, directory=place(telemetry.directory)),
+        web=msgspec.structs.replace(config.web, results=place(config.web.results)),
         sections=sections,
     )
 
@@ -86,7 +92,9 @@ def open_segments(
     if directory is None:
         return None
     bounds = SegmentBounds(
-        max_bytes=telemetry.max_mb << 20, segment_age_ns=int(telemetry.seal_s * SECOND)
+        max_bytes=telemetry.max_mb << 20,
+        segment_age_ns=int(telemetry.seal_s * SECOND),
+        sparse_factor=SPARSE_FACTOR,
     )
     return SegmentWriter(
         directory, node, config.name, incarnation, wall_offset_ns, monotonic_ns, bounds

@@ -66,6 +66,8 @@ class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`host:port`; no page by default."""
     token: str = ""
     """Required if the address is not loopback."""
+    results: str = ""
+    """Output directory of the pipeline, or a copy; the page then shows incidents, causes and verdicts."""
 
 
 class TelemetryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -162,6 +162,28 @@ class DeliveryFact(Fact, frozen=True, gc=False):
     """The group epoch, as in `order`."""
 
 
+class MessageFact(Fact, frozen=True, gc=False):
+    """One message that was delivered. Recorded only by groups with `trace = true`."""
+
+    kind: ClassVar[str] = "message"
+    group: str
+    """Name of the group."""
+    index: int
+    """Index of the entry in the log."""
+    position: int
+    """Position of the message."""
+    stream: str
+    """Label of the stream."""
+    number: int
+    """Its number in the stream."""
+    size: int
+    """Its length in bytes."""
+    digest: int
+    """A hash of its bytes, seeded by its position: the same on every replica."""
+    epoch: int = 0
+    """The group epoch, as in `order`."""
+
+
 class GroupFact(Fact, frozen=True, gc=False):
     """The life of a replica: `leads`, `follows`, `gap`, `recovered`, `restored`, `suspended`, `undone` and so on."""
 
@@ -226,6 +248,7 @@ KINDS: Final[tuple[type[Fact], ...]] = (
     PathFact,
     OrderFact,
     DeliveryFact,
+    MessageFact,
     GroupFact,
     LoadFact,
     SamplingFact,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import logging
 import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import AddressInUse, SetupError
+from holdfast.runtime.threads import aside
 from holdfast.web.access import Access, is_loopback, is_sendable
 from holdfast.web.snapshots import Snapshots
 
@@ -17,11 +20,16 @@ if TYPE_CHECKING:
     from holdfast.web.application import Pages, ReadTree
 
 SHUTDOWN_S_MAX: Final = 2.0
+RESULTS_EVERY_S: Final = 10.0
+"""Interval between looks for new results of the pipeline."""
+
+_logger = logging.getLogger(__name__)
 
 
 class WebServer:
     """Serves the page of one node on one address. `status` is called on the event loop and must not block; `tree` reads
-    a whole tree of the overlay, for the map.
+    a whole tree of the overlay, for the map. `results` reads what the pipeline published; it is called in a thread, and
+    its answer is the part `results` of the status.
 
     On an address that is not loopback, a token is required. It is sent unencrypted, so also pass an `ssl_context`, or
     put the page behind an encrypting proxy or tunnel.
@@ -36,6 +44,7 @@ class WebServer:
         *,
         ssl_context: ssl.SSLContext | None = None,
         tree: ReadTree | None = None,
+        results: Callable[[], dict[str, Any]] | None = None,
     ) -> None:
         try:
             import aiohttp  # noqa: F401 (asked for here, so that a node says so before it does anything)
@@ -58,6 +67,9 @@ class WebServer:
         self._port = port
         self._status = status
         self._tree = tree
+        self._read_results = results
+        self._results: dict[str, Any] = {}
+        self._reader: asyncio.Task[None] | None = None
         self._access = Access(token)
         self._ssl_context = ssl_context
         self._pages: Pages | None = None
@@ -82,7 +94,8 @@ class WebServer:
         from holdfast.web.application import Pages
 
         assert self._runner is None, "started twice"
-        self._pages = Pages(Snapshots(self._status), self._access, self._tree)
+        status = self._status if self._read_results is None else self._status_and_results
+        self._pages = Pages(Snapshots(status), self._access, self._tree)
         # No access log: the token may be in the URL. Cancellation: a client that disconnects frees its place at once.
         self._runner = web.AppRunner(
             self._pages.application(),
@@ -99,9 +112,28 @@ class WebServer:
             await self.close()
             raise _cannot_listen(self.address, self._port, failure) from None
         self._port = site.port
+        if self._read_results is not None:
+            self._reader = asyncio.ensure_future(self._follow_results(self._read_results))
+
+    def _status_and_results(self) -> dict[str, Any]:
+        return self._status() | {"results": self._results}
+
+    async def _follow_results(self, read: Callable[[], dict[str, Any]]) -> None:
+        while True:
+            try:
+                self._results = await aside(read)
+            except Exception as failure:
+                _logger.exception(
+                    "the results of the pipeline cannot be read",
+                    extra={"event": "results_unreadable", "subsystem": "web"},
+                )
+                self._results = {"problem": repr(failure)}
+            await asyncio.sleep(RESULTS_EVERY_S)
 
     async def close(self) -> None:
         """Stop serving. Open pages show that the node is down."""
+        if self._reader is not None:
+            self._reader.cancel()
         if self._runner is None or self._pages is None:
             return
         self._pages.close()

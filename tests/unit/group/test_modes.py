@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from tests.unit.group.harness import GROUP, World, leader, node_id, ready, settle
 from tests.unit.group.talking import started, talk, texts
@@ -19,7 +20,7 @@ from holdfast.group.transfer.checkpoint import VERSION, Checkpoint, CursorState
 from holdfast.group.transfer.snapshot import Snapshot
 from holdfast.links.ports import Received
 from holdfast.machine import Outbox
-from holdfast.telemetry.facts import DeliveryFact, GroupFact
+from holdfast.telemetry.facts import DeliveryFact, GroupFact, MessageFact
 from holdfast.types import MILLISECOND, SECOND
 from holdfast.wire.codec import decode_frame
 
@@ -127,6 +128,31 @@ def test_a_rollback_is_recorded_with_the_group_epoch_and_the_entries_that_are_vo
         f.rollback_index for _, f in world.facts if isinstance(f, GroupFact) and f.event != "undone"
     }
     assert others == {-1}
+
+
+def test_single_messages_are_recorded_only_on_request() -> None:
+    """T1: deliveries are recorded per range. With `trace` each message has a fact, the same on every replica."""
+
+    def messages(**changes: Any) -> list[tuple[str, MessageFact]]:
+        world = started(1, **changes)
+        world.send("n1", [b"one", b"three"])
+        world.send("n2", [b"two"])
+        world.run(500 * MILLISECOND)
+        return [(name, fact) for name, fact in world.facts if isinstance(fact, MessageFact)]
+
+    assert messages() == []
+    traced = messages(trace=True)
+    by_replica: dict[str, list[MessageFact]] = {}
+    for name, fact in traced:
+        by_replica.setdefault(name, []).append(msgspec.structs.replace(fact, now_ns=0))
+    first, *others = by_replica.values()
+    assert len(others) == 2
+    assert all(other == first for other in others)
+    assert sorted(fact.size for fact in first) == [3, 3, 5]
+    assert [fact.position for fact in first] == list(
+        range(first[0].position, first[0].position + 3)
+    )
+    assert len({fact.digest for fact in first}) == 3
 
 
 def test_what_a_fast_replica_had_delivered_in_vain_is_reported() -> None:

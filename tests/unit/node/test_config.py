@@ -53,7 +53,7 @@ def test_the_smallest_configuration_has_the_documented_defaults() -> None:
     )
     (adapter,) = c.adapter
     assert (adapter.subnet, adapter.transports, adapter.mtu) == ("", ("tcp", "udp"), 1500)
-    assert (c.web.address, c.web.token) == ("", "")
+    assert (c.web.address, c.web.token, c.web.results) == ("", "", "")
     assert (c.telemetry.enabled, c.telemetry.directory) == (True, "")
     assert (c.telemetry.max_mb, c.telemetry.seal_s) == (512, 30.0)
     assert groups_of(c) == ()
@@ -339,6 +339,7 @@ def test_a_node_needs_an_adapter() -> None:
         ({"rest": "[telemetry]\nseal_s = nan"}, "seal_s"),
         ({"rest": '[web]\naddress = "nowhere"'}, "[web] address: 'nowhere' is not an address"),
         ({"rest": '[web]\naddress = "10.0.0.1:80"'}, "needs a token"),
+        ({"rest": '[web]\nresults = "s3a://b/out"'}, "must be a directory of this machine"),
         ({"rest": '[web]\naddress = "127.evil.example:80"'}, "needs a token"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

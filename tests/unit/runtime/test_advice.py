@@ -70,6 +70,8 @@ def test_the_directory_is_relative_to_the_configuration_file(tmp_path: Path) -> 
     file = tmp_path / "node.toml"
     file.write_text(text + '[advice]\ndirectory = "advice"\n')
     assert ADVICE.of(load_config(file)).directory == str(tmp_path / "advice")
+    file.write_text(text + '[web]\nresults = "history"\n')
+    assert load_config(file).web.results == str(tmp_path / "history")
     file.write_text(text + "[advice]\nevery_s = 0.0\n")
     with pytest.raises(ConfigError, match="every_s must be from"):
         load_config(file)

@@ -7,6 +7,7 @@ import { showMap } from "./map.js";
 import { showMatrices } from "./matrix.js";
 import { readStatus } from "./model.js";
 import { showObjects } from "./objects.js";
+import { showResults } from "./results.js";
 import { showEvents, showGroups, showIncidents, showLinks, showMembers, showVerdict } from "./sections.js";
 import { showServices } from "./services.js";
 import { Stream } from "./stream.js";
@@ -50,6 +51,7 @@ function draw() {
     () => showEvents($("events"), model.events),
     () => showLinks($("links"), model.links),
     () => showObjects(status),
+    () => showResults(status.results),
   );
   $("main").hidden = false;
   document.body.dataset.version = String(Number(document.body.dataset.version ?? 0) + 1);
