@@ -75,8 +75,10 @@ SOUND = rows(row(), row("tcp"))
         (
             rows(row(size=1000, loss_ppm=50_000), row("tcp", alive=False)),
             SOUND,
-            [("size", "udp", True), ("protocol", "tcp", True), ("loss", "udp", True)],
+            [("size", "udp", True), ("protocol", "tcp", False), ("loss", "udp", True)],
         ),
+        # A connection needs both directions: the one that is filtered cannot be told.
+        (rows(row(), row("tcp", alive=False)), SOUND, [("protocol", "tcp", False)]),
     ],
 )
 def test_an_error_has_a_class_and_a_direction_only_if_the_way_back_is_heard(

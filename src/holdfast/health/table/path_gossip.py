@@ -32,7 +32,7 @@ from holdfast.types import MILLISECOND, NEVER, SECOND, Nanos, NodeId
 SETTLE_NS: Final = 600 * MILLISECOND
 TCP_SETTLE_NS: Final = 4 * SECOND
 FLOWS_SETTLE_NS: Final = 1500 * MILLISECOND
-CAST_SETTLE_NS: Final = 1000 * MILLISECOND
+CAST_SETTLE_NS: Final = 700 * MILLISECOND
 RETEST_NS: Final = 30 * SECOND
 """After a path has come back, each kind of packets has this time to be heard before it is called filtered; and after
 it has died, the opposite direction has this time to die as well before 'one way' is claimed. A TCP connection is opened
