@@ -360,6 +360,11 @@ def test_values_say_what_holds_everywhere_in_a_subnet() -> None:
     assert (udp.patterns, udp.bad_patterns, udp.loss_ppm_worst) == (("00",), ("55",), 7)
 
 
+def test_no_size_passes_everywhere_in_a_subnet_with_a_dead_path() -> None:
+    (udp,) = queries.values(trio(alive=False).path_gossip, "red").kinds
+    assert (udp.paths, udp.alive, udp.size_all, udp.size_best) == (6, 5, 0, 1500)
+
+
 def test_the_raw_report_has_the_form_of_the_seed() -> None:
     """4.3"""
     villager = trio(size=1000, bad_patterns=("55",))
