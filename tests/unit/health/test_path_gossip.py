@@ -192,6 +192,16 @@ def test_an_alarm_comes_once_and_goes_once() -> None:
     assert watch.incidents() == []
 
 
+def test_an_incident_states_the_loss_of_now_and_not_of_when_it_was_found() -> None:
+    watch = Watch()
+    watch.hear(loss_ppm=42_000)
+    watch.later(5)
+    watch.hear(loss_ppm=201_000)
+    (incident,) = queries.incidents(watch.me.path_gossip, watch.hamlet.now)
+    assert incident.text.startswith("20.1 % of UDP packets are lost")
+    assert watch.told == [("alarm", "4.2")], "it is the same alarm"
+
+
 def test_a_path_that_flaps_is_reported_once_until_it_has_been_calm() -> None:
     watch = Watch()
     watch.hear()
@@ -400,6 +410,18 @@ def test_rows_of_a_listener_that_nobody_hears_count_for_nothing() -> None:
     states = {(s.listener, s.stale) for s in queries.states(one.path_gossip, hamlet.now)}
     assert states == {(one.name_of(v.id), v is three) for v in hamlet.villagers}
     assert len(queries.find(one.path_gossip).pairs) == 1
+
+
+def test_a_path_to_a_listener_that_nobody_hears_is_stale_and_not_fine() -> None:
+    """Its last report says `ok`, which it can no longer change."""
+    hamlet = Hamlet(3)
+    one, two, three = hamlet.villagers
+    for listener, sender in ((one, two), (two, one), (three, two)):
+        hamlet.listen(listener, sender)
+    hamlet.run(3)
+    to_three = (two.id, "red", three.id, "red")
+    verdict = one.path_gossip.verdict(hamlet.now, to_three)
+    assert (verdict.state, verdict.fine) == ("stale", False)
 
 
 def test_a_status_of_a_large_domain_holds_what_matters_to_this_node() -> None:
