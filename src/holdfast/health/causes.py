@@ -6,7 +6,7 @@ known fail with that class; of several, the one that explains most is taken firs
 
 Two faults show in more than one way. A filter of TCP in one direction stops connections in both, and the listeners find
 out one after the other. A bad member of a bundle of links takes some flows, and multicast or fragments may be among
-them: between the same adapters, a fault of those alone belongs to the fault of some flows.
+them, or all datagrams of the opposite direction: between the same adapters, these belong to the fault of some flows.
 """
 
 from __future__ import annotations
@@ -84,13 +84,16 @@ def _stop_both_ways(failing: dict[PathKey, list[Alarm]], known: Mapping[PathKey,
 
 
 def _join_flows(by_class: dict[str, dict[PathKey, list[Alarm]]]) -> None:
-    """Faults of multicast or fragments alone, between adapters where some flows fail, have the same cause."""
+    """Where some flows fail between two adapters, a fault of multicast or fragments alone has the same cause, and so
+    has one of all datagrams in the opposite direction, where all flows may be among the bad ones."""
     flows = by_class.get(FLOWS, {})
+    known = dict.fromkeys(flows, True)
     for error_class in (SIZE, PROTOCOL, MULTICAST) if flows else ():
         failing = by_class.get(error_class, {})
         for path, alarms in list(failing.items()):
-            beside = path in flows or _reverse(path) in flows
-            if beside and all(alarm.error.kind in _BORROWED for alarm in alarms):
+            borrowed = all(alarm.error.kind in _BORROWED for alarm in alarms)
+            datagrams = all(alarm.error.kind != "tcp" for alarm in alarms)
+            if (path in known and borrowed) or (_reverse(path) in known and datagrams):
                 flows.setdefault(path, []).extend(failing.pop(path))
 
 
@@ -149,7 +152,7 @@ def _cover(
         place, covered = best if best is not None else _pair(next(iter(left)), left, names)
         for path in covered:
             left.pop(path, None)
-        found.append(_cause(place, covered, failing))
+        found.append(_cause(error_class, place, covered, failing))
     return found
 
 
@@ -161,9 +164,16 @@ def _pair(path: PathKey, left: dict[PathKey, bool], names: Names) -> tuple[Place
     return (PATH, " to ".join(ends)), [path]
 
 
-def _cause(place: Place, paths: list[PathKey], failing: dict[PathKey, list[Alarm]]) -> Cause:
+def _cause(
+    error_class: str, place: Place, paths: list[PathKey], failing: dict[PathKey, list[Alarm]]
+) -> Cause:
     alarms = [alarm for path in paths for alarm in failing[path]]
-    first = min(alarms, key=lambda alarm: (_KINDS.index(alarm.error.kind), alarm.since_ns))
+
+    def says_less(alarm: Alarm) -> tuple[bool, int, int]:
+        error = alarm.error
+        return error.error_class != error_class, _KINDS.index(error.kind), alarm.since_ns
+
+    first = min(alarms, key=says_less)
     if first.error.one_way and _reverse(first.path) in paths:
         error = msgspec.structs.replace(first.error, one_way=False)
         first = msgspec.structs.replace(first, error=error)

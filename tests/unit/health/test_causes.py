@@ -113,6 +113,17 @@ def test_multicast_and_fragments_that_are_among_the_bad_flows_are_no_incident_of
     assert (cause.alarm.error.error_class, cause.alarm.error.one_way) == ("flows", False)
 
 
+def test_all_flows_of_one_direction_and_some_of_the_other_are_one_incident() -> None:
+    """`holdfast sim health --seeds 3001..3001 --family flows`."""
+    there, back = path("n1", "n2"), path("n2", "n1")
+    alarms = {
+        there: {("size", "udp"): Alarm(there, SoftError("size", "udp", 576), 0)},
+        back: {("flows", "udp"): Alarm(back, SoftError("flows", "udp", 1, ("2",)), 5)},
+    }
+    (cause,) = causes_of(alarms, KNOWN, NAMES)
+    assert (cause.place[0], cause.alarm.error.error_class) == ("pair", "flows")
+
+
 def test_a_size_limit_of_datagrams_beside_bad_flows_is_an_incident_of_its_own() -> None:
     one = path("n1", "n2")
     alarms = {

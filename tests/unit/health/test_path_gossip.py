@@ -168,9 +168,11 @@ class Watch:
     def path(self) -> tuple[bytes, str, bytes, str]:
         return self.peer.id, "red", self.me.id, "red"
 
+    def shown(self) -> list[queries.Incident]:
+        return queries.incidents(self.me.path_gossip, self.hamlet.now)
+
     def incidents(self) -> list[str]:
-        found = queries.incidents(self.me.path_gossip, self.hamlet.now)
-        return [incident.error_class for incident in found]
+        return [incident.error_class for incident in self.shown()]
 
 
 def test_an_alarm_comes_once_and_goes_once() -> None:
@@ -243,6 +245,26 @@ def test_a_path_that_dies_is_not_taken_for_filtered_because_one_kind_fell_silent
     tcp(alive=True)
     watch.later(5)
     assert watch.incidents() == ["protocol"], "one kind that stays silent is"
+
+
+def test_a_limit_of_all_datagrams_that_ends_is_not_called_one_of_multicast() -> None:
+    """`holdfast sim health --seeds 3001..3001 --family flows`. Multicast is tried again less often than datagrams."""
+    watch = Watch()
+    watch.hear()
+    watch.hear(transport="multicast")
+    watch.later(5)
+    watch.hear(size=576)
+    watch.hear(size=576, transport="multicast")
+    watch.later(3)
+    assert [(e.error_class, e.transport) for e in watch.shown()] == [("size", "udp")]
+    watch.hear()
+    watch.later(2)
+    assert watch.incidents() == []
+    watch.hear(transport="multicast")
+    watch.later(5)
+    watch.hear(size=576, transport="multicast")
+    watch.later(1)
+    assert [(e.error_class, e.transport) for e in watch.shown()] == [("size", "multicast")]
 
 
 # -- history ---------------------------------------------------------------------------------------------------------
