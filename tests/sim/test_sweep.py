@@ -33,9 +33,10 @@ def killed(name: str) -> Case:
 
 
 def adapter() -> Case:
-    pairs = (("n3", "n1"), ("n3", "n2"), ("n1", "n3"), ("n2", "n3"))
+    """Of n1, which leads the group with the seed that `run_case` uses."""
+    pairs = (("n1", "n2"), ("n1", "n3"), ("n2", "n1"), ("n3", "n1"))
     hit = tuple((a, b, "red") for a, b in pairs)
-    return case("red n3<->* blackout", "dead", *hit, classes=("dead",), place="adapter n3/red")
+    return case("red n1<->* blackout", "dead", *hit, classes=("dead",), place="adapter n1/red")
 
 
 def loss() -> Case:
@@ -92,7 +93,8 @@ def data() -> Case:
 @pytest.mark.parametrize(
     "given",
     [
-        pytest.param(dead(), id="a dead path is never a firewall"),
+        pytest.param(adapter(), id="a leader with one dead adapter stays, which is one incident"),
+        pytest.param(dead(), id="a dead path is never a firewall", marks=campaign),
         pytest.param(killed("n1"), id="a dead node is one incident"),
         pytest.param(limit(), id="a size limit"),
         pytest.param(segments(), id="a limit of segments is none of the way back", marks=campaign),
@@ -101,7 +103,6 @@ def data() -> Case:
         pytest.param(data(), id="data that does not pass, cause unknown"),
         pytest.param(tcp_filter(), id="a filter of tcp", marks=campaign),
         pytest.param(narrow(), id="a narrow path is congested and nothing else", marks=campaign),
-        pytest.param(adapter(), id="a dead adapter is one incident", marks=campaign),
         pytest.param(loss(), id="loss is estimated", marks=campaign),
     ],
 )

@@ -59,6 +59,13 @@ def test_the_figures_of_a_status_are_there() -> None:
     assert samples["holdfast_uptime_seconds"] == domain.uptime_s
 
 
+def test_a_node_that_cannot_join_has_a_metric_with_address_and_reason() -> None:
+    status = {"joining": [{"address": "10.0.0.9:7400", "reason": "no answer", "tries": 7}]}
+    samples = read(metrics_text(status))
+    labels = 'address="10.0.0.9:7400",reason="no answer"'
+    assert samples[f"holdfast_join_failures{{{labels}}}"] == 7
+
+
 def test_a_node_tells_only_the_paths_that_it_listens_on() -> None:
     """Or a domain of n nodes would tell n times n times n series."""
     samples = read(metrics_text(FakeDomain(10).status()))

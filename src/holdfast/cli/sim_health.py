@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 STALL_MS: Final = 60
 RIGHT_SHARE: Final = 0.95
+QUICK_MS: Final = 2000
 
 
 def health(
@@ -53,10 +54,11 @@ def problems_of(outcome: Outcome) -> list[str]:
     """The wrong results of one trial."""
     found = [*outcome.missed, *(f"false: {text}" for text in outcome.false)]
     if outcome.incidents > 1:
-        found.append(f"{outcome.incidents} incidents")
+        found.append(f"{outcome.incidents} incidents: {', '.join(outcome.shown)}")
     if outcome.verdict_ms is not None and not outcome.place:
         found.append("no incident names the place")
     found += [f"in history: {text}" for text in outcome.history]
+    found += [f"claimed after the end: {text}" for text in outcome.afterwards]
     found += [f"worse move: {text}" for text in outcome.worse_moves]
     if outcome.leaders and outcome.clean_left:
         found.append(f"{outcome.leaders} changes of leadership")
@@ -69,14 +71,19 @@ def summary_of(outcomes: Iterable[Outcome]) -> dict[str, Any]:
     judged = [one for one in trials if one.verdict_ms is not None or one.missed]
     right = sum(not one.missed for one in judged)
     times = sorted(one.verdict_ms for one in judged if one.verdict_ms is not None)
+    quick = sum(not one.missed and (one.verdict_ms or 0) <= QUICK_MS for one in judged)
+    shown = [one.incidents for one in judged]
     figures = {
         "trials": len(trials),
         "right_share": round(right / len(judged), 3) if judged else 1.0,
+        "right_within_2_s_share": round(quick / len(judged), 3) if judged else 1.0,
         "verdict_ms_p50": times[len(times) // 2] if times else 0,
         "verdict_ms_max": times[-1] if times else 0,
         "false_accusations": sum(bool(one.false) for one in trials),
         "wrong_history": sum(bool(one.history) for one in trials),
-        "incidents_max": max((one.incidents for one in judged), default=0),
+        "claims_after_the_end": sum(bool(one.afterwards) for one in trials),
+        "incidents_max": max((one.incidents for one in trials), default=0),
+        "incidents_per_cause": round(sum(shown) / len(shown), 3) if shown else 0.0,
         "worse_moves": sum(len(one.worse_moves) for one in trials),
         "stall_ms_max": max((one.stall_ms for one in trials), default=0),
         "group_gap_ms_max": max((one.group_stall_ms for one in trials), default=0),
@@ -105,6 +112,7 @@ def _aims(figures: Mapping[str, Any]) -> dict[str, Any]:
     most = {
         "false_accusations": 0,
         "wrong_history": 0,
+        "claims_after_the_end": 0,
         "incidents_max": 1,
         "worse_moves": 0,
         "stall_ms_max": STALL_MS,

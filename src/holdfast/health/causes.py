@@ -3,6 +3,10 @@
 For each class of error the failing paths are covered by as few places as explain them: a node, a subnet, an adapter,
 what an adapter sends or receives, a pair of adapters, a single path. A place is named only if *all* its paths that are
 known fail with that class; of several, the one that explains most is taken first.
+
+Two faults show in more than one way. A filter of TCP in one direction stops connections in both, and the listeners find
+out one after the other. A bad member of a bundle of links takes some flows, and multicast or fragments may be among
+them, or all datagrams of the opposite direction: between the same adapters, these belong to the fault of some flows.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.health.classify import DEAD
+from holdfast.health.classify import DEAD, FLOWS, MULTICAST, PROTOCOL, SIZE
 from holdfast.health.table.path_table import PathKey
 from holdfast.health.table.values import Alarm
 
@@ -25,6 +29,8 @@ PAIR: Final = "pair"
 PATH: Final = "path"
 _ORDER: Final = (NODE, SUBNET, ADAPTER, SENT_BY, RECEIVED_BY, PAIR, PATH)
 _KINDS: Final = ("", "udp", "tcp", "frag", "multicast")
+_BORROWED: Final = ("frag", "multicast")
+"""Kinds that have flows of their own, and that are datagrams as well."""
 
 Place = tuple[str, str]
 """What kind of place, and its name."""
@@ -58,11 +64,41 @@ def causes_of(
     for path, active in alarms.items():
         for (error_class, _), alarm in active.items():
             by_class.setdefault(error_class, {}).setdefault(path, []).append(alarm)
-    places = _places(list(known), names)
+    paths = list(known)
+    places = _places(paths, names)
+    _stop_both_ways(by_class.get(PROTOCOL, {}), dict.fromkeys(paths, True))
+    _join_flows(by_class)
     found: list[Cause] = []
     for error_class, failing in by_class.items():
         found += _cover(error_class, failing, places, names)
     return sorted(found, key=lambda cause: cause.alarm.since_ns)
+
+
+def _stop_both_ways(failing: dict[PathKey, list[Alarm]], known: Mapping[PathKey, bool]) -> None:
+    """Where TCP does not pass in one direction, it does not in the other."""
+    for path, alarms in list(failing.items()):
+        back = _reverse(path)
+        tcp = [alarm for alarm in alarms if alarm.error.kind == "tcp"]
+        if tcp and back in known and back not in failing:
+            failing[back] = tcp
+
+
+def _join_flows(by_class: dict[str, dict[PathKey, list[Alarm]]]) -> None:
+    """Where some flows fail between two adapters, a fault of multicast or fragments alone has the same cause, and so
+    has one of all datagrams in the opposite direction, where all flows may be among the bad ones."""
+    flows = by_class.get(FLOWS, {})
+    known = dict.fromkeys(flows, True)
+    for error_class in (SIZE, PROTOCOL, MULTICAST) if flows else ():
+        failing = by_class.get(error_class, {})
+        for path, alarms in list(failing.items()):
+            borrowed = all(alarm.error.kind in _BORROWED for alarm in alarms)
+            datagrams = all(alarm.error.kind != "tcp" for alarm in alarms)
+            if (path in known and borrowed) or (_reverse(path) in known and datagrams):
+                flows.setdefault(path, []).extend(failing.pop(path))
+
+
+def _reverse(path: PathKey) -> PathKey:
+    return path[2], path[3], path[0], path[1]
 
 
 def _places(known: list[PathKey], names: Names) -> dict[Place, dict[PathKey, bool]]:
@@ -116,20 +152,30 @@ def _cover(
         place, covered = best if best is not None else _pair(next(iter(left)), left, names)
         for path in covered:
             left.pop(path, None)
-        found.append(_cause(place, covered, failing))
+        found.append(_cause(error_class, place, covered, failing))
     return found
 
 
 def _pair(path: PathKey, left: dict[PathKey, bool], names: Names) -> tuple[Place, list[PathKey]]:
-    back = (path[2], path[3], path[0], path[1])
+    back = _reverse(path)
     ends = f"{names.node(path[0])}/{path[1]}", f"{names.node(path[2])}/{path[3]}"
     if back in left:
         return (PAIR, " and ".join(sorted(ends))), [path, back]
     return (PATH, " to ".join(ends)), [path]
 
 
-def _cause(place: Place, paths: list[PathKey], failing: dict[PathKey, list[Alarm]]) -> Cause:
+def _cause(
+    error_class: str, place: Place, paths: list[PathKey], failing: dict[PathKey, list[Alarm]]
+) -> Cause:
     alarms = [alarm for path in paths for alarm in failing[path]]
-    first = min(alarms, key=lambda alarm: (_KINDS.index(alarm.error.kind), alarm.since_ns))
+
+    def says_less(alarm: Alarm) -> tuple[bool, int, int]:
+        error = alarm.error
+        return error.error_class != error_class, _KINDS.index(error.kind), alarm.since_ns
+
+    first = min(alarms, key=says_less)
+    if first.error.one_way and _reverse(first.path) in paths:
+        error = msgspec.structs.replace(first.error, one_way=False)
+        first = msgspec.structs.replace(first, error=error)
     kinds = dict.fromkeys(alarm.error.kind for alarm in alarms if alarm.error.kind)
     return Cause(place, first, tuple(paths), tuple(sorted(kinds)))

@@ -168,6 +168,7 @@ def find_errors(
     # A TCP connection needs both directions: where nothing comes back, it says nothing of this one.
     back_dead = bool(back) and not back_heard
     both = {(error.error_class, error.kind) for error in _one_direction(back, reverse_flapping)}
+    both.add((PROTOCOL, "tcp"))  # no connection works in either direction, whichever is filtered
     return tuple(
         msgspec.structs.replace(
             error, one_way=(error.error_class, error.kind) not in both if back_heard else None

@@ -106,13 +106,12 @@ class Hamlet(VirtualTime):
         """The same, but the keeper is not told yet."""
         villager.version = max(villager.version + 1, self.now // 1000)
         fields: dict[str, Any] = {"alive": True, "size": 1500, "size_max": 1500}
-        fields |= {"loss_ppm": 0, "rtt_us": 100} | values
+        fields |= {"loss_ppm": 0, "rtt_us": 100, "transport": "udp"} | values
         row = PathRow(
             sender=sender.id,
             sender_adapter="red",
             listener=villager.id,
             listener_adapter="red",
-            transport="udp",
             incarnation=villager.me.incarnation,
             n=villager.version,
             **fields,

@@ -80,3 +80,56 @@ def test_several_kinds_of_packets_are_one_incident() -> None:
     (cause,) = causes_of(alarms, KNOWN, NAMES)
     assert cause.kinds == ("tcp", "udp")
     assert cause.alarm.error.kind == "udp"
+
+
+def test_a_filter_of_tcp_is_one_incident_while_the_ways_back_fall_silent_one_by_one() -> None:
+    """`holdfast sim health --seeds 2003..2003`: a filter in what n1 sends was shown twice, as that and as a path."""
+    sent = [path("n1", other) for other in NODES[1:]]
+    alarms = {
+        one: {("protocol", "tcp"): Alarm(one, SoftError("protocol", "tcp"), 0)}
+        for one in [*sent, path("n2", "n1")]
+    }
+    assert [" ".join(cause.place) for cause in causes_of(alarms, KNOWN, NAMES)] == [
+        "adapter n1/red"
+    ]
+
+
+def test_multicast_and_fragments_that_are_among_the_bad_flows_are_no_incident_of_their_own() -> (
+    None
+):
+    """`holdfast sim health --seeds 2022..2022`: multicast hit in both directions, another flow in one."""
+    there, back = path("n1", "n2"), path("n2", "n1")
+    cast = SoftError("size", "multicast", 576, one_way=False)
+    flows = SoftError("flows", "udp", 1, ("2",), one_way=True)
+    alarms = {
+        there: {("size", "multicast"): Alarm(there, cast, 0)},
+        back: {
+            ("size", "multicast"): Alarm(back, cast, 0),
+            ("flows", "udp"): Alarm(back, flows, 5),
+        },
+    }
+    (cause,) = causes_of(alarms, KNOWN, NAMES)
+    assert cause.place == ("pair", "n1/red and n2/red")
+    assert (cause.alarm.error.error_class, cause.alarm.error.one_way) == ("flows", False)
+
+
+def test_all_flows_of_one_direction_and_some_of_the_other_are_one_incident() -> None:
+    """`holdfast sim health --seeds 3001..3001 --family flows`."""
+    there, back = path("n1", "n2"), path("n2", "n1")
+    alarms = {
+        there: {("size", "udp"): Alarm(there, SoftError("size", "udp", 576), 0)},
+        back: {("flows", "udp"): Alarm(back, SoftError("flows", "udp", 1, ("2",)), 5)},
+    }
+    (cause,) = causes_of(alarms, KNOWN, NAMES)
+    assert (cause.place[0], cause.alarm.error.error_class) == ("pair", "flows")
+
+
+def test_a_size_limit_of_datagrams_beside_bad_flows_is_an_incident_of_its_own() -> None:
+    one = path("n1", "n2")
+    alarms = {
+        one: {
+            ("size", "udp"): Alarm(one, SoftError("size", "udp", 1000), 0),
+            ("flows", "udp"): Alarm(one, SoftError("flows", "udp", 1, ("2",)), 0),
+        }
+    }
+    assert len(causes_of(alarms, KNOWN, NAMES)) == 2

@@ -51,6 +51,31 @@ def test_heavy_loss_is_found_within_seconds_and_estimated(seed: int) -> None:
     assert window.window_ms == 5000
 
 
+def test_more_heartbeats_are_wanted_until_a_loss_is_estimated_and_when_it_seems_to_be_over() -> (
+    None
+):
+    """Ten a second estimate 20 % as 31 % after three seconds, and need ten seconds to show that 10 % is over."""
+    window = LossWindow()
+    now = feed(window, 0.2, 4)
+    assert (window.lossy, window.unsettled) == (True, True)
+    now = feed(window, 0.2, 10, now)
+    assert (window.lossy, window.unsettled) == (True, False)
+    now = feed(window, 0, 2, now)
+    assert (window.lossy, window.unsettled) == (True, True)
+    feed(window, 0, 6, now)
+    assert (window.lossy, window.unsettled) == (False, False)
+
+
+def test_a_loss_is_not_over_after_a_short_run_of_arrivals_however_many_they_are() -> None:
+    window = LossWindow()
+    now = feed(window, 0.3, 10)
+    for _ in range(60):
+        now += 25 * MILLISECOND
+        window.heard += 1
+        window.roll(now, excused=False)
+    assert window.lossy, "one and a half seconds"
+
+
 def test_loss_clears_when_its_window_has_passed() -> None:
     window = LossWindow()
     now = feed(window, 0.3, 10)

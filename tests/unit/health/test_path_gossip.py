@@ -75,8 +75,10 @@ SOUND = rows(row(), row("tcp"))
         (
             rows(row(size=1000, loss_ppm=50_000), row("tcp", alive=False)),
             SOUND,
-            [("size", "udp", True), ("protocol", "tcp", True), ("loss", "udp", True)],
+            [("size", "udp", True), ("protocol", "tcp", False), ("loss", "udp", True)],
         ),
+        # A connection needs both directions: the one that is filtered cannot be told.
+        (rows(row(), row("tcp", alive=False)), SOUND, [("protocol", "tcp", False)]),
     ],
 )
 def test_an_error_has_a_class_and_a_direction_only_if_the_way_back_is_heard(
@@ -166,9 +168,11 @@ class Watch:
     def path(self) -> tuple[bytes, str, bytes, str]:
         return self.peer.id, "red", self.me.id, "red"
 
+    def shown(self) -> list[queries.Incident]:
+        return queries.incidents(self.me.path_gossip, self.hamlet.now)
+
     def incidents(self) -> list[str]:
-        found = queries.incidents(self.me.path_gossip, self.hamlet.now)
-        return [incident.error_class for incident in found]
+        return [incident.error_class for incident in self.shown()]
 
 
 def test_an_alarm_comes_once_and_goes_once() -> None:
@@ -188,6 +192,16 @@ def test_an_alarm_comes_once_and_goes_once() -> None:
     watch.hear()
     assert watch.told == [("alarm", "UDP"), ("alarm_over", "UDP")]
     assert watch.incidents() == []
+
+
+def test_an_incident_states_the_loss_of_now_and_not_of_when_it_was_found() -> None:
+    watch = Watch()
+    watch.hear(loss_ppm=42_000)
+    watch.later(5)
+    watch.hear(loss_ppm=201_000)
+    (incident,) = queries.incidents(watch.me.path_gossip, watch.hamlet.now)
+    assert incident.text.startswith("20.1 % of UDP packets are lost")
+    assert watch.told == [("alarm", "4.2")], "it is the same alarm"
 
 
 def test_a_path_that_flaps_is_reported_once_until_it_has_been_calm() -> None:
@@ -231,6 +245,26 @@ def test_a_path_that_dies_is_not_taken_for_filtered_because_one_kind_fell_silent
     tcp(alive=True)
     watch.later(5)
     assert watch.incidents() == ["protocol"], "one kind that stays silent is"
+
+
+def test_a_limit_of_all_datagrams_that_ends_is_not_called_one_of_multicast() -> None:
+    """`holdfast sim health --seeds 3001..3001 --family flows`. Multicast is tried again less often than datagrams."""
+    watch = Watch()
+    watch.hear()
+    watch.hear(transport="multicast")
+    watch.later(5)
+    watch.hear(size=576)
+    watch.hear(size=576, transport="multicast")
+    watch.later(3)
+    assert [(e.error_class, e.transport) for e in watch.shown()] == [("size", "udp")]
+    watch.hear()
+    watch.later(2)
+    assert watch.incidents() == []
+    watch.hear(transport="multicast")
+    watch.later(5)
+    watch.hear(size=576, transport="multicast")
+    watch.later(1)
+    assert [(e.error_class, e.transport) for e in watch.shown()] == [("size", "multicast")]
 
 
 # -- history ---------------------------------------------------------------------------------------------------------
@@ -358,6 +392,11 @@ def test_values_say_what_holds_everywhere_in_a_subnet() -> None:
     assert (udp.patterns, udp.bad_patterns, udp.loss_ppm_worst) == (("00",), ("55",), 7)
 
 
+def test_no_size_passes_everywhere_in_a_subnet_with_a_dead_path() -> None:
+    (udp,) = queries.values(trio(alive=False).path_gossip, "red").kinds
+    assert (udp.paths, udp.alive, udp.size_all, udp.size_best) == (6, 5, 0, 1500)
+
+
 def test_the_raw_report_has_the_form_of_the_seed() -> None:
     """4.3"""
     villager = trio(size=1000, bad_patterns=("55",))
@@ -393,6 +432,18 @@ def test_rows_of_a_listener_that_nobody_hears_count_for_nothing() -> None:
     states = {(s.listener, s.stale) for s in queries.states(one.path_gossip, hamlet.now)}
     assert states == {(one.name_of(v.id), v is three) for v in hamlet.villagers}
     assert len(queries.find(one.path_gossip).pairs) == 1
+
+
+def test_a_path_to_a_listener_that_nobody_hears_is_stale_and_not_fine() -> None:
+    """Its last report says `ok`, which it can no longer change."""
+    hamlet = Hamlet(3)
+    one, two, three = hamlet.villagers
+    for listener, sender in ((one, two), (two, one), (three, two)):
+        hamlet.listen(listener, sender)
+    hamlet.run(3)
+    to_three = (two.id, "red", three.id, "red")
+    verdict = one.path_gossip.verdict(hamlet.now, to_three)
+    assert (verdict.state, verdict.fine) == ("stale", False)
 
 
 def test_a_status_of_a_large_domain_holds_what_matters_to_this_node() -> None:

@@ -34,6 +34,15 @@ def test_a_path_that_data_fills_is_congested_and_not_dead() -> None:
     assert [fact for fact in wires.changes() if not fact.alive] == []
 
 
+def test_diagnostics_take_little_of_a_path_that_is_known_to_be_narrow() -> None:
+    """H13. They must not fill what they measure: a tenth of the rate, and the basic heartbeats."""
+    wires = silent(RATE).run(2)
+    assert wires.row("n1", "n2", at="n2").rate_limit_kbps
+    before = wires.bytes["n1", "n2", "red"]
+    wires.run(0.9)
+    assert (wires.bytes["n1", "n2", "red"] - before) / 0.9 < RATE / 4
+
+
 def test_data_alone_does_not_keep_a_path_alive() -> None:
     """H8: liveness comes from heartbeats. A full queue lets one of them pass before long."""
     wires = silent(RATE).run(5)

@@ -130,6 +130,16 @@ def test_a_value_that_passes_again_is_found_by_retry_and_agreed_on_in_the_same_w
     assert frames(wires, Signature, "n1", "n2")[-1].retry == b""
 
 
+def test_while_sizes_come_back_one_by_one_no_limit_is_published_that_never_was() -> None:
+    wires = Wires(2).run(5)
+    wires.faults = [over("n1", "n2", 400)]
+    wires.run(3)
+    healed = wires.now
+    wires.faults = []
+    wires.run(4)
+    assert {fact.size for fact in wires.changes(since=healed)} == {1500}
+
+
 def test_one_packet_that_passes_is_not_enough_to_be_believed() -> None:
     wires = Wires(2).run(5)
     limit = over("n1", "n2", 1100)

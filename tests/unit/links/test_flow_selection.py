@@ -445,6 +445,23 @@ def test_a_lost_flow_is_named_as_the_reason() -> None:
     assert bench.sender.placement(16) == ("a0/a0/udp", "a0/a0/tcp was lost")
 
 
+def test_a_connection_that_takes_the_place_of_another_on_the_same_path_is_no_move() -> None:
+    """Two nodes that start together connect to each other at once, and one of the two connections goes."""
+    bench = Bench("tcp")
+    bench.send()
+    bench.acknowledge()
+    old = bench.flows[0]
+    del bench.sender._flows[FlowId(1)]
+    bench.sender.lost(old)
+    twin = flow_of("tcp", 9)
+    twin.adapter = twin.remote_adapter = old.adapter
+    bench.sender._flows[FlowId(9)] = twin
+    bench.verdict(twin)
+    bench.send()
+    assert bench.flow(16) is twin
+    assert bench.moved == []
+
+
 def test_what_is_wrong_with_a_whole_path_moves_nobody_from_one_of_its_flows_to_the_other() -> None:
     """All verdicts of a turn are believed before anybody moves: a channel that went to the next flow just before that
     was judged too would be left with datagrams, where a lost piece costs much more than on a stream."""
@@ -475,3 +492,16 @@ def test_acknowledgements_leave_datagrams_as_soon_as_there_is_a_stream() -> None
     bench.sender.acknowledge(bench.now, [ChunkAck(DATA, 2, 1 << 20)], shout=False)
     assert len(udp.parts) == 1
     assert len(stream.parts) == 1
+
+
+def test_acknowledgements_are_repeated_on_every_path_while_the_peer_misses_them() -> None:
+    """Otherwise the peer blames the healthy path of its data for acknowledgements that a broken path has lost."""
+    bench = Bench("tcp", "udp", "tcp", "udp")
+    ack = ChunkAck(16, 100, 1 << 20)
+    bench.sender.acknowledge(bench.now, [ack], shout=False)
+    assert sum(encode(ack) in flow.parts for flow in bench.flows) == 1
+    for flow in bench.flows:
+        flow.parts.clear()
+    bench.sender.shout_until = bench.now + SECOND
+    bench.sender.acknowledge(bench.now, [ack], shout=False)
+    assert all(encode(ack) in flow.parts for flow in bench.flows)

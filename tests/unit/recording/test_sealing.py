@@ -7,8 +7,12 @@ import threading
 from pathlib import Path
 
 import msgspec
+import pytest
+from typer.testing import CliRunner
 
-from holdfast.pipeline.sealing import seal_running, text_of
+from holdfast.pipeline import command
+from holdfast.pipeline.jobs import PipelineFailed, RunReport
+from holdfast.pipeline.sealing import Reported, seal_running, text_of
 from holdfast.recording.segment_writer import SegmentWriter
 from holdfast.telemetry.facts import NodeFact
 from holdfast.types import SECOND
@@ -70,3 +74,30 @@ def test_a_stopped_node_has_reported_up_to_its_last_segment(tmp_path: Path) -> N
     assert not reported.running
     assert reported.until_ns > 0
     assert text_of(reported).endswith("(not running)")
+
+
+def test_a_pipeline_run_seals_before_it_reads_and_says_up_to_when(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise its report describes the time before the last segments: '16 paths dead' after a sound demonstration."""
+    order: list[str] = []
+    reported = Reported(name="roof", until_ns=WALL_NS, running=True)
+
+    def seal(landings: list[str]) -> tuple[Reported, ...]:
+        order.append("seal")
+        return (reported,)
+
+    def run(*_: object) -> RunReport:
+        order.append("read")
+        raise PipelineFailed("no engine in this test")
+
+    monkeypatch.setattr(command, "seal_running", seal)
+    monkeypatch.setattr(command, "run_pipeline", run)
+    landing = tmp_path / "landing"
+    landing.mkdir()
+    given = ["run", "--telemetry", str(tmp_path), "--out", str(tmp_path / "out")]
+    CliRunner().invoke(command.app, given)
+    assert order == ["seal", "read"]
+    order.clear()
+    CliRunner().invoke(command.app, [*given, "--no-seal"])
+    assert order == ["read"]

@@ -67,7 +67,8 @@ class Figures:
                 _sample(lane, window)
             held = live is self.datagrams and not before and bool(lanes)
             window.roll(now, excused, held and congestion.holds_loss(now))
-            self.doubtful = self.doubtful or window.suspected
+            if window.suspected or window.lossy:
+                self.doubtful = self.doubtful or window.unsettled
             slow = live.trip.delay.delay_us > 0
             if window.lossy != before or slow != heard.slow:
                 heard.slow = slow
@@ -103,9 +104,10 @@ class Figures:
         return self.congestion.look(now, datagrams, missed, calmly)
 
     def needs_heartbeats(self, now: Nanos) -> bool:
-        """Whether some are missing, and more of them would settle soon whether that is significant."""
+        """Whether some are missing, and more of them would settle soon whether that is significant, and how much it is;
+        or whether none are missing any more, and they would settle that."""
         live, congestion = self.datagrams, self.congestion
-        if live is None or not live.window.suspected or now - self._hurried_at < ASK_NS:
+        if live is None or not live.window.unsettled or now - self._hurried_at < ASK_NS:
             return False
         if congestion.full(now):
             return False  # they are missing because more is sent than the path carries

@@ -31,6 +31,7 @@ LOSS_EVIDENCE: Final = 9_000
 LOSS_SUSPECTED: Final = 1_000
 """One loss, not long ago: more packets are asked for, to settle soon whether it was chance."""
 CLEAN_RUN: Final = 10_000_000
+CLEAN_NS: Final = 2000 * MILLISECOND
 """A run of arrivals ends a loss when its length times the rate (in millionths) reaches this."""
 RATE_PPM_MIN: Final = 50_000
 LONG_MAX: Final = 600
@@ -183,6 +184,7 @@ class LossWindow:
     __slots__ = (
         *(
             "_buckets",
+            "_calm",
             "_clean",
             "_evidence",
             "_heard_sum",
@@ -206,6 +208,8 @@ class LossWindow:
         """Buckets since the evidence was last zero: that is when the loss began, if there is one."""
         self._clean = 0
         """Arrivals since the last loss, counted while the flow is lossy."""
+        self._calm = 0
+        """Buckets since the last loss, counted in the same way."""
         self._long_lost = self._long_seen = 0
         """Heartbeats that were lost, and that were sent, since the loss began; of the last few hundred."""
         self._next_at: Nanos = 0
@@ -264,7 +268,7 @@ class LossWindow:
         if self.lossy:
             self._follow(heard, lost)
         elif lost and not held and max(self._evidence) >= LOSS_EVIDENCE and self.ppm >= LOSSY_PPM:
-            self.lossy, self._clean = True, 0
+            self.lossy, self._clean, self._calm = True, 0, 0
             while len(self._buckets) > self._onset:  # before that there was no loss
                 self._drop()
             # What made it significant was bad luck in part.
@@ -280,13 +284,28 @@ class LossWindow:
         if lost:
             self._long_lost += lost
             self._long_seen += lost + heard + self._clean
-            self._clean = 0
+            self._clean = self._calm = 0
         else:
             self._clean += heard
+            self._calm += 1
         if self._long_seen > LONG_MAX:
             self._long_lost, self._long_seen = self._long_lost // 2, self._long_seen // 2
+        # Losses come in bursts: a run of arrivals says little if it is short.
+        self.lossy = self._run() < CLEAN_RUN or self._calm * BUCKET_NS < CLEAN_NS
+        if not self.lossy:
+            self._evidence, self._onset = [0] * len(LOSS_TESTS), 0  # the next loss is another one
+
+    def _run(self) -> int:
+        """How unlikely the arrivals since the last loss are at the estimated rate, as compared with `CLEAN_RUN`."""
         rate_ppm = self._long_lost * 1_000_000 // max(self._long_seen, 1)
-        self.lossy = self._clean * max(rate_ppm, RATE_PPM_MIN) < CLEAN_RUN
+        return self._clean * max(rate_ppm, RATE_PPM_MIN)
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether more heartbeats would settle something soon: that there is loss, how much, or that it is over."""
+        if not self.lossy:
+            return self.suspected
+        return len(self._buckets) < BUCKETS or self._run() >= CLEAN_RUN // 4
 
     def _count(self, heard: int, lost: int) -> None:
         self._buckets.append((heard, lost))

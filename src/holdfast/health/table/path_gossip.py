@@ -10,11 +10,21 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from holdfast.health.classify import DEAD, FLAPPING, FLOWS, MULTICAST, PROTOCOL, SoftError, text_of
+from holdfast.health.classify import (
+    DEAD,
+    FLAPPING,
+    FLOWS,
+    MULTICAST,
+    PROTOCOL,
+    SIZE,
+    SoftError,
+    text_of,
+)
 from holdfast.health.facts import RepairFact
 from holdfast.health.frames import PathRow, PathRows, RowsRequest, TableDigest
 from holdfast.health.ports import HEALTH, Fresh, ResetHistory, Roster, RowsHeard, WallClock
 from holdfast.health.probing.neighbourhood import Neighbourhood
+from holdfast.health.probing.state import BORROWED
 from holdfast.health.probing.values import Interest
 from holdfast.health.table.alarms import Alarms
 from holdfast.health.table.anti_entropy import AntiEntropy
@@ -32,7 +42,7 @@ from holdfast.types import MILLISECOND, NEVER, SECOND, Nanos, NodeId
 SETTLE_NS: Final = 600 * MILLISECOND
 TCP_SETTLE_NS: Final = 4 * SECOND
 FLOWS_SETTLE_NS: Final = 1500 * MILLISECOND
-CAST_SETTLE_NS: Final = 1000 * MILLISECOND
+CAST_SETTLE_NS: Final = 700 * MILLISECOND
 RETEST_NS: Final = 30 * SECOND
 """After a path has come back, each kind of packets has this time to be heard before it is called filtered; and after
 it has died, the opposite direction has this time to die as well before 'one way' is claimed. A TCP connection is opened
@@ -285,8 +295,10 @@ class PathGossipMachine(Machine):
             if error.error_class in (PROTOCOL, MULTICAST):
                 settle_ns = TCP_SETTLE_NS if error.kind == "tcp" else SETTLE_NS
                 at = self._back_at.get(path, now - settle_ns) + settle_ns
-                if error.kind in ("frag", "multicast"):  # a limit of all packets shows there first
+                if error.kind in BORROWED:  # a limit of all packets shows there first
                     at = max(at, self._of_its_own(now, path, error))
+            elif error.error_class == SIZE and error.kind in BORROWED:
+                at = self._of_its_own(now, path, error)
             elif error.error_class == FLOWS:
                 at = self.table.since.get((*path, error.kind), now) + FLOWS_SETTLE_NS
             elif error.error_class == DEAD:
@@ -304,8 +316,8 @@ class PathGossipMachine(Machine):
         return tuple(settled)
 
     def _of_its_own(self, now: Nanos, path: PathKey, error: SoftError) -> Nanos:
-        """When a filter of fragments or multicast can be claimed. A limit of all packets stops them as well: what
-        failed before datagrams changed last may have failed with them, and is tried again only now and then."""
+        """When a filter or a limit of fragments or multicast can be claimed. A limit of all packets stops them as well:
+        what failed before datagrams changed last may have failed with them, and is tried again only now and then."""
         since, datagrams = (
             self.table.since.get((*path, kind), now) for kind in (error.kind, "udp")
         )

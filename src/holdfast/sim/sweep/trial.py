@@ -23,6 +23,7 @@ CALM_NS: Final = 1 * SECOND
 FAULT_NS: Final = 3 * SECOND
 HEAL_NS: Final = 4 * SECOND
 LOAD: Final = Load(every_ns=100 * MILLISECOND, batch_max=1, size_max=1200)
+LATE_MS: Final = 500
 LOSS_TOLERANCE: Final = 40
 """The allowed error of a loss estimate, in percent of it; five percentage points are always allowed."""
 
@@ -42,6 +43,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     """Wrong error classes in the history of a path."""
     incidents: int
     """The number of incidents shown to a user, on the node that shows most."""
+    shown: list[str]
+    """Those incidents, each with its place."""
     place: bool
     """Whether one of them names the place."""
     stall_ms: int
@@ -53,6 +56,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     clean_left: bool
     lingering: list[str]
     """Errors that are still reported four seconds after the fault ended."""
+    afterwards: list[str]
+    """Errors that were first reported half a second or more after the fault had ended."""
     calm_bytes: int
     """Bytes per second and path before the fault, for measuring alone."""
     replay: str
@@ -221,6 +226,22 @@ class _Trial:
         }
         return sorted(found)
 
+    def _afterwards(self, since_ms: int) -> list[str]:
+        """Claims that were made only when nothing was wrong any more. A path that was dead for a moment may be called
+        flapping when it comes back."""
+        if self._case.killed:
+            return []
+        first: dict[tuple[Path, str, str], int] = {}
+        for claims in self._opinions.claims.values():
+            for claim, seen in claims.items():
+                key = (claim.path, claim.error_class, claim.kind)
+                first[key] = min(first.get(key, seen.first_ms), seen.first_ms)
+        return sorted(
+            f"{name} {kind} of {_text(path)} at {at} ms"
+            for (path, name, kind), at in first.items()
+            if at >= since_ms and name != FLAPPING
+        )
+
     def _history(self) -> list[str]:
         wrong: dict[str, bool] = {}
         ids = self._opinions.ids
@@ -303,6 +324,10 @@ class _Trial:
             false=self._false(),
             history=self._history(),
             incidents=max((len(found) for found in shown.values()), default=0),
+            shown=[
+                f"{one.error_class} ({one.place})"
+                for one in max(shown.values(), key=len, default=[])
+            ],
             place=all(
                 any(one.place.startswith(case.place) for one in found) for found in shown.values()
             ),
@@ -313,6 +338,7 @@ class _Trial:
             leaders=self._leaders(began),
             clean_left=case.clean_left and not case.killed,
             lingering=sorted(still) if not case.killed else [],
+            afterwards=self._afterwards((ended - began) // MILLISECOND + LATE_MS),
             calm_bytes=calm_bytes,
             replay=self._replay,
         )
