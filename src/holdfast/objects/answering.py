@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.objects import frames as f
 from holdfast.objects.ports import AdminDone, AdminWork, DiskDone, VerifyContent
 from holdfast.objects.refusal import Refusal
-from holdfast.objects.tasks import Procedure, Task, work
+from holdfast.objects.tasks import Procedure, Task, pause, work
 from holdfast.objects.values import ID, LOOSE, Content
+from holdfast.types import SECOND
 
 if TYPE_CHECKING:
     from holdfast.objects.machine import ObjectMachine
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 INVENTORY_MAX: Final = 256
 PULLS_MAX: Final = 8
 """Copies that other nodes asked for; more are refused."""
+MERGE_TRIES: Final = 6
+MERGE_AGAIN_NS: Final = 1 * SECOND
+"""After this time a copy of a loose version is tried again; twice as long every time."""
 ADMIN_MAX: Final = 64
 """Requests to the administration of this node at a time; more are refused."""
 
@@ -209,16 +213,23 @@ class Answering:
         if value is None or value.mode != LOOSE or len(frame.siblings) > 64:
             self._hub.send(peer, f.Merged(frame.call, "unknown"))
             return
-        absent = machine.loose.absent(frame.object, frame.siblings)
-        if not absent:
+        if not machine.loose.absent(frame.object, frame.siblings):
             joined = machine.loose.take(frame.object, frame.siblings)
             if frame.call:
                 self._hub.send(peer, f.Merged(frame.call, "", joined))
             return
 
         def procedure(task: Task) -> Procedure[Any]:
-            for content in absent:
-                yield from machine.upkeep.copy(task, frame.object, content, [peer])
+            for attempt in range(MERGE_TRIES):
+                try:
+                    for content in machine.loose.absent(frame.object, frame.siblings):
+                        yield from machine.upkeep.copy(task, frame.object, content, [peer])
+                    break
+                except Refusal:
+                    # On contact nothing else follows: the versions of the peer would stay with it.
+                    if frame.call or attempt + 1 == MERGE_TRIES or not self._hub.reachable(peer):
+                        raise
+                yield from pause(task, MERGE_AGAIN_NS << attempt)
             return machine.loose.take(frame.object, frame.siblings)
 
         def ended(outcome: Any) -> None:

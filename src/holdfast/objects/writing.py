@@ -68,9 +68,13 @@ def propose(
 def create(task: Task, parts: Parts, value: Value, deadline: Nanos) -> Procedure[Verdict]:
     """Decide the first version of a new object. Only its creator knows its id, so no promise is needed."""
     first = yield from _accept(task, parts, value.nodes, Ballot(0, parts.hub.proposer()), value)
-    if first.kind == DECIDED:
+    if first.kind in (DECIDED, UNFIT):
         return first
-    return (yield from propose(task, parts, None, value, value.nodes, deadline, 1, value.object))
+    verdict = yield from propose(task, parts, None, value, value.nodes, deadline, 1, value.object)
+    if verdict.kind == UNREACHABLE:
+        # A replica may have accepted it before, and finish it later.
+        return Verdict(IN_DOUBT, None, verdict.detail)
+    return verdict
 
 
 def _prepare(
