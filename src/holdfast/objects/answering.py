@@ -74,15 +74,9 @@ class Answering:
         self._hub.send(peer, self._machine.registers.prepare(frame))
 
     def _accept(self, peer: bytes, frame: f.Accept) -> None:
-        if len(frame.value.object) != ID or frame.value.version < 1:
-            self._hub.count("frames_refused")
-            return
         self._hub.send(peer, self._machine.registers.accept(frame))
 
     def _decide(self, peer: bytes, frame: f.Decide) -> None:
-        if len(frame.value.object) != ID or frame.value.version < 1 or not frame.value.replicas:
-            self._hub.count("frames_refused")
-            return
         self._machine.parts.learn(frame.value)
         if frame.call:
             self._hub.send(peer, f.Done(frame.call))
@@ -139,6 +133,8 @@ class Answering:
         machine = self._machine
         record = machine.registers.get(frame.object)
         if record is None or frame.content.digest not in record.held:
+            return
+        if not machine.registers.uses(frame.object, frame.content):
             return
         machine.tasks.start(
             "verify", lambda task: self.verify(task, frame.object, frame.content), lambda _: None
@@ -210,7 +206,7 @@ class Answering:
         """Versions of a loose object. What is not here yet is copied from the sender first."""
         machine = self._machine
         value = machine.registers.decided(frame.object)
-        if value is None or value.mode != LOOSE or len(frame.siblings) > 64:
+        if value is None or value.mode != LOOSE:
             self._hub.send(peer, f.Merged(frame.call, "unknown"))
             return
         if not machine.loose.absent(frame.object, frame.siblings):

@@ -30,6 +30,10 @@ from holdfast.objects.values import (
 )
 from holdfast.objects.verdicts import DECIDED, IN_DOUBT
 from holdfast.objects.writing import create as decide_first
+from holdfast.types import SECOND
+
+PATCH_NS_PER_MB = SECOND // 20
+"""How long a replica may take for each megabyte of a content that is patched."""
 
 
 class Operations:
@@ -198,7 +202,9 @@ class Operations:
         self, task: Task, base: Value, write: bytes, edits: tuple[tuple[int, bytes], ...], size: int
     ) -> Procedure[Content]:
         ask = lambda call: StagePatch(call, base.object, write, base.content, edits, size)
-        timeout = self._parts.config.chunk_ns
+        timeout = (
+            self._parts.config.chunk_ns + (max(size, base.content.size) >> 20) * PATCH_NS_PER_MB
+        )
         replies = yield from gather(task, dict.fromkeys(base.nodes, ask), timeout)
         made: dict[bytes, list[bytes]] = {}
         failed: dict[bytes, str] = {}

@@ -70,6 +70,14 @@ class Registers:
         contents = [sibling.content for sibling in record.siblings if not sibling.deleted]
         return all(_has(record, content) for content in (value.content, *contents))
 
+    def uses(self, object_id: bytes, content: Content) -> bool:
+        """Whether a version here has exactly this content. What a peer sends may have the digest and another size."""
+        record = self._records.get(object_id)
+        if record is None:
+            return False
+        values = [value.content for value in (record.decided, record.accepted) if value is not None]
+        return content in values or any(content == s.content for s in record.siblings)
+
     def look(self, call: int, object_id: bytes) -> RegisterState:
         record = self._records.get(object_id)
         if record is None:
@@ -154,8 +162,10 @@ class Registers:
                 return "set"
             if value.edition < decided.edition:
                 return "edition"
-        # A replica that leaves the set needs no content of the value that removes it.
-        if self.mine(value) and lacks(record, value):
+        # A replica that leaves the set needs no content of the value that removes it. One that has lost the decided
+        # content votes on changes that keep it, or its full disk would keep the others from being replaced.
+        is_kept = decided is not None and self.mine(decided) and decided.content == value.content
+        if self.mine(value) and lacks(record, value) and not is_kept:
             return "content"
         return ""
 

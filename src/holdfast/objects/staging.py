@@ -193,7 +193,7 @@ class Sending:
 
     def _opened(self, target: Target, state: StageState) -> None:
         if self._resume:
-            target.next = target.acked = state.have
+            target.next = target.acked = max(state.have, 0)
             target.opened = True
 
     def _leave_behind(self, why: str) -> None:

@@ -154,13 +154,19 @@ class Upkeep:
             return self._left(value)
         if value.deleted:
             return (yield from self._bury(task, value))
-        yield from self.restore_content(task, value)
+        trouble: Refusal | None = None
+        try:
+            yield from self.restore_content(task, value)
+        except Refusal as refusal:
+            trouble = refusal  # a full disk here must not keep lost replicas from being replaced
         self._publish(value)
         if value.mode == LOOSE and min(value.nodes) == parts.hub.me:
             yield from self._merge(task, value)
-        if not self._is_responsible(value):
-            return self._missing_soonest(value)
-        again = yield from self._as_repairer(task, value)
+        again = self._missing_soonest(value)
+        if self._is_responsible(value):
+            again = yield from self._as_repairer(task, value)
+        if trouble is not None:
+            raise trouble
         return again
 
     def _undecided(self, task: Task, object_id: bytes, record: Record) -> Procedure[Nanos]:
