@@ -243,3 +243,19 @@ def test_a_vector_without_end_is_refused() -> None:
     tell(world, "b", Merge(1, value.object, (absurd,)))
     assert world.write("a", "/l", b"two").ok
     no_failures(world)
+
+
+def test_a_slow_replica_does_not_hold_up_a_write() -> None:
+    """It answers, so it is not lost. But the others would wait for each of its answers, to the end of the content."""
+    world = world_of()
+    value = created(world)
+    world.slow["a", "d"] = world.slow["d", "a"] = 700 * MILLISECOND
+    data = BIG * 5
+    begun = world.now
+    write = world.start("a", ports.Write, data, path="", object=value.object, size=len(data))
+    world.wait(write)
+    assert write.ok, write.text
+    assert world.now - begun < 2500 * MILLISECOND
+    world.slow.clear()
+    world.run(10 * SECOND)
+    assert "d" in world.holders(value.object)
