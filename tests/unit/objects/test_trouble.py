@@ -111,13 +111,13 @@ def test_damage_of_a_chunk_list_is_found_by_a_reader_and_repaired() -> None:
 
 def test_a_slow_reader_gets_an_overwritten_version_to_its_end() -> None:
     world = world_of()
-    created(world, data=BIG * 3)
+    created(world, data=BIG * 4)
+    world.disk_ns = 800 * MILLISECOND
     read = world.start("e", ports.Read, path="/x")
-    world.until(lambda: len(read.read) > 0)
     assert world.write("a", "/x", b"two").ok
-    world.disk_ns = SECOND // 2
+    assert not read.done
     world.wait(read)
-    assert bytes(read.read) == BIG * 3, read.text
+    assert bytes(read.read) == BIG * 4, read.text
 
 
 # -- a unit that is built again --------------------------------------------------------------------
