@@ -91,9 +91,8 @@ class Operations:
         self, task: Task, request: ports.Create, wanted: int, parent: bytes, name: str
     ) -> Procedure[Value]:
         parts = self._parts
-        # The object id is that of the write: an attempt that is resumed finds its stages and its object.
-        write = request.write or parts.hub.new_id()
-        object_id = write
+        # A resumed attempt finds its stages, and makes another object. The first one may be decided, on other replicas.
+        write, object_id = request.write or parts.hub.new_id(), parts.hub.new_id()
         parts.hub.effect(ports.Begun(request.op, None, write))
         nodes = list(request.nodes) or parts.members.place(object_id, wanted, request.size)
         need = majority(wanted)
@@ -157,6 +156,8 @@ class Operations:
         _check_file(base, request.path)
         if base.mode == LOOSE:
             return (yield from self._loose.write(task, base, request.size))
+        if request.write and request.write in base.lineage:
+            return ports.Written(base, 0, request.write)  # the attempt that is resumed took effect
         expected = request.edition or base.edition
         if expected != base.edition:
             raise _conflict(base, expected)

@@ -7,7 +7,7 @@ from typing import Any
 from tests.support.objects import created, no_failures, register, world_of
 
 from holdfast.objects import ports
-from holdfast.objects.frames import Accept, Decide
+from holdfast.objects.frames import Accept, Accepted, Decide
 from holdfast.objects.values import LOOSE, Value, root_id
 from holdfast.sim.objects_world import ObjectHost, ObjectWorld, node_id
 from holdfast.types import MILLISECOND, SECOND
@@ -155,6 +155,61 @@ def test_a_creation_that_one_replica_accepted_is_in_doubt() -> None:
     world.filter = None
     world.run(10 * SECOND)
     assert world.names("e") == ["x"]
+
+
+# -- operations that are resumed -------------------------------------------------------------------
+
+
+def test_a_creation_that_is_resumed_on_other_nodes_does_not_decide_one_object_twice() -> None:
+    """All replicas have accepted the first attempt, and its creator does not hear of it."""
+    world = world_of(names=SIX)
+
+    def keep(_: ObjectHost, receiver: ObjectHost, frame: Any) -> Any:
+        return None if isinstance(frame, Accepted) and receiver.name == "a" else frame
+
+    created(world, path="/first")
+    world.filter = keep
+    write = b"w" * 16
+    fields = {"path": "/x", "size": 3, "write": write}
+    first = world.start("a", ports.Create, b"one", nodes=nodes("bcd"), **fields)
+    accepted = lambda: all(
+        any(r.accepted and r.accepted.name == "x" for _, r in world.hosts[n].machine.registers)
+        for n in "bcd"
+    )
+    assert world.until(accepted)
+    world.partition("a", "bcdef")
+    second = world.start("e", ports.Create, b"one", nodes=nodes("ef"), replicas=2, **fields)
+    world.wait(first, second)
+    assert first.refused == "in doubt"
+    world.heal()
+    world.filter = None
+    world.run(20 * SECOND)
+    agree(world)
+    assert bytes(world.read("f", "/x").read) == b"one"
+    assert world.names("b") == ["first", "x"]
+
+
+def agree(world: ObjectWorld) -> None:
+    """Every version of an object has one value, on all nodes."""
+    seen: dict[tuple[bytes, int], Value] = {}
+    for host in world.hosts.values():
+        for object_id, record in host.machine.registers:
+            if record.decided is not None:
+                key = (object_id, record.decided.version)
+                assert seen.setdefault(key, record.decided) == record.decided
+
+
+def test_a_write_that_is_resumed_after_it_took_effect_is_not_repeated() -> None:
+    """Another writer has followed: its content would be overwritten by the old one."""
+    world = world_of()
+    created(world)
+    write = b"w" * 16
+    assert world.write("a", "/x", b"two", write=write).ok
+    assert world.write("e", "/x", b"three").ok
+    again = world.write("a", "/x", b"two", write=write)
+    assert again.ok, again.text
+    assert bytes(world.read("b", "/x").read) == b"three"
+    assert world.stat("b", "/x").value.edition == 3
 
 
 # -- loose objects ---------------------------------------------------------------------------------
