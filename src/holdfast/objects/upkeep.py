@@ -160,7 +160,9 @@ class Upkeep:
         except Refusal as refusal:
             trouble = refusal  # a full disk here must not keep lost replicas from being replaced
         self._publish(value)
-        if value.mode == LOOSE and min(value.nodes) == parts.hub.me:
+        if (
+            value.mode == LOOSE and min(value.nodes) == parts.hub.me
+        ):  # one replica, the same for all
             yield from self._merge(task, value)
         again = self._missing_soonest(value)
         if self._is_responsible(value):

@@ -480,6 +480,18 @@ def test_a_drain_adds_before_it_removes() -> None:
     assert node_id("b") not in world.stat("a", "/x").value.nodes
 
 
+def test_a_replica_is_not_removed_while_another_one_is_not_verified() -> None:
+    """The new replica is there, and one of the old ones has lost its content: with it, only two would be left."""
+    world = world_of()
+    value = created(world)
+    world.hosts["c"].disk.capacity = 0
+    world.hosts["c"].machine.registers.dropped(value.object, [value.content.digest])
+    move = world.do("a", ports.MoveReplica, path="/x", source=node_id("b"), target=node_id("e"))
+    assert [step.state for step in move.value.steps] == ["failed"]
+    assert "nothing was removed" in move.value.steps[0].reason
+    assert node_id("b") in world.stat("a", "/x").value.nodes
+
+
 def test_a_drain_that_would_leave_too_few_replicas_is_refused() -> None:
     world = world_of(names=("a", "b", "c"), root=("a", "b", "c"))
     created(world, nodes=tuple(node_id(n) for n in "abc"))
@@ -616,6 +628,27 @@ def test_a_mover_that_dies_before_the_commit_leaves_the_old_name() -> None:
         world.run(2 * SECOND)
         first = world.do("a", ports.Move, source="/third", target="/new/y")
     assert first.ok, first.text
+    assert bytes(world.read("b", "/new/y").read) == b"three"
+    assert bytes(world.read("b", "/old/x").read) == b"one"
+
+
+def test_a_mover_that_was_taken_for_dead_cannot_commit() -> None:
+    """Its reservation was withdrawn and the name given away. If it could commit, its object would have no name."""
+    world, value = moved_world()
+    assert world.create("a", "/third", b"three").ok
+    world.filter = lambda sender, __, f: (
+        None if isinstance(f, Prepare) and f.object == value.object and sender.name == "e" else f
+    )
+    late = world.start("e", ports.Move, source="/old/x", target="/new/y")
+    world.run(300 * MILLISECOND)
+    assert world.do("a", ports.Move, source="/third", target="/new/y").refused == "busy"
+    world.run(1100 * MILLISECOND)
+    other = world.do("a", ports.Move, source="/third", target="/new/y")
+    assert other.ok, other.text
+    assert not late.done
+    world.filter = None
+    world.wait(late)
+    assert late.refused == "conflict", late.text
     assert bytes(world.read("b", "/new/y").read) == b"three"
     assert bytes(world.read("b", "/old/x").read) == b"one"
 
