@@ -289,11 +289,12 @@ def copy_here(
         why = f"{opened.reason} {opened.detail}" if isinstance(opened, DiskDone) else "no answer"
         raise Refusal("disk", f"no space for a copy: {why}")
     sink = ToDisk(task, parts, write, pace)
-    chunks = None
+    is_copied = False
     try:
         chunks = yield from fetch_content(task, parts, object_id, content, holders, sink)
+        is_copied = True
     finally:
-        if chunks is None:
+        if not is_copied:
             # Its space is reserved: a copy that fails again and again would fill the disk.
             parts.hub.effect(DropStage(write=write))
     return write + chunks

@@ -160,9 +160,8 @@ class Upkeep:
         except Refusal as refusal:
             trouble = refusal  # a full disk here must not keep lost replicas from being replaced
         self._publish(value)
-        if (
-            value.mode == LOOSE and min(value.nodes) == parts.hub.me
-        ):  # one replica, the same for all
+        # One replica runs the conflict handler, the same for all.
+        if value.mode == LOOSE and min(value.nodes) == parts.hub.me:
             yield from self._merge(task, value)
         again = self._missing_soonest(value)
         if self._is_responsible(value):
