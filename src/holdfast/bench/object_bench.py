@@ -10,7 +10,7 @@ import asyncio
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -116,7 +116,8 @@ async def _accesses(report: Report, client: Node, directory: Path) -> None:
     """Messages per access, once the client has opened an object. A read that no node passes on takes one hop for each
     request and one for its reply."""
     item = await client.objects.create("/item", b"x" * 1000, nodes=("a", "b", "c"))
-    for name, access in (("write", lambda: item.write(b"y" * 1000)), ("read", item.read)):
+
+    async def measure(name: str, access: Callable[[], Awaitable[Any]]) -> float:
         await access()
         before, others = _sent(client), await asyncio.to_thread(_sent_by_nodes, directory)
         for _ in range(ACCESSES):
@@ -125,7 +126,10 @@ async def _accesses(report: Report, client: Node, directory: Path) -> None:
         replies = await asyncio.to_thread(_sent_by_nodes, directory) - others
         report.figures[f"requests_per_{name}"] = round(requests / ACCESSES, 1)
         report.figures[f"messages_per_{name}"] = round((requests + replies) / ACCESSES, 1)
-    report.figures["hops_per_read_request"] = round((requests + replies) / (2 * requests), 2)
+        return (requests + replies) / (2 * requests)
+
+    await measure("write", lambda: item.write(b"y" * 1000))
+    report.figures["hops_per_read_request"] = round(await measure("read", item.read), 2)
     report.notes["hops"] = (
         "messages of all nodes for each request and its reply; 1: no node passes them on"
     )
