@@ -1,4 +1,4 @@
-"""Random runs of objects: writers, readers and movers everywhere while nodes die, partitions come and disks rot.
+"""Random runs of objects: writers, readers and movers everywhere while nodes die, networks partition and disks rot.
 
 A majority of the replicas of every object survives: one node is down, cut off or emptied at a time. Under that
 condition nothing that was acknowledged may be lost, and the number of replicas is restored.

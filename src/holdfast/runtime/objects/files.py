@@ -164,7 +164,7 @@ class ContentFiles:
             self._answers.append(done)
 
     def _done(self, job: Job) -> DiskDone:
-        """Do one job. Whatever happens is its outcome: the thread goes on."""
+        """Do one job. An exception is its outcome, and the thread goes on."""
         if self._unusable:
             return DiskDone(job.token, "error", self._unusable)
         try:
