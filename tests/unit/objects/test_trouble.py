@@ -16,7 +16,6 @@ from holdfast.objects.frames import (
     Damaged,
     Fetch,
     FetchList,
-    Merge,
     Piece,
     Prepare,
     Pull,
@@ -25,7 +24,7 @@ from holdfast.objects.frames import (
     StageState,
 )
 from holdfast.objects.machine import ObjectMachine
-from holdfast.objects.values import CHUNK, Ballot, Content, Sibling, chunk_digest, root_id
+from holdfast.objects.values import CHUNK, Ballot, Content, chunk_digest, root_id
 from holdfast.sim.objects_world import FAST, ObjectHost, ObjectWorld, node_id
 from holdfast.types import MILLISECOND, SECOND, NodeId
 
@@ -236,13 +235,16 @@ def test_absurd_fields_in_frames_of_a_peer_raise_nothing(seed: int) -> None:
         assert [failure.error for failure in world.hosts[name].failures] == []
 
 
-def test_a_vector_without_end_is_refused() -> None:
+def test_a_ballot_that_cannot_be_outbid_is_refused() -> None:
+    """The next round could not be encoded: every proposer would fail."""
     world = world_of()
-    value = created(world, path="/l", mode=1)
-    absurd = Sibling(((b"z", HUGE),), b"w" * 16)
-    tell(world, "b", Merge(1, value.object, (absurd,)))
-    assert world.write("a", "/l", b"two").ok
+    value = created(world)
+    for name in "bcd":
+        tell(world, name, Prepare(1, value.object, 2, Ballot(HUGE, b"z")))
+    world.run(100 * MILLISECOND)
+    write = world.write("a", "/x", b"two")
     no_failures(world)
+    assert write.ok, write.text
 
 
 def test_a_slow_replica_does_not_hold_up_a_write() -> None:
