@@ -11,7 +11,7 @@ import asyncio
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -22,6 +22,7 @@ from typing import Any, Final
 from holdfast.bench.object_copy import PlainCopy
 from holdfast.bench.report import Report, new_report
 from holdfast.errors import HoldfastError
+from holdfast.runtime.control import ask
 from holdfast.runtime.loop import loop_factory
 from holdfast.runtime.node import Node
 from holdfast.types import SECOND
@@ -34,6 +35,7 @@ GRACE_S: Final = 1.0
 AIM_GET: Final = 0.5
 AIM_PUT: Final = 0.2
 AT_ONCE: Final = 64
+ACCESSES: Final = 20
 MEGA: Final = 1_000_000
 
 
@@ -53,7 +55,7 @@ async def _measure(report: Report, directory: Path, size: int, rounds: int, smal
             await _ready(client)
             with _copier(directory) as copy:
                 await _large(report, client, copy, size, rounds)
-            await _accesses(report, client)
+            await _accesses(report, client, directory)
             await _small(report, client, small)
             await _restore(report, client, processes)
 
@@ -101,17 +103,37 @@ def _sent(client: Node) -> int:
     return sum(counts.values())
 
 
-async def _accesses(report: Report, client: Node) -> None:
-    """Requests that the client sends per access, once it has opened an object; each has one reply."""
+def _sent_by_nodes(directory: Path) -> int:
+    """Frames about accesses that the other nodes have sent: replies, and anything that they pass on."""
+    total = 0
+    for name in NODES:
+        status = ask(directory / name / "control.sock", {"do": "status"}, START_S)
+        counts: dict[str, int] = status["objects"]["sent"]
+        total += sum(count for kind, count in counts.items() if kind != "Offer")
+    return total
+
+
+async def _accesses(report: Report, client: Node, directory: Path) -> None:
+    """Messages per access, once the client has opened an object. A read that no node passes on takes one hop for each
+    request and one for its reply."""
     item = await client.objects.create("/item", b"x" * 1000, nodes=("a", "b", "c"))
-    for name, access in (("read", item.read), ("write", lambda: item.write(b"y" * 1000))):
+
+    async def measure(name: str, access: Callable[[], Awaitable[Any]]) -> float:
         await access()
-        before = _sent(client)
-        for _ in range(20):
+        before, others = _sent(client), await asyncio.to_thread(_sent_by_nodes, directory)
+        for _ in range(ACCESSES):
             await access()
-        report.figures[f"requests_per_{name}"] = round((_sent(client) - before) / 20, 1)
-    report.figures["hops_per_access"] = 1.0
-    report.notes["hops"] = "every request goes directly to a replica; no other node forwards it"
+        requests = _sent(client) - before
+        replies = await asyncio.to_thread(_sent_by_nodes, directory) - others
+        report.figures[f"requests_per_{name}"] = round(requests / ACCESSES, 1)
+        report.figures[f"messages_per_{name}"] = round((requests + replies) / ACCESSES, 1)
+        return (requests + replies) / (2 * requests)
+
+    await measure("write", lambda: item.write(b"y" * 1000))
+    report.figures["hops_per_read_request"] = round(await measure("read", item.read), 2)
+    report.notes["hops"] = (
+        "messages of all nodes for each request and its reply; 1: no node passes them on"
+    )
 
 
 async def _small(report: Report, client: Node, count: int) -> None:

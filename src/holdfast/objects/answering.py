@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.objects import frames as f
 from holdfast.objects.ports import AdminDone, AdminWork, DiskDone, VerifyContent
 from holdfast.objects.refusal import Refusal
-from holdfast.objects.tasks import Procedure, Task, work
+from holdfast.objects.tasks import Procedure, Task, pause, work
 from holdfast.objects.values import ID, LOOSE, Content
+from holdfast.types import SECOND
 
 if TYPE_CHECKING:
     from holdfast.objects.machine import ObjectMachine
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 INVENTORY_MAX: Final = 256
 PULLS_MAX: Final = 8
 """Copies that other nodes asked for; more are refused."""
+MERGE_TRIES: Final = 6
+MERGE_AGAIN_NS: Final = 1 * SECOND
+"""After this time a copy of a loose version is tried again; twice as long every time."""
 ADMIN_MAX: Final = 64
 """Requests to the administration of this node at a time; more are refused."""
 
@@ -70,15 +74,9 @@ class Answering:
         self._hub.send(peer, self._machine.registers.prepare(frame))
 
     def _accept(self, peer: bytes, frame: f.Accept) -> None:
-        if len(frame.value.object) != ID or frame.value.version < 1:
-            self._hub.count("frames_refused")
-            return
         self._hub.send(peer, self._machine.registers.accept(frame))
 
     def _decide(self, peer: bytes, frame: f.Decide) -> None:
-        if len(frame.value.object) != ID or frame.value.version < 1 or not frame.value.replicas:
-            self._hub.count("frames_refused")
-            return
         self._machine.parts.learn(frame.value)
         if frame.call:
             self._hub.send(peer, f.Done(frame.call))
@@ -135,6 +133,8 @@ class Answering:
         machine = self._machine
         record = machine.registers.get(frame.object)
         if record is None or frame.content.digest not in record.held:
+            return
+        if not machine.registers.uses(frame.object, frame.content):
             return
         machine.tasks.start(
             "verify", lambda task: self.verify(task, frame.object, frame.content), lambda _: None
@@ -206,19 +206,26 @@ class Answering:
         """Versions of a loose object. What is not here yet is copied from the sender first."""
         machine = self._machine
         value = machine.registers.decided(frame.object)
-        if value is None or value.mode != LOOSE or len(frame.siblings) > 64:
+        if value is None or value.mode != LOOSE:
             self._hub.send(peer, f.Merged(frame.call, "unknown"))
             return
-        absent = machine.loose.absent(frame.object, frame.siblings)
-        if not absent:
+        if not machine.loose.absent(frame.object, frame.siblings):
             joined = machine.loose.take(frame.object, frame.siblings)
             if frame.call:
                 self._hub.send(peer, f.Merged(frame.call, "", joined))
             return
 
         def procedure(task: Task) -> Procedure[Any]:
-            for content in absent:
-                yield from machine.upkeep.copy(task, frame.object, content, [peer])
+            for attempt in range(MERGE_TRIES):
+                try:
+                    for content in machine.loose.absent(frame.object, frame.siblings):
+                        yield from machine.upkeep.copy(task, frame.object, content, [peer])
+                    break
+                except Refusal:
+                    # On contact nothing else follows: the versions of the peer would stay with it.
+                    if frame.call or attempt + 1 == MERGE_TRIES or not self._hub.reachable(peer):
+                        raise
+                yield from pause(task, MERGE_AGAIN_NS << attempt)
             return machine.loose.take(frame.object, frame.siblings)
 
         def ended(outcome: Any) -> None:

@@ -45,11 +45,13 @@ Then = Callable[[DiskDone], None]
 class Stage:
     """Content that is arriving."""
 
-    __slots__ = ("chunks", "failed", "size", "touched")
+    __slots__ = ("chunks", "failed", "limit", "size", "touched")
 
-    def __init__(self, now: Nanos) -> None:
+    def __init__(self, now: Nanos, announced: int) -> None:
         self.chunks: list[bytes] = []
         self.size = 0
+        self.limit = announced if announced >= 0 else OBJECT_BYTES_MAX
+        """Bytes that it may have: for more, no space is reserved."""
         self.touched = now
         self.failed = ""
 
@@ -97,7 +99,7 @@ class Contents:
             have = len(stage.chunks)
             self._hub.send(peer, StageState(frame.call, "", "", have, stage.list_digest))
             return
-        stage = self._stages[frame.write] = Stage(self._hub.now)
+        stage = self._stages[frame.write] = Stage(self._hub.now, frame.size)
 
         def opened(outcome: DiskDone) -> None:
             if outcome.reason:
@@ -136,6 +138,7 @@ class Contents:
         def written(outcome: DiskDone) -> None:
             if outcome.reason:
                 stage.failed = outcome.reason
+                self._drop_stage(frame.write)
             self._hub.send(peer, Done(frame.call, outcome.reason, outcome.detail))
 
         data = frame.data
@@ -153,6 +156,8 @@ class Contents:
             return "hostile"
         if frame.index == len(stage.chunks) and stage.size != frame.index * CHUNK:
             return "hostile"  # the chunk before this one was shorter, so it was the last
+        if frame.index == len(stage.chunks) and stage.size + len(frame.data) > stage.limit:
+            return "size"  # more than was announced
         if chunk_digest(frame.data) != frame.check:
             return "checksum"
         return ""
@@ -259,6 +264,10 @@ class Contents:
         if refused:
             self._hub.send(peer, Piece(frame.call, refused))
             return
+        key = (frame.object, frame.content.digest)
+        if key in self._old:
+            # A reader of an overwritten version gets it to its end.
+            self._old[key] = self._hub.now + self._hub.config.keep_old_ns
         self._job(
             lambda token: ReadChunk(
                 token=token, object=frame.object, content=frame.content, index=frame.index
@@ -277,14 +286,17 @@ class Contents:
         )
 
     def _absent(self, object_id: bytes, content: Content) -> str:
+        """Why a content cannot be read here. One with a size that no content has must not look like damage."""
         record = self._registers.get(object_id)
-        return "" if record is not None and content.digest in record.held else "absent"
+        if record is None or content.digest not in record.held:
+            return "absent"
+        return "" if 0 < content.size <= OBJECT_BYTES_MAX else "hostile"
 
     def _piece(
         self, peer: bytes, call: int, object_id: bytes, content: Content, offset: int | None = None
     ) -> Then:
         def read(outcome: DiskDone) -> None:
-            if outcome.reason:
+            if outcome.reason and self._registers.uses(object_id, content):
                 self.damaged(object_id, content.digest, outcome.detail or outcome.reason)
             data = memoryview(outcome.data)
             if offset is not None:

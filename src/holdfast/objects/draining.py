@@ -44,11 +44,18 @@ class Draining:
             raise Refusal("blocked", _blocked(blocked))
         yield from self._set_draining(task, request, True)
         done: list[Step] = []
-        for number, (step, value) in enumerate(zip(steps, values, strict=True)):
-            self._parts.hub.effect(Progress(task.op, number, len(steps), step.name))
-            if step.state == "planned":
-                step = yield from self._carry_out(task, step, value)
-            done.append(step)
+        while values:
+            for value in values:
+                step = self._step(value, node)
+                total = len(done) + len(values)
+                self._parts.hub.effect(Progress(task.op, len(done), total, step.name))
+                if step.state == "planned":
+                    step = yield from self._carry_out(task, step, value)
+                done.append(step)
+            # Objects that were created on the node before all nodes knew of the mark.
+            seen = {step.object: None for step in done}
+            found = yield from self._inventory(task, node)
+            values = [value for value in found if value.object not in seen]
         return Plan(tuple(done))
 
     def move_replica(self, task: Task, request: ports.MoveReplica) -> Procedure[Plan]:

@@ -12,7 +12,7 @@ from typing import Any
 from holdfast.objects.frames import Damaged, Fetch, FetchList, Piece
 from holdfast.objects.pacing import Pace
 from holdfast.objects.parts import Parts
-from holdfast.objects.ports import Deliver, DiskDone, OpenStage, Taken, WriteChunk
+from holdfast.objects.ports import Deliver, DiskDone, DropStage, OpenStage, Taken, WriteChunk
 from holdfast.objects.refusal import Refusal
 from holdfast.objects.tasks import Answer, Procedure, Reply, Task, gather, work
 from holdfast.objects.values import CHUNK, ID, Content, chunk_digest, content_digest
@@ -168,6 +168,8 @@ def _fetch_list(
         if len(chunks) == wanted and content_digest(content.size, chunks) == content.digest:
             return chunks
         parts.hub.count("lists_refused")
+        if chunks:
+            parts.hub.send(holders[0], Damaged(object_id, content, 0))
         holders.pop(0)
     raise Refusal(GONE, f"no reachable replica of object {object_id.hex()[:8]} has the content")
 
@@ -287,5 +289,12 @@ def copy_here(
         why = f"{opened.reason} {opened.detail}" if isinstance(opened, DiskDone) else "no answer"
         raise Refusal("disk", f"no space for a copy: {why}")
     sink = ToDisk(task, parts, write, pace)
-    chunks = yield from fetch_content(task, parts, object_id, content, holders, sink)
+    is_copied = False
+    try:
+        chunks = yield from fetch_content(task, parts, object_id, content, holders, sink)
+        is_copied = True
+    finally:
+        if not is_copied:
+            # Its space is reserved: a copy that fails again and again would fill the disk.
+            parts.hub.effect(DropStage(write=write))
     return write + chunks

@@ -40,7 +40,7 @@ class RegisterState(Frame, frozen=True, array_like=True, tag=162):
 
     call: int
     reason: str = ""
-    """Empty, or `unknown`, `other disk`."""
+    """Empty, or `unknown`; `blank`: content was staged, and no version is accepted."""
     decided: Value | None = None
     ballot: Ballot = Ballot()
     accepted: Value | None = None

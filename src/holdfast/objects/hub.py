@@ -63,9 +63,11 @@ class Hub:
         self.sent: dict[str, int] = {}
         """Frames sent to other nodes, by type."""
         self._waiting: dict[bytes, list[Any]] = {}
-        self._number = 0
+        self._number = now
 
     def number(self) -> int:
+        """For a call or for work. It starts at the clock value: a unit that was built again must not take answers to
+        its predecessor for its own."""
         self._number += 1
         return self._number
 

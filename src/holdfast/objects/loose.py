@@ -111,10 +111,8 @@ class Loose:
         ]
 
     def must_resolve(self, value: Value, siblings: tuple[Sibling, ...]) -> bool:
-        """Whether this node runs the conflict handler: the replica with the lowest id does."""
-        if len(siblings) < 2 or min(value.nodes) != self._parts.hub.me:
-            return False  # rule 11: one deterministic replica
-        return self._tried.get(value.object) != siblings
+        """Whether the conflict handler is to be run on these versions."""
+        return len(siblings) > 1 and self._tried.get(value.object) != siblings
 
     def resolve(self, task: Task, value: Value, siblings: tuple[Sibling, ...]) -> Procedure[None]:
         """Run the conflict handler. Its result dominates all versions; if it fails, all of them stay."""

@@ -17,6 +17,7 @@ from holdfast.machine import Machine, Outbox, Put, ReadTable, TableRead
 from holdfast.objects import frames as f
 from holdfast.objects import ports
 from holdfast.objects.answering import Answering
+from holdfast.objects.checking import is_plausible
 from holdfast.objects.config import OPERATIONS_MAX, ObjectsConfig
 from holdfast.objects.contents import Contents
 from holdfast.objects.directories import Directories
@@ -237,8 +238,10 @@ class ObjectMachine(Machine):
     # -- frames and requests -----------------------------------------------------------------------------------------
 
     def _frame(self, peer: bytes, frame: Any) -> None:
-        kind = type(frame)
-        if kind in f.REPLIES:
+        if not is_plausible(frame):
+            self.hub.count("frames_refused")
+            return
+        if type(frame) in f.REPLIES:
             if not self.tasks.replied(peer, frame.call, frame):
                 self.hub.count("late_replies")
             return

@@ -57,6 +57,11 @@ class Members:
             return 0
         return now - self.down_since.setdefault(node, now)
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether every member that this node has heard of is reachable."""
+        return all(self._hub.reachable(node) for node in self.down_since)
+
     def ref(self, node: bytes) -> ReplicaRef | None:
         """The replica that this node could hold."""
         offer = self.offers.get(node)

@@ -29,16 +29,13 @@ from holdfast.objects.refusal import Refusal
 from holdfast.objects.tasks import Procedure, Task
 from holdfast.objects.values import (
     DIRECTORY,
-    Content,
     Entry,
     Listing,
     MoveIntent,
-    ReplicaRef,
     Value,
     root_id,
     successor,
 )
-from holdfast.objects.writing import propose
 from holdfast.types import Nanos
 
 replace = msgspec.structs.replace
@@ -181,26 +178,17 @@ class Moving:
         since = self._pending_since.setdefault(key, task.now)
         if task.now - since < self._parts.config.settle_ns:
             return "busy"
-        yield from self._fence(task, entry, value)
+        if value is not None:
+            yield from self._fence(task, entry, value)
         yield from self._directories.edit(task, parent, _withdraw(name, entry))
         self._pending_since.pop(key, None)
         return "gone"
 
-    def _fence(self, task: Task, entry: Entry, value: Value | None) -> Procedure[None]:
+    def _fence(self, task: Task, entry: Entry, value: Value) -> Procedure[None]:
         """Decide a version that the mover does not expect, so that it cannot commit any more."""
         write = self._parts.hub.new_id()
-        if value is not None:
-            if value.version == entry.expects:
-                yield from change(
-                    task, self._parts, value, write, lambda base: _unchanged(base, write)
-                )
-            return
-        refs = tuple(ReplicaRef(node) for node in entry.nodes)
-        dead = Value(
-            entry.object, 1, write, refs, len(refs), Content(), deleted=True, lineage=(write,)
-        )
-        deadline = task.now + self._parts.config.write_ns
-        yield from propose(task, self._parts, None, dead, entry.nodes, deadline, 1, entry.object)
+        if value.version == entry.expects:
+            yield from change(task, self._parts, value, write, lambda base: _unchanged(base, write))
 
     # -- moves of directories --------------------------------------------------------------------------------------
 

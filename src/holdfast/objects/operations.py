@@ -30,6 +30,10 @@ from holdfast.objects.values import (
 )
 from holdfast.objects.verdicts import DECIDED, IN_DOUBT
 from holdfast.objects.writing import create as decide_first
+from holdfast.types import SECOND
+
+PATCH_NS_PER_MB = SECOND // 20
+"""How long a replica may take for each megabyte of a content that is patched."""
 
 
 class Operations:
@@ -87,9 +91,8 @@ class Operations:
         self, task: Task, request: ports.Create, wanted: int, parent: bytes, name: str
     ) -> Procedure[Value]:
         parts = self._parts
-        # The object id is that of the write: an attempt that is resumed finds its stages and its object.
-        write = request.write or parts.hub.new_id()
-        object_id = write
+        # A resumed attempt finds its stages, and makes another object. The first one may be decided, on other replicas.
+        write, object_id = request.write or parts.hub.new_id(), parts.hub.new_id()
         parts.hub.effect(ports.Begun(request.op, None, write))
         nodes = list(request.nodes) or parts.members.place(object_id, wanted, request.size)
         need = majority(wanted)
@@ -153,6 +156,8 @@ class Operations:
         _check_file(base, request.path)
         if base.mode == LOOSE:
             return (yield from self._loose.write(task, base, request.size))
+        if request.write and request.write in base.lineage:
+            return ports.Written(base, 0, request.write)  # the attempt that is resumed took effect
         expected = request.edition or base.edition
         if expected != base.edition:
             raise _conflict(base, expected)
@@ -198,7 +203,9 @@ class Operations:
         self, task: Task, base: Value, write: bytes, edits: tuple[tuple[int, bytes], ...], size: int
     ) -> Procedure[Content]:
         ask = lambda call: StagePatch(call, base.object, write, base.content, edits, size)
-        timeout = self._parts.config.chunk_ns
+        timeout = (
+            self._parts.config.chunk_ns + (max(size, base.content.size) >> 20) * PATCH_NS_PER_MB
+        )
         replies = yield from gather(task, dict.fromkeys(base.nodes, ask), timeout)
         made: dict[bytes, list[bytes]] = {}
         failed: dict[bytes, str] = {}

@@ -15,7 +15,7 @@ from holdfast.objects.ports import Locate, Located
 from holdfast.objects.quorum import has_majority
 from holdfast.objects.refusal import Refusal
 from holdfast.objects.tasks import Procedure, Task, gather, work
-from holdfast.objects.values import Value
+from holdfast.objects.values import Value, root_id
 from holdfast.objects.verdicts import DECIDED, NOTHING_FOUND
 from holdfast.objects.writing import announce, propose
 from holdfast.types import SECOND
@@ -32,17 +32,20 @@ def read_register(
     deadline = task.now + parts.config.write_ns
     states: States = {}
     silent: dict[bytes, None] = {}
+    answers: dict[bytes, str] = {}
     known = parts.known(object_id)
-    todo = known.nodes if known is not None else tuple(hint)
+    todo = expected = known.nodes if known is not None else tuple(hint)
     located = False
     while True:
         asked = [node for node in todo if node not in states and node not in silent]
         if asked:
-            yield from _look(task, parts, object_id, asked, states, silent)
+            yield from _look(task, parts, object_id, asked, states, silent, answers)
         best = _newest_known(parts, object_id, states)
         if best is None:
             found = _undecided(states, 1)
-            if found is not None:
+            # Replicas that do not know the object may have forgotten it: it can be elsewhere, at a later version.
+            is_searched = located or "unknown" not in answers.values()
+            if found is not None and is_searched and _may_finish(found, answers):
                 yield from _settle_first(task, parts, found, deadline)
                 states.clear()
                 continue
@@ -59,7 +62,7 @@ def read_register(
                 return best, states
             announce(parts, settled, settled.nodes)
             if task.now >= deadline:
-                raise _missing(parts, object_id, best, silent)
+                raise _missing(parts, object_id, best, silent, expected, answers)
             states.clear()
             silent.clear()
             todo = settled.nodes
@@ -68,7 +71,7 @@ def read_register(
             todo = best.nodes
             continue
         if located or task.now >= deadline:
-            raise _missing(parts, object_id, best, silent)
+            raise _missing(parts, object_id, best, silent, expected, answers)
         located = True
         silent.clear()
         todo = yield from locate(task, parts, object_id)
@@ -81,8 +84,10 @@ def _look(
     nodes: Sequence[bytes],
     states: States,
     silent: dict[bytes, None],
+    answers: dict[bytes, str],
 ) -> Procedure[None]:
-    """Ask nodes for their register. Those that have no vote on it are not counted."""
+    """Ask nodes for their register. Those that have no vote on it are not counted. `answers` has the reason that each
+    node gave, empty for a register."""
 
     def enough(replies: dict[bytes, Any]) -> bool:
         heard = {**states, **{n: r for n, r in replies.items() if counts(r)}}
@@ -92,6 +97,8 @@ def _look(
     ask = lambda call: Look(call, object_id)
     replies = yield from gather(task, dict.fromkeys(nodes, ask), parts.config.call_ns, enough)
     for node, reply in replies.items():
+        if isinstance(reply, RegisterState):
+            answers[node] = reply.reason
         if counts(reply):
             states[node] = reply
         else:
@@ -181,16 +188,34 @@ def locate(task: Task, parts: Parts, object_id: bytes) -> Procedure[tuple[bytes,
     return (*found, *everyone)
 
 
+def _may_finish(found: Value, answers: dict[bytes, str]) -> bool:
+    """Whether a majority has a record of an object that is being created. A replica without one may have forgotten the
+    object, and does not vote on its first version again."""
+    return has_majority(found.nodes, [node for node, why in answers.items() if why != "unknown"])
+
+
 def _missing(
-    parts: Parts, object_id: bytes, best: Value | None, silent: dict[bytes, None]
+    parts: Parts,
+    object_id: bytes,
+    best: Value | None,
+    silent: dict[bytes, None],
+    expected: Sequence[bytes],
+    answers: dict[bytes, str],
 ) -> Refusal:
+    """`unknown` only if no replica can exist behind a partition: a name of such an object is given away."""
     short = object_id.hex()[:8]
-    known = best or parts.known(object_id)
-    if known is None or (best is None and all(parts.hub.reachable(n) for n in known.nodes)):
-        return Refusal("unknown", f"no reachable node has a replica of object {short}")
-    names = ", ".join(n[:4].hex() for n in known.nodes if n in silent or not parts.hub.reachable(n))
-    return Refusal(
-        "unreachable",
-        f"object {short}: no majority of its {len(known.nodes)} replicas answers (missing: {names}); "
-        "nothing was changed",
+    is_complete = all(node in answers for node in expected) and (
+        # The nodes that hold the root directory never forget it.
+        object_id == root_id(parts.config.domain) or parts.members.is_complete
     )
+    if best is None and is_complete:
+        return Refusal("unknown", f"no node has a replica of object {short}")
+    nodes = best.nodes if best is not None else expected
+    names = ", ".join(n[:4].hex() for n in nodes if n in silent or not parts.hub.reachable(n))
+    if best is None:
+        text = f"object {short} was not found, and some nodes do not answer ({names or 'of the domain'})"
+    else:
+        text = (
+            f"object {short}: no majority of its {len(nodes)} replicas answers (missing: {names})"
+        )
+    return Refusal("unreachable", f"{text}; nothing was changed")

@@ -16,7 +16,7 @@ import msgspec
 from holdfast.objects.frames import Accept, Accepted, Prepare, Promise, RegisterState
 from holdfast.objects.hub import Hub
 from holdfast.objects.records import Record, decode_row
-from holdfast.objects.values import ZERO, Ballot, Sibling, Value
+from holdfast.objects.values import ZERO, Ballot, Content, Sibling, Value, root_id
 
 replace = msgspec.structs.replace
 
@@ -24,13 +24,12 @@ replace = msgspec.structs.replace
 class Registers:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
+        self._root = root_id(hub.config.domain)
         self._records: dict[bytes, Record] = {}
         self.unconfirmed: dict[bytes, None] = {}
         """Replicas that were here at the start: a quorum has not confirmed them yet."""
         self.fresh: dict[bytes, None] = {}
         """Objects whose record changed since the last scan."""
-        self.damaged: dict[bytes, None] = {}
-        """Objects whose content was found missing or wrong on this disk."""
 
     def load(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
         """Rows of another disk belong to replicas that are lost: they are erased."""
@@ -62,20 +61,29 @@ class Registers:
         return value is not None and value.has(self._hub.me, self._hub.disk)
 
     def sound(self, record: Record) -> bool:
-        """The decided content is here, as far as is known."""
+        """The decided content is here, as far as is known; of a loose object, that of every version."""
         value = record.decided
         if value is None or not self.mine(value):
             return False
         if value.deleted:
             return True
-        if value.object in self.damaged:
+        contents = [sibling.content for sibling in record.siblings if not sibling.deleted]
+        return all(_has(record, content) for content in (value.content, *contents))
+
+    def uses(self, object_id: bytes, content: Content) -> bool:
+        """Whether a version here has exactly this content. What a peer sends may have the digest and another size."""
+        record = self._records.get(object_id)
+        if record is None:
             return False
-        return not lacks(record, value)
+        values = [value.content for value in (record.decided, record.accepted) if value is not None]
+        return content in values or any(content == s.content for s in record.siblings)
 
     def look(self, call: int, object_id: bytes) -> RegisterState:
         record = self._records.get(object_id)
         if record is None:
             return RegisterState(call, "unknown", disk=self._hub.disk)
+        if record.decided is None and record.accepted is None:
+            return RegisterState(call, "blank", disk=self._hub.disk)
         named = record.decided or record.accepted
         is_member = self.mine(named) or self.mine(record.accepted)
         reason = "" if is_member else "unknown"
@@ -89,9 +97,10 @@ class Registers:
     def prepare(self, frame: Prepare) -> Promise:
         record = self._records.get(frame.object)
         if record is None:
-            if frame.version != 1:
+            # A replica may have forgotten an object that moved on or was deleted. If it voted on the first version
+            # again, one that missed all of that could have the object decided a second time.
+            if frame.version != 1 or frame.object != self._root or not self._hub.disk:
                 return Promise(frame.call, "unknown")
-            # An object that is being created: the promise keeps its creator from going on.
             record = Record()
         refused = self._refuses(record, frame.version)
         if refused:
@@ -153,8 +162,10 @@ class Registers:
                 return "set"
             if value.edition < decided.edition:
                 return "edition"
-        # A replica that leaves the set needs no content of the value that removes it.
-        if self.mine(value) and lacks(record, value):
+        # A replica that leaves the set needs no content of the value that removes it. One that has lost the decided
+        # content votes on changes that keep it, or its full disk would keep the others from being replaced.
+        is_kept = decided is not None and self.mine(decided) and decided.content == value.content
+        if self.mine(value) and lacks(record, value) and not is_kept:
             return "content"
         return ""
 
@@ -181,8 +192,6 @@ class Registers:
         record = self._records.get(object_id) or Record()
         if digest not in record.held:
             self._keep(object_id, replace(record, held=(*record.held, digest)))
-        if object_id in self.damaged and record.decided and record.decided.content.digest == digest:
-            del self.damaged[object_id]
 
     def dropped(self, object_id: bytes, digests: Iterable[bytes]) -> None:
         record = self._records.get(object_id)
@@ -199,7 +208,6 @@ class Registers:
     def forget(self, object_id: bytes) -> None:
         if self._records.pop(object_id, None) is not None:
             self.unconfirmed.pop(object_id, None)
-            self.damaged.pop(object_id, None)
             self.fresh.pop(object_id, None)
             self._hub.erase(object_id)
 
@@ -211,8 +219,11 @@ class Registers:
 
 def lacks(record: Record, value: Value) -> bool:
     """Whether content of a value is missing."""
-    content = value.content
-    return content.size > 0 and not value.deleted and content.digest not in record.held
+    return not value.deleted and not _has(record, value.content)
+
+
+def _has(record: Record, content: Content) -> bool:
+    return not content.size or content.digest in record.held
 
 
 def one_step(old: Value, new: Value) -> bool:

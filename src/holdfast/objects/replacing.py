@@ -15,7 +15,8 @@ from holdfast.objects.parts import Parts
 from holdfast.objects.reading import States, counts, read_register
 from holdfast.objects.refusal import Refusal
 from holdfast.objects.tasks import Procedure, Task, gather
-from holdfast.objects.values import Content, ReplicaRef, Value, successor
+from holdfast.objects.values import LOOSE, Content, ReplicaRef, Sibling, Value, successor
+from holdfast.objects.vectors import dominates
 from holdfast.types import SECOND
 
 PULL_NS_PER_MB = SECOND
@@ -86,7 +87,7 @@ def remove_replica(
     if replica not in value.replicas:
         return value
     others = [r.node for r in value.replicas if r != replica]
-    sound = yield from verified(task, parts, value, others)
+    sound = yield from verified(task, parts, value, others, replica.node)
     if len(sound) < max(keep, 1):
         raise Refusal(
             "too few",
@@ -110,16 +111,24 @@ def remove_replica(
 
 
 def verified(
-    task: Task, parts: Parts, value: Value, nodes: Sequence[bytes]
+    task: Task, parts: Parts, value: Value, nodes: Sequence[bytes], leaving: bytes
 ) -> Procedure[list[bytes]]:
-    """The nodes whose replica has the decided version with its content."""
+    """The nodes whose replica has the decided version with its content; of a loose object, every version that the
+    replica has which is to leave: a write may have one copy only."""
     ask = lambda call: Look(call, value.object)
-    replies = yield from gather(task, dict.fromkeys(nodes, ask), parts.config.call_ns)
-    return [node for node in nodes if _is_sound(value, replies[node])]
+    asked = dict.fromkeys(nodes, ask)
+    if value.mode == LOOSE and parts.hub.reachable(leaving):
+        asked[leaving] = ask
+    replies = yield from gather(task, asked, parts.config.call_ns)
+    last = replies.get(leaving)
+    versions = last.siblings if isinstance(last, RegisterState) else ()
+    return [node for node in nodes if _is_sound(value, replies[node], versions)]
 
 
-def _is_sound(value: Value, reply: object) -> bool:
+def _is_sound(value: Value, reply: object, versions: Sequence[Sibling]) -> bool:
     if not isinstance(reply, RegisterState) or not counts(reply) or reply.decided is None:
+        return False
+    if not all(any(dominates(own.vector, s.vector) for own in reply.siblings) for s in versions):
         return False
     # A replica that has not heard of the last change of the set has the content all the same.
     has = reply.decided.content == value.content and reply.decided.version <= value.version

@@ -1,7 +1,7 @@
 """Sending the content of a write to its replicas, in chunks, before the write is proposed.
 
 Each replica has a window of chunks. A chunk is read from the source once, and kept until every replica that still
-takes part has it. A replica that fails is left behind when a majority goes on without it.
+takes part has it. A replica that fails, or holds up a majority for most of the time, is left behind and repaired later.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from holdfast.objects.ports import Progress, ReadSource, SourceChunk
 from holdfast.objects.refusal import Refusal
 from holdfast.objects.tasks import Answer, Procedure, Reply, Task
 from holdfast.objects.values import CHUNK, Content, chunk_digest, content_digest
-from holdfast.types import NEVER, SECOND
+from holdfast.types import NEVER, SECOND, Nanos
 
 LATE_NS = 1 * SECOND
 """How long the others wait at least for a replica that is slower than a majority; and half of the time so far."""
@@ -73,6 +73,9 @@ class Sending:
         self._ended = False
         self._late_at = NEVER
         self._begun_at = task.now
+        self._held_ns = 0
+        """How long a majority has waited for slower replicas."""
+        self._held_since = NEVER
 
     def run(self) -> Procedure[Staged]:
         for target in self._targets:
@@ -81,10 +84,12 @@ class Sending:
         deadline = self._task.now + patience
         while not self._over():
             self._pump()
-            event = yield min(deadline, self._late_at)
+            event = yield min(deadline, self._late_at, self._held_until())
             if event is not None:
                 deadline = self._task.now + patience
                 self._handle(event)
+            elif self._task.now >= self._held_until():
+                self._leave_slow()
             elif self._task.now >= min(deadline, self._late_at):
                 self._leave_behind("too slow")
                 deadline = self._task.now + patience
@@ -116,8 +121,34 @@ class Sending:
         lowest = min((target.acked for target in live), default=self._read)
         for index in [index for index in self._kept if index < lowest]:
             del self._kept[index]
+        self._note_slow(live, len(self._kept) >= window)
         if not self._ended and not self._reading and len(self._kept) < window and live:
             self._read_next()
+
+    def _note_slow(self, live: list[Target], is_full: bool) -> None:
+        """Measure how long the window is full because of replicas that are slower than a majority."""
+        now = self._task.now
+        idle = sum(target.acked >= self._read for target in live)
+        is_held = is_full and not self._ended and self._need <= idle < len(live)
+        if is_held and self._held_since == NEVER:
+            self._held_since = now
+        elif not is_held and self._held_since != NEVER:
+            self._held_ns += now - self._held_since
+            self._held_since = NEVER
+
+    def _held_until(self) -> Nanos:
+        """When the slow replicas are left behind: they have held up the others for most of the time so far."""
+        if self._held_since == NEVER:
+            return NEVER
+        before = self._held_since - self._begun_at
+        # held + x >= 3/4 (before + x), for x after the present wait began
+        rest = max(LATE_NS - self._held_ns, 3 * before - 4 * self._held_ns, 0)
+        return self._held_since + rest
+
+    def _leave_slow(self) -> None:
+        for target in self._targets:
+            if not target.closed and not target.failed and target.acked < self._read:
+                target.failed = "too slow"
 
     def _complete(self, target: Target) -> bool:
         """All chunks are there. Content of one chunk does not wait for the answer: it is followed by the end."""
@@ -193,7 +224,7 @@ class Sending:
 
     def _opened(self, target: Target, state: StageState) -> None:
         if self._resume:
-            target.next = target.acked = state.have
+            target.next = target.acked = max(state.have, 0)
             target.opened = True
 
     def _leave_behind(self, why: str) -> None:

@@ -28,7 +28,7 @@ from holdfast.objects.records import Record
 from holdfast.objects.refusal import Refusal
 from holdfast.objects.replacing import add_replica, remove_replica
 from holdfast.objects.tasks import Procedure, Task, Tasks, gather, wait_for
-from holdfast.objects.values import ID, LOOSE, Content, Entry, ReplicaRef, Value
+from holdfast.objects.values import ID, LOOSE, Content, Entry, ReplicaRef, Value, root_id
 from holdfast.types import NEVER, SECOND, Nanos
 
 RETRY_NS = 2 * SECOND
@@ -62,6 +62,8 @@ class Upkeep:
         """Objects whose entry was checked, and at which edition."""
         self._surplus: dict[bytes, tuple[tuple[ReplicaRef, ...], Nanos]] = {}
         """Objects with more replicas than wanted: the set, and when it was first seen."""
+        self._alone_since: dict[bytes, Nanos] = {}
+        """Objects of which only this node has a vote, and since when no other node knows them."""
         self.pace = Pace(parts.hub, parts.members)
 
     # -- the agenda ----------------------------------------------------------------------------------------------
@@ -152,13 +154,20 @@ class Upkeep:
             return self._left(value)
         if value.deleted:
             return (yield from self._bury(task, value))
-        yield from self.restore_content(task, value)
+        trouble: Refusal | None = None
+        try:
+            yield from self.restore_content(task, value)
+        except Refusal as refusal:
+            trouble = refusal  # a full disk here must not keep lost replicas from being replaced
         self._publish(value)
+        # One replica runs the conflict handler, the same for all.
         if value.mode == LOOSE and min(value.nodes) == parts.hub.me:
             yield from self._merge(task, value)
-        if not self._is_responsible(value):
-            return self._missing_soonest(value)
-        again = yield from self._as_repairer(task, value)
+        again = self._missing_soonest(value)
+        if self._is_responsible(value):
+            again = yield from self._as_repairer(task, value)
+        if trouble is not None:
+            raise trouble
         return again
 
     def _undecided(self, task: Task, object_id: bytes, record: Record) -> Procedure[Nanos]:
@@ -168,7 +177,14 @@ class Upkeep:
                 self._parts.registers.forget(object_id)
                 return 0
             return self._parts.config.keep_old_ns
-        value, _ = yield from read_register(task, self._parts, object_id, record.accepted.nodes)
+        try:
+            value, _ = yield from read_register(task, self._parts, object_id, record.accepted.nodes)
+        except Refusal as refusal:
+            if refusal.code != "unknown" or not self._is_abandoned(object_id):
+                raise
+            self._contents.drop_all(object_id)
+            self._parts.registers.forget(object_id)
+            return 0
         if (
             not self._parts.registers.mine(value)
             and self._parts.registers.decided(object_id) is None
@@ -178,8 +194,19 @@ class Upkeep:
             return 0
         return self._parts.config.scan_ns
 
+    def _is_abandoned(self, object_id: bytes) -> bool:
+        """Whether an acceptance concerns an object that all other nodes have not known for long: it was never created,
+        or is deleted. An operation that is under way would have ended by now."""
+        now = self._parts.hub.now
+        since = self._alone_since.setdefault(object_id, now)
+        if now - since < self._parts.config.stage_ns:
+            return False
+        del self._alone_since[object_id]
+        return True
+
     def _left(self, value: Value) -> Nanos:
-        """This replica was removed by a decision: the content goes, and soon the record, which points to the others."""
+        """This replica was removed by a decision: the content goes, and soon the record, which points to the others.
+        That of the root directory stays: the nodes that created it must not create it again."""
         parts = self._parts
         self._unpublish(value.object)
         record = parts.registers.get(value.object)
@@ -192,7 +219,8 @@ class Upkeep:
             parts.registers.dropped(value.object, record.held)
             parts.hub.fact("removed", value.object, value.version)
             return parts.config.keep_old_ns
-        parts.registers.forget(value.object)
+        if value.object != root_id(parts.config.domain):
+            parts.registers.forget(value.object)
         return 0
 
     def restore_content(self, task: Task, value: Value) -> Procedure[None]:

@@ -32,11 +32,12 @@ def propose(
     """Decide `version` of an object, with `want` if no other value was accepted. Without `want`, only finish a value
     that a replica has accepted. `members` are the nodes of the recorded set."""
     seen, risked = ZERO, False
+    stuck: list[bytes] = []
     # Two writers on one node are two proposers: with the same ballot, both could be decided.
     proposer = parts.hub.proposer()
     while True:
         ballot = next_ballot(seen, proposer)
-        promises = yield from _prepare(task, parts, object_id, version, ballot, members)
+        promises = yield from _prepare(task, parts, object_id, version, ballot, members, stuck)
         later = _decided(promises, version)
         if later is not None:
             parts.learn(later)
@@ -51,10 +52,15 @@ def propose(
                 return Verdict(IN_DOUBT if risked else UNREACHABLE, base, _names(promises))
             yield from _back_off(task, parts)
             continue
-        chosen = _found(promises) or want
+        chosen = _found(_quorum(promises, members, stuck)) or want
         if chosen is None:
             return Verdict(NOTHING_FOUND, base)
         verdict = yield from _accept(task, parts, members, ballot, chosen)
+        if chosen is not want and not stuck and verdict.lacking and not verdict.holders:
+            # The content of a value that was accepted is lost. A majority that has not accepted it goes on without it.
+            stuck = [node for node, p in promises.items() if p is not None and p.accepted == chosen]
+            seen = max(seen, verdict.ballot)
+            continue
         if verdict.kind == DECIDED or (verdict.kind == UNFIT and not risked):
             return verdict
         risked = risked or chosen is want
@@ -68,9 +74,13 @@ def propose(
 def create(task: Task, parts: Parts, value: Value, deadline: Nanos) -> Procedure[Verdict]:
     """Decide the first version of a new object. Only its creator knows its id, so no promise is needed."""
     first = yield from _accept(task, parts, value.nodes, Ballot(0, parts.hub.proposer()), value)
-    if first.kind == DECIDED:
+    if first.kind in (DECIDED, UNFIT):
         return first
-    return (yield from propose(task, parts, None, value, value.nodes, deadline, 1, value.object))
+    verdict = yield from propose(task, parts, None, value, value.nodes, deadline, 1, value.object)
+    if verdict.kind == UNREACHABLE:
+        # A replica may have accepted it before, and finish it later.
+        return Verdict(IN_DOUBT, None, verdict.detail)
+    return verdict
 
 
 def _prepare(
@@ -80,11 +90,13 @@ def _prepare(
     version: int,
     ballot: Ballot,
     members: Sequence[bytes],
+    stuck: Sequence[bytes],
 ) -> Procedure[dict[bytes, Promise | None]]:
     ask = lambda call: Prepare(call, object_id, version, ballot)
 
     def enough(replies: dict[bytes, Any]) -> bool:
-        return has_majority(members, _agreed(replies)) or _decided(replies, version) is not None
+        agreed = [node for node in _agreed(replies) if node not in stuck]
+        return has_majority(members, agreed) or _decided(replies, version) is not None
 
     replies = yield from gather(task, dict.fromkeys(members, ask), parts.config.call_ns, enough)
     return {node: reply if isinstance(reply, Promise) else None for node, reply in replies.items()}
@@ -162,6 +174,14 @@ def _decided(replies: dict[bytes, Any], version: int) -> Value | None:
         and r.decided.version >= version
     ]
     return max(known, key=lambda value: value.version, default=None)
+
+
+def _quorum(
+    promises: dict[bytes, Promise | None], members: Sequence[bytes], stuck: Sequence[bytes]
+) -> dict[bytes, Promise | None]:
+    """The promises that count: those of the replicas that are not stuck, if they are a majority."""
+    others = {node: promise for node, promise in promises.items() if node not in stuck}
+    return others if has_majority(members, _agreed(others)) else promises
 
 
 def _found(promises: dict[bytes, Promise | None]) -> Value | None:

@@ -42,6 +42,8 @@ class Run:
         self._pending: list[tuple[str, Call, int, bytes]] = []
         self._moves: list[tuple[str, Call]] = []
         self._trouble = ""
+        self._decided: dict[tuple[bytes, int], bytes] = {}
+        """The write that made each version which a node has had."""
 
     def execute(self) -> Run:
         world = self.world
@@ -118,6 +120,19 @@ class Run:
             if call.ok:
                 self.places[name] = [call.request.target]
         self._moves = [pair for pair in self._moves if not pair[1].done]
+        self._check_values()
+
+    def _check_values(self) -> None:
+        """Every version of an object has one value, on all nodes and for all time."""
+        for host in self.world.hosts.values():
+            if not host.alive:
+                continue
+            for object_id, record in host.machine.registers:
+                value = record.decided
+                if value is not None:
+                    first = self._decided.setdefault((object_id, value.version), value.write)
+                    text = f"object {object_id.hex()[:8]} has two values of version {value.version}"
+                    self._check(first == value.write, text)
 
     def _count(self, call: Call) -> None:
         key = f"{type(call.request).__name__} {call.refused or 'ok'}"

@@ -102,7 +102,11 @@ class ContentDisk:
         if found is None:
             return DiskDone(job.token, "missing", "no such content")
         at = job.index * CHUNK
-        return DiskDone(job.token, data=bytes(found[0][at : at + CHUNK]))
+        size = min(CHUNK, job.content.size - at)
+        data = bytes(found[0][at : at + size])
+        if len(data) < size:
+            return DiskDone(job.token, "damaged", "the file is too short")
+        return DiskDone(job.token, data=data)
 
     def _list(self, job: ports.ReadList) -> DiskDone:
         found = self.contents.get((job.object, job.content.digest))

@@ -322,6 +322,8 @@ class ObjectWorld:
         self._last: dict[tuple[bytes, bytes], Nanos] = {}
         self._number = 0
         self.cuts: dict[tuple[bytes, bytes], None] = {}
+        self.slow: dict[tuple[str, str], Nanos] = {}
+        """Additional delay of frames from one node to another."""
         self.hosts: dict[str, ObjectHost] = {}
         known = msgspec.structs.replace(config, root=root)
         for name in names:
@@ -425,7 +427,8 @@ class ObjectWorld:
         if session is None:
             return
         way = (host.id, peer)
-        when = max(self._last.get(way, 0) + 1, self.now + self.lag(self.delay_ns))
+        delay = self.lag(self.delay_ns) + self.slow.get((host.name, other.name), 0)
+        when = max(self._last.get(way, 0) + 1, self.now + delay)
         self._last[way] = when
 
         def arrive() -> None:

@@ -299,6 +299,19 @@ def test_a_drain_shows_its_plan_and_can_be_stopped() -> None:
     assert left, "the steps that were not carried out stay as they were"
 
 
+def test_a_drain_also_moves_what_was_created_while_it_began() -> None:
+    world = world_of()
+    for number in range(3):
+        created(world, path=f"/x{number}")
+    world.slow["a", "b"] = 3 * MILLISECOND
+    nodes = tuple(node_id(name) for name in "bcd")
+    late = world.start("a", ports.Create, b"data", path="/late", size=4, nodes=nodes)
+    drain = world.start("e", ports.Drain, node=node_id("b"))
+    world.wait(late, drain)
+    assert late.ok, late.text
+    assert node_id("b") not in world.stat("a", "/late").value.nodes
+
+
 def test_the_new_replica_of_a_move_is_not_surplus_while_the_move_may_go_on() -> None:
     """A move adds a replica before it removes one. Were the new one removed as surplus, the move would fail."""
     config = msgspec.structs.replace(FAST, call_ns=5 * SECOND)

@@ -480,6 +480,18 @@ def test_a_drain_adds_before_it_removes() -> None:
     assert node_id("b") not in world.stat("a", "/x").value.nodes
 
 
+def test_a_replica_is_not_removed_while_another_one_is_not_verified() -> None:
+    """The new replica is there, and one of the old ones has lost its content: with it, only two would be left."""
+    world = world_of()
+    value = created(world)
+    world.hosts["c"].disk.capacity = 0
+    world.hosts["c"].machine.registers.dropped(value.object, [value.content.digest])
+    move = world.do("a", ports.MoveReplica, path="/x", source=node_id("b"), target=node_id("e"))
+    assert [step.state for step in move.value.steps] == ["failed"]
+    assert "nothing was removed" in move.value.steps[0].reason
+    assert node_id("b") in world.stat("a", "/x").value.nodes
+
+
 def test_a_drain_that_would_leave_too_few_replicas_is_refused() -> None:
     world = world_of(names=("a", "b", "c"), root=("a", "b", "c"))
     created(world, nodes=tuple(node_id(n) for n in "abc"))
@@ -620,6 +632,27 @@ def test_a_mover_that_dies_before_the_commit_leaves_the_old_name() -> None:
     assert bytes(world.read("b", "/old/x").read) == b"one"
 
 
+def test_a_mover_that_was_taken_for_dead_cannot_commit() -> None:
+    """Its reservation was withdrawn and the name given away. If it could commit, its object would have no name."""
+    world, value = moved_world()
+    assert world.create("a", "/third", b"three").ok
+    world.filter = lambda sender, __, f: (
+        None if isinstance(f, Prepare) and f.object == value.object and sender.name == "e" else f
+    )
+    late = world.start("e", ports.Move, source="/old/x", target="/new/y")
+    world.run(300 * MILLISECOND)
+    assert world.do("a", ports.Move, source="/third", target="/new/y").refused == "busy"
+    world.run(1100 * MILLISECOND)
+    other = world.do("a", ports.Move, source="/third", target="/new/y")
+    assert other.ok, other.text
+    assert not late.done
+    world.filter = None
+    world.wait(late)
+    assert late.refused == "conflict", late.text
+    assert bytes(world.read("b", "/new/y").read) == b"three"
+    assert bytes(world.read("b", "/old/x").read) == b"one"
+
+
 def test_two_movers_of_one_object_give_it_one_name() -> None:
     world, _ = moved_world()
     calls = [
@@ -636,17 +669,21 @@ def test_two_movers_of_one_object_give_it_one_name() -> None:
 
 
 def test_two_directories_cannot_be_moved_into_each_other() -> None:
+    """Into a directory deep inside of the other one: neither move changes the directory that the other one moves."""
     world = world_of()
-    for path in ("/p", "/q"):
+    for path in ("/p", "/q", "/p/in", "/q/in"):
         assert world.mkdir("a", path).ok
+    world.run(3 * SECOND)
     calls = [
-        world.start("a", ports.Move, source="/p", target="/q/p"),
-        world.start("e", ports.Move, source="/q", target="/p/q"),
+        world.start("a", ports.Move, source="/p", target="/q/in/p"),
+        world.start("e", ports.Move, source="/q", target="/p/in/q"),
     ]
     world.wait(*calls)
-    assert sum(call.ok for call in calls) <= 1, "a cycle would cut both off from the root"
+    assert sum(call.ok for call in calls) == 1, "a cycle would cut both off from the root"
     world.run(10 * SECOND)
-    assert world.names("a", "/") != []
+    [left] = world.names("a", "/")
+    other = "q" if left == "p" else "p"
+    assert world.names("a", f"/{left}/in/{other}") == ["in"]
 
 
 def test_a_directory_is_not_moved_into_itself() -> None:

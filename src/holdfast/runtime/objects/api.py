@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from holdfast.errors import MisuseError
 from holdfast.objects import ports
-from holdfast.objects.values import DIRECTORY, FILE, LOOSE, STRICT, Value
+from holdfast.objects.values import DIRECTORY, FILE, ID, LOOSE, STRICT, Value
 from holdfast.runtime.objects.handles import (
     Changed,
     Object,
@@ -85,10 +85,12 @@ class ObjectApi(Traced):
     ) -> Object:
         """Create an object with `replicas` replicas. `data` is bytes, the path of a file, or an async iterator.
 
+        `resume` is an id of 16 random bytes. A call with the id of one that failed sends only what is missing.
         Raises `ObjectExists`, `ObjectUnavailable` and `ObjectInDoubt`.
         """
         if mode not in ("strict", "loose"):
             raise MisuseError(f"mode is 'strict' or 'loose', not {mode!r}; nothing was created")
+        _check_resume(resume)
         source = Source(data)
         code = LOOSE if mode == "loose" else STRICT
         chosen = tuple(self.node_id(name) for name in nodes)
@@ -119,6 +121,7 @@ class ObjectApi(Traced):
         object_id: bytes = b"",
     ) -> int:
         """Replace the content; returns the new edition. Raises `ObjectConflict` when another writer was first."""
+        _check_resume(resume)
         source = Source(data)
         request = ports.Write(
             op=next(self._ops), path=path, object=object_id, size=size if size >= 0 else source.size,
@@ -336,6 +339,11 @@ class ObjectApi(Traced):
         finally:
             if source is not None:
                 source.close()
+
+
+def _check_resume(write: bytes) -> None:
+    if write and len(write) != ID:
+        raise MisuseError(f"`resume` is a write id of {ID} bytes; nothing was written")
 
 
 async def _outcome(future: asyncio.Future[Any]) -> Any:

@@ -92,7 +92,8 @@ class ObjectEdge(ObjectApi, Edge):
     def unit_failed(self, failure: Failure) -> None:
         if failure.unit != UNIT or failure.stopped or self._port is None:
             return
-        if self._files is not None:
+        # Before the id is read, the disk would look like a new one, and its replicas would be given up.
+        if self._files is not None and self._files.is_ready:
             self._port.answer(UNIT, ports.DiskReady(self._files.marker))
 
     def halt(self, error: HoldfastError) -> None:

@@ -66,7 +66,7 @@ class Finder:
         return tuple(dict.fromkeys(bytes(node_of(location.instance)) for location in locations))
 
     def publish(self, effect: Publish) -> bool:
-        """True if somebody must work on it."""
+        """True if `work` must be started."""
         if self._roles is None:
             return False
         if effect.on and len(self._published) + len(self._waiting) >= PUBLISHED_MAX:
