@@ -740,7 +740,7 @@ def test_a_broadcast_is_the_last_resort_when_the_search_has_lost_the_entry() -> 
             table.clear()
     end = world.request("a", b"x")
     assert end.kind == "done"
-    assert world.hosts["a"].machine.hub.counters["recovery_floods"] >= 1
+    assert world.hosts["a"].machine.hub.counters["recovery_floods"] == 2, "nearby, then everywhere"
     world.run(2 * SECOND)
     world.post(world.hosts["b"], [SearchRole(5, TREE, "role")])
     world.run(SECOND)
@@ -1010,3 +1010,20 @@ def test_the_status_of_a_node_is_plain_data(name: str) -> None:
     status = world.hosts[name].machine.status()
     assert msgspec.json.decode(msgspec.json.encode(status)) == status
     assert status["mesh"]["reachable"] == 3
+
+
+def test_a_find_says_when_instances_may_be_missing() -> None:
+    """An answer with three of four instances and no word about the fourth would pass for all of them."""
+    world = world_of("l", "b", "r")
+    publish(world, "l", "r")
+    world.request("b", b"warm")
+    world.filter = lambda s, r, frame: (
+        [] if r.name == "l" and isinstance(frame, Message) else [frame]
+    )
+    op = world.op()
+    world.post(world.hosts["b"], [FindInstances(op, TREE, "role")])
+    world.run(15 * SECOND)
+    found = next(e for e in world.hosts["b"].told(FoundInstances) if e.op == op)
+    assert [place.node for place in found.locations] == [node_id("r")]
+    assert not found.complete
+    assert found.reason

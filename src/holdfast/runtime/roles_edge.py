@@ -269,7 +269,7 @@ class RolesEdge(Edge):
                 message.reply(result)
         except Exception:
             log.exception("the handler of role %s failed", effect.role)
-            message.reply(b"")
+            message.fail()
         finally:
             self._delivering = False
 
@@ -278,7 +278,8 @@ class RolesEdge(Edge):
             data = await result
         except Exception:
             log.exception("the handler of role %s failed", message.role)
-            data = b""
+            message.fail()
+            return
         if data is not None:
             message.reply(data)
 
