@@ -12,7 +12,7 @@ import pytest
 from tests.support.overlay_world import FAST, PORT, World, node_id
 
 from holdfast.overlay import tree_id
-from holdfast.overlay.frames import Message, Unpartition, Wave
+from holdfast.overlay.frames import NOT_FOUND, Message, Reply, Unpartition, Wave
 from holdfast.overlay.ids import owner_of, owners_of, realm_id, role_key, swapped
 from holdfast.overlay.ports import (
     CHANGE,
@@ -283,12 +283,31 @@ def test_one_instance_prefers_the_own_realm() -> None:
     world = World(11)
     for name, realm in (("a", "east"), ("b", "east"), ("c", "east"), ("x", "west")):
         world.add(name, realm)
-    world.line("c", "b", "a", "x")
+    world.line("c", "b", "a")
+    world.link("a", "x", delay=MILLISECOND // 10)  # nearer, but outside
     world.run(2 * SECOND)
     publish(world, "x", "c")
     world.request("a", b"warm")
     world.request("a", b"x", one=True)
     assert world.receivers(b"x") == {"c": 1}
+
+
+def test_one_instance_takes_the_lowest_hop_time_and_of_equal_ones_the_lowest_id() -> None:
+    world = World(11)
+    for name in ("p", "s", "q"):
+        world.add(name)
+    near, far = sorted(("p", "q"), key=node_id, reverse=True)
+    world.link("s", near, delay=MILLISECOND)
+    world.link("s", far, delay=20 * MILLISECOND)
+    world.run(2 * SECOND)
+    publish(world, far, near)
+    world.request("s", b"warm")
+    world.request("s", b"x", one=True)
+    assert world.receivers(b"x") == {near: 1}
+    for neighbour in world.hosts["s"].machine.hub.neighbours.values():
+        neighbour.hop_ns = MILLISECOND
+    world.request("s", b"y", one=True)
+    assert world.receivers(b"y") == {far: 1}
 
 
 def test_one_instance_tries_the_next_candidate_after_role_not_found() -> None:
@@ -312,6 +331,24 @@ def test_one_instance_tries_the_next_candidate_after_role_not_found() -> None:
     other = "r" if name == "l" else "l"
     assert end.kind == "done"
     assert world.receivers(b"x") == {other: 1}
+
+
+def test_one_instance_goes_on_when_a_neighbour_says_that_it_has_not_found_the_role() -> None:
+    """'If there are more candidates to try, the message may be re-sent by invoking the forward logic again.'"""
+    world = world_of("l", "b", "r")
+    publish(world, "l", "r")
+    world.request("b", b"warm")
+
+    def not_found(sender: Any, _receiver: Any, frame: Any) -> list[Any]:
+        """The first node that is asked has lost the role."""
+        if isinstance(frame, Reply) and len(asked) == 1:
+            return [Reply(frame.request, frame.attempt, NOT_FOUND, True)]
+        return [frame]
+
+    asked = messages(world)
+    world.filter = not_found
+    assert world.request("b", b"x", one=True).kind == "done"
+    assert sorted(asked) == [("b", "l"), ("b", "r")]
 
 
 def test_a_named_instance_is_reached_alone() -> None:
