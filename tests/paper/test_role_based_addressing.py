@@ -12,7 +12,7 @@ import pytest
 from tests.support.overlay_world import FAST, PORT, World, node_id
 
 from holdfast.overlay import tree_id
-from holdfast.overlay.frames import NOT_FOUND, Message, Reply, Unpartition, Wave
+from holdfast.overlay.frames import GET, NOT_FOUND, Message, Reply, Unpartition, Wave
 from holdfast.overlay.ids import owner_of, owners_of, realm_id, role_key, swapped
 from holdfast.overlay.ports import (
     CHANGE,
@@ -743,6 +743,20 @@ def test_a_new_first_is_registered_after_the_first_died() -> None:
     assert result.entry.instance == holder(world, "a")
 
 
+def test_another_instance_is_registered_when_the_first_is_unpublished() -> None:
+    """'the location information of that first instance may be specified to the search facility in a remove operation';
+    one that is left takes its place at once."""
+    world = world_of("a", "b", "c", config=msgspec.structs.replace(FAST, refresh_ns=600 * SECOND))
+    publish(world, "a", "b")
+    world.post(world.hosts["a"], [UnpublishRole(9, TREE, "role")])
+    world.run(2 * SECOND)
+    world.post(world.hosts["c"], [SearchRole(5, TREE, "role")])
+    world.run(SECOND)
+    found = world.hosts["c"].told(SearchResult)[0].entry
+    assert found is not None
+    assert found.instance == holder(world, "b")
+
+
 def test_nodes_can_be_excluded_from_storing_locations() -> None:
     world = World(11)
     world.add("a", stores_locations=False)
@@ -767,6 +781,33 @@ def test_the_local_realm_is_asked_first() -> None:
     world.run(SECOND)
     assert world.hosts["b"].told(SearchResult)[0].entry.instance == holder(world, "a")
     assert world.hosts["x"].told(SearchResult)[0].entry.instance == holder(world, "y")
+
+
+def test_another_realm_serves_the_entry_when_the_first_one_does_not_answer() -> None:
+    """The domain's entry is kept in several remote realms, for availability."""
+    world = World(11)
+    for k in range(6):
+        world.add(f"n{k}", f"r{k % 3}")
+    world.mesh()
+    world.run(6 * SECOND)
+    key, search = role_key(TREE, "role"), world.hosts["n0"].machine.search
+    first, second = (world.by_id[search.owner(key, 1, place)] for place in (0, 1))  # type: ignore[index]
+    assert first.realm != second.realm
+    hosts = world.hosts.values()
+    publisher = next(h for h in hosts if h.realm not in (first.realm, second.realm))
+    asker = next(h for h in hosts if h.realm == first.realm and h is not first)
+    publish(world, publisher.name)
+
+    def deaf(_sender: Any, receiver: Any, frame: Any) -> list[Any]:
+        asked = isinstance(frame, Wave) and frame.op == GET and frame.target == first.id
+        return [] if asked and receiver is first else [frame]
+
+    world.filter = deaf
+    world.post(asker, [SearchRole(5, TREE, "role")])
+    world.run(60 * SECOND)
+    found = asker.told(SearchResult)[0]
+    assert found.entry is not None
+    assert found.entry.instance == holder(world, publisher.name)
 
 
 def test_a_broadcast_is_the_last_resort_when_the_search_has_lost_the_entry() -> None:
@@ -998,6 +1039,19 @@ def test_each_neighbourhood_has_its_own_bounded_cache_of_links() -> None:
     connect(world, "a", (places["f"],), neighbourhood=3)
     assert world.linked("a", "d"), "another neighbourhood"
     assert world.linked("a", "e")
+
+
+def test_a_link_that_was_used_is_not_the_least_recently_used_one() -> None:
+    config = msgspec.structs.replace(FAST, neighbourhood_links=2)
+    world = world_of("a", "b", "c", "d", "e", config=config)
+    publish(world, "c", "d", "e")
+    places = {world.by_id[p.node].name: p for p in find(world, "a").locations}  # type: ignore[index]
+    tree = connect(world, "a", (places["c"], places["d"]), neighbourhood=2)
+    world.send_raw("a", tree.tree, b"x", instance=places["c"].instance)
+    world.run(SECOND)
+    connect(world, "a", (places["e"],), neighbourhood=2)
+    assert world.linked("a", "c")
+    assert not world.linked("a", "d")
 
 
 def test_two_neighbourhoods_share_one_link() -> None:

@@ -83,7 +83,7 @@ class Topology:
 
     def compared(self, peer: NodeId, digest: MapDigest) -> None:
         """Send the rows that the neighbour lacks; it does the same with our digest. While changes are collected, the
-        answer waits for them: a node that starts has a new row with each of its links, and only the last one matters."""
+        answer waits for them: a node that starts has a new row with each of its links, and only the last one counts."""
         if len(digest.rows) > NODES_MAX:
             self._hub.count("bad_map_row")
             return

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from tests.support.overlay_world import FAST, PORT, Host, World, node_id
 
-from holdfast.links.ports import PeerDown, PeerUp, SendChannel
+from holdfast.links.ports import PeerDown, PeerUp, Received, SendChannel
 from holdfast.overlay import tree_id
 from holdfast.overlay.config import OverlayConfig
 from holdfast.overlay.frames import (
@@ -18,15 +18,19 @@ from holdfast.overlay.frames import (
     NOT_FOUND,
     PUBLISH,
     PUT,
+    REGISTER_AGAIN,
     RELINK,
     SEARCH,
     TAKEN,
     Break,
     CutHealed,
+    Entry,
     Found,
     Message,
     Reply,
     Reverse,
+    TreeInfo,
+    Trees,
     Wave,
     WaveAnswer,
 )
@@ -241,6 +245,30 @@ def is_domain_first(world: World, name: str) -> bool:
     )
 
 
+def test_rule_3_an_owner_that_gets_a_second_entry_makes_the_loser_link() -> None:
+    """Two sides that were apart each have a first. One owner hands its entry to the other, which keeps one of them."""
+    world = line("a", "b", "c")
+    publish(world, "a")
+    holder = instance(world, "a")
+    owner = world.by_id[world.hosts["a"].machine.search.owner(role_key(TREE, "role"), 0)]  # type: ignore[index]
+    loser = "b" if owner.name == "c" else "c"
+    sender = world.links_of(owner.name)[0]
+    second = numbered(node_id(loser), 1, 5)
+    wave = numbered(node_id("a"), 1, 1 << 30)
+    entry = Entry(TREE, "role", second, 0, False, "default")
+    put = Wave(wave, wave, SEARCH, TREE, "role", op=PUT, entry=entry, seq=REGISTER_AGAIN, hops=1)
+    told: list[tuple[str, bytes, bytes]] = []
+
+    def watch(_sender: Host, receiver: Host, frame: Any) -> None:
+        if isinstance(frame, Wave) and frame.op == RELINK and frame.entry is not None:
+            told.append((receiver.name, frame.instance, frame.entry.instance))
+
+    world.watch = watch
+    world.post(owner, [Received(node_id(sender), [put], world.now)])
+    world.run(SECOND)
+    assert (loser, second, holder) in told
+
+
 # -- 4, 5 --------------------------------------------------------------------------------------------------------
 
 
@@ -404,6 +432,18 @@ def test_rule_7_a_tree_of_a_neighbour_that_has_not_built_it_is_not_taken_over() 
     world.run(SECOND)
     world.request("n", b"x")
     assert world.receivers(b"x") == {"l": 1, "r": 1}
+
+
+def test_rule_7_a_tree_that_comes_as_unbuilt_is_not_taken_over() -> None:
+    """Also a neighbour that sends such a tree, against the rule, does not make it built."""
+    world = line("a", "b")
+    a, b = world.hosts["a"], world.hosts["b"]
+    a.machine.joining._asked[b.id] = True
+    found = Found(numbered(b.id, 1, 9), 0, False, 1, 0)
+    trees = Trees((TreeInfo(TREE, "role", False, (found,)),))
+    world.post(a, [Received(b.id, [trees], world.now)])
+    assert not a.machine.inspect.built(TREE, "role")
+    assert a.machine.inspect.routes(TREE, "role") == {}
 
 
 def test_rule_7_an_evicted_tree_is_not_built() -> None:
@@ -614,13 +654,16 @@ def test_rule_13_an_unpublish_of_an_older_epoch_leaves_the_holder() -> None:
 
 
 def test_rule_13_a_handshake_whose_ping_was_lost_asks_again() -> None:
-    """The link to the holder fails while it is asked: that is no free role."""
+    """The link to the holder fails while it is asked, and the search has lost its entry: that is no free role."""
     world = line("a", "b", "c")
     publish(world, "c", exclusive=True)
     world.request("a", b"warm")
     world.filter = lambda s, r, f: [] if isinstance(f, Reply) and s.name == "c" else [f]
     op = world.publish("a", claim=True)
     world.run(SECOND)
+    for host in world.hosts.values():
+        for table in host.machine.search._tables:
+            table.clear()
     world.cut("b", "c")
     world.run(100 * MILLISECOND)
     assert world.published("a", op) is None

@@ -88,8 +88,8 @@ def test_a_neighbour_whose_session_began_since_gets_the_row_again() -> None:
 
 
 def test_a_domain_that_boots_spreads_each_row_in_few_versions() -> None:
-    """A node gets a new row with each of its links. If each of them spread, a domain of n nodes would move n rows several
-    times over every link."""
+    """A node gets a new row with each of its links. If each of them spread, a domain of n nodes would move n rows
+    several times over every link."""
     world = World()
     for k in range(40):
         world.add(f"n{k}")
