@@ -12,7 +12,7 @@ import pytest
 from tests.support.overlay_world import FAST, PORT, World, node_id
 
 from holdfast.overlay import tree_id
-from holdfast.overlay.frames import Message, Unpartition, Wave
+from holdfast.overlay.frames import GET, NOT_FOUND, Message, Reply, Unpartition, Wave
 from holdfast.overlay.ids import owner_of, owners_of, realm_id, role_key, swapped
 from holdfast.overlay.ports import (
     CHANGE,
@@ -283,12 +283,31 @@ def test_one_instance_prefers_the_own_realm() -> None:
     world = World(11)
     for name, realm in (("a", "east"), ("b", "east"), ("c", "east"), ("x", "west")):
         world.add(name, realm)
-    world.line("c", "b", "a", "x")
+    world.line("c", "b", "a")
+    world.link("a", "x", delay=MILLISECOND // 10)  # nearer, but outside
     world.run(2 * SECOND)
     publish(world, "x", "c")
     world.request("a", b"warm")
     world.request("a", b"x", one=True)
     assert world.receivers(b"x") == {"c": 1}
+
+
+def test_one_instance_takes_the_lowest_hop_time_and_of_equal_ones_the_lowest_id() -> None:
+    world = World(11)
+    for name in ("p", "s", "q"):
+        world.add(name)
+    near, far = sorted(("p", "q"), key=node_id, reverse=True)
+    world.link("s", near, delay=MILLISECOND)
+    world.link("s", far, delay=20 * MILLISECOND)
+    world.run(2 * SECOND)
+    publish(world, far, near)
+    world.request("s", b"warm")
+    world.request("s", b"x", one=True)
+    assert world.receivers(b"x") == {near: 1}
+    for neighbour in world.hosts["s"].machine.hub.neighbours.values():
+        neighbour.hop_ns = MILLISECOND
+    world.request("s", b"y", one=True)
+    assert world.receivers(b"y") == {far: 1}
 
 
 def test_one_instance_tries_the_next_candidate_after_role_not_found() -> None:
@@ -312,6 +331,24 @@ def test_one_instance_tries_the_next_candidate_after_role_not_found() -> None:
     other = "r" if name == "l" else "l"
     assert end.kind == "done"
     assert world.receivers(b"x") == {other: 1}
+
+
+def test_one_instance_goes_on_when_a_neighbour_says_that_it_has_not_found_the_role() -> None:
+    """'If there are more candidates to try, the message may be re-sent by invoking the forward logic again.'"""
+    world = world_of("l", "b", "r")
+    publish(world, "l", "r")
+    world.request("b", b"warm")
+
+    def not_found(sender: Any, _receiver: Any, frame: Any) -> list[Any]:
+        """The first node that is asked has lost the role."""
+        if isinstance(frame, Reply) and len(asked) == 1:
+            return [Reply(frame.request, frame.attempt, NOT_FOUND, True)]
+        return [frame]
+
+    asked = messages(world)
+    world.filter = not_found
+    assert world.request("b", b"x", one=True).kind == "done"
+    assert sorted(asked) == [("b", "l"), ("b", "r")]
 
 
 def test_a_named_instance_is_reached_alone() -> None:
@@ -706,6 +743,20 @@ def test_a_new_first_is_registered_after_the_first_died() -> None:
     assert result.entry.instance == holder(world, "a")
 
 
+def test_another_instance_is_registered_when_the_first_is_unpublished() -> None:
+    """'the location information of that first instance may be specified to the search facility in a remove operation';
+    one that is left takes its place at once."""
+    world = world_of("a", "b", "c", config=msgspec.structs.replace(FAST, refresh_ns=600 * SECOND))
+    publish(world, "a", "b")
+    world.post(world.hosts["a"], [UnpublishRole(9, TREE, "role")])
+    world.run(2 * SECOND)
+    world.post(world.hosts["c"], [SearchRole(5, TREE, "role")])
+    world.run(SECOND)
+    found = world.hosts["c"].told(SearchResult)[0].entry
+    assert found is not None
+    assert found.instance == holder(world, "b")
+
+
 def test_nodes_can_be_excluded_from_storing_locations() -> None:
     world = World(11)
     world.add("a", stores_locations=False)
@@ -732,6 +783,33 @@ def test_the_local_realm_is_asked_first() -> None:
     assert world.hosts["x"].told(SearchResult)[0].entry.instance == holder(world, "y")
 
 
+def test_another_realm_serves_the_entry_when_the_first_one_does_not_answer() -> None:
+    """The domain's entry is kept in several remote realms, for availability."""
+    world = World(11)
+    for k in range(6):
+        world.add(f"n{k}", f"r{k % 3}")
+    world.mesh()
+    world.run(6 * SECOND)
+    key, search = role_key(TREE, "role"), world.hosts["n0"].machine.search
+    first, second = (world.by_id[search.owner(key, 1, place)] for place in (0, 1))  # type: ignore[index]
+    assert first.realm != second.realm
+    hosts = world.hosts.values()
+    publisher = next(h for h in hosts if h.realm not in (first.realm, second.realm))
+    asker = next(h for h in hosts if h.realm == first.realm and h is not first)
+    publish(world, publisher.name)
+
+    def deaf(_sender: Any, receiver: Any, frame: Any) -> list[Any]:
+        asked = isinstance(frame, Wave) and frame.op == GET and frame.target == first.id
+        return [] if asked and receiver is first else [frame]
+
+    world.filter = deaf
+    world.post(asker, [SearchRole(5, TREE, "role")])
+    world.run(60 * SECOND)
+    found = asker.told(SearchResult)[0]
+    assert found.entry is not None
+    assert found.entry.instance == holder(world, publisher.name)
+
+
 def test_a_broadcast_is_the_last_resort_when_the_search_has_lost_the_entry() -> None:
     world = world_of("a", "b", "c", "d", "e", "f")
     publish(world, "f")
@@ -740,7 +818,7 @@ def test_a_broadcast_is_the_last_resort_when_the_search_has_lost_the_entry() -> 
             table.clear()
     end = world.request("a", b"x")
     assert end.kind == "done"
-    assert world.hosts["a"].machine.hub.counters["recovery_floods"] >= 1
+    assert world.hosts["a"].machine.hub.counters["recovery_floods"] == 2, "nearby, then everywhere"
     world.run(2 * SECOND)
     world.post(world.hosts["b"], [SearchRole(5, TREE, "role")])
     world.run(SECOND)
@@ -963,6 +1041,19 @@ def test_each_neighbourhood_has_its_own_bounded_cache_of_links() -> None:
     assert world.linked("a", "e")
 
 
+def test_a_link_that_was_used_is_not_the_least_recently_used_one() -> None:
+    config = msgspec.structs.replace(FAST, neighbourhood_links=2)
+    world = world_of("a", "b", "c", "d", "e", config=config)
+    publish(world, "c", "d", "e")
+    places = {world.by_id[p.node].name: p for p in find(world, "a").locations}  # type: ignore[index]
+    tree = connect(world, "a", (places["c"], places["d"]), neighbourhood=2)
+    world.send_raw("a", tree.tree, b"x", instance=places["c"].instance)
+    world.run(SECOND)
+    connect(world, "a", (places["e"],), neighbourhood=2)
+    assert world.linked("a", "c")
+    assert not world.linked("a", "d")
+
+
 def test_two_neighbourhoods_share_one_link() -> None:
     """'a second DCN may re-use the TCP/IP link created by a first DCN.'"""
     config = msgspec.structs.replace(FAST, neighbourhood_links=1)
@@ -1010,3 +1101,20 @@ def test_the_status_of_a_node_is_plain_data(name: str) -> None:
     status = world.hosts[name].machine.status()
     assert msgspec.json.decode(msgspec.json.encode(status)) == status
     assert status["mesh"]["reachable"] == 3
+
+
+def test_a_find_says_when_instances_may_be_missing() -> None:
+    """An answer with three of four instances and no word about the fourth would pass for all of them."""
+    world = world_of("l", "b", "r")
+    publish(world, "l", "r")
+    world.request("b", b"warm")
+    world.filter = lambda s, r, frame: (
+        [] if r.name == "l" and isinstance(frame, Message) else [frame]
+    )
+    op = world.op()
+    world.post(world.hosts["b"], [FindInstances(op, TREE, "role")])
+    world.run(15 * SECOND)
+    found = next(e for e in world.hosts["b"].told(FoundInstances) if e.op == op)
+    assert [place.node for place in found.locations] == [node_id("r")]
+    assert not found.complete
+    assert found.reason

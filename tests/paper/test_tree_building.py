@@ -12,8 +12,11 @@ import msgspec
 import pytest
 from tests.support.overlay_world import FAST, World, node_id
 
+from holdfast.links.ports import Received
 from holdfast.overlay import tree_id
 from holdfast.overlay.frames import (
+    EDGE_AGREE,
+    EDGE_ASK,
     INFINITE,
     PUBLISH,
     RECOVER,
@@ -123,6 +126,17 @@ def test_publish_rule_2_another_instance_stops_the_message_when_spew_hops_is_0()
     assert node_id("d") in [node_of(i) for i in b], "it is processed"
 
 
+def test_publish_rule_2_the_registered_instance_does_not_pass_a_publish_on() -> None:
+    """The instances behind it have routes to it already, and reach the new one through it."""
+    world = world_of("l", "m", "r", links="l-m m-r")
+    publish(world, "m", "l")
+    waves = seen_frames(world, Wave)
+    publish(world, "r")
+    assert [(s, r) for s, r, wave in waves if wave.kind == PUBLISH] == [("r", "m")]
+    world.request("l", b"x")
+    assert world.receivers(b"x") == {"l": 1, "m": 1, "r": 1}
+
+
 def test_publish_rule_3_spew_hops_are_reset_where_role_and_tree_are_not_built() -> None:
     """'If the local Role Route is not fully built and the local Tree is also not fully built, reset Spew Hops to 3.'"""
     broken = situation(role_built=False, tree_built=False, broken=True)
@@ -135,6 +149,16 @@ def test_publish_rule_3_spew_hops_are_decremented_where_the_role_is_built() -> N
     assert forward(situation(spew=3)).spew == 2
     assert forward(situation(spew=1)).spew == 0
     assert forward(situation(spew=INFINITE)).spew == INFINITE
+
+
+def test_rule_3_a_node_that_never_had_the_role_does_not_reset_the_spew_hops() -> None:
+    """The paper resets them wherever the role is not built, so a recovery would reach every node. Here only a failure
+    resets them (rule 20 of the design); elsewhere they run out."""
+    fresh = situation(kind=RECOVER, role_built=False, tree_built=False, routes=[], edges=[])
+    spew, hops = 3, 0
+    while hops < 9 and (plan := forward(msgspec.structs.replace(fresh, spew=spew))).links:
+        spew, hops = plan.spew, hops + 1
+    assert hops == 2, "and no link at the third node"
 
 
 def test_publish_rule_4_a_built_role_is_published_along_its_routes() -> None:
@@ -374,11 +398,9 @@ def test_an_edge_is_known_at_both_ends() -> None:
     publish(world, "a")
     world.request("b", b"x")
     assert world.hosts["b"].machine.inspect.neighbours(TREE) == [node_id("a")]
-    publish(world, "a", role="other")
-    a = world.hosts["a"].machine
-    a.builder.make_tree(TREE)
-    world.post(world.hosts["b"], [])
-    assert a.inspect.contains_tree(TREE)
+    a = world.hosts["a"].machine.inspect
+    assert a.routes(TREE, "role") == {}, "a has no route over it"
+    assert a.neighbours(TREE) == [node_id("b")]
 
 
 def test_an_edge_without_routes_is_removed_when_both_ends_agree() -> None:
@@ -401,6 +423,21 @@ def test_an_edge_without_routes_is_removed_when_both_ends_agree() -> None:
     world.run(SECOND)
     assert node_id("b") not in tree.edges
     assert node_id("a") not in other.edges
+
+
+def test_an_edge_stays_when_a_route_was_found_while_the_peer_agreed_to_remove_it() -> None:
+    """'check again': the peer has removed its end when it agrees, so it is told to make it again."""
+    world = world_of("a", "b", links="a-b")
+    publish(world, "a", "b")
+    a, b = world.hosts["a"].machine, world.hosts["b"].machine
+    tree = b.cache.peek(TREE)
+    assert tree is not None
+    del tree.edges[NodeId(node_id("a"))]
+    agreed = Received(node_id("b"), [Edge(TREE, EDGE_AGREE)], world.now)
+    world.post(world.hosts["a"], [agreed])
+    world.run(SECOND)
+    assert a.inspect.neighbours(TREE) == [node_id("b")]
+    assert b.inspect.neighbours(TREE) == [node_id("a")]
 
 
 # -- Ensuring Efficient Routing to All Roles in a Local Realm ----------------------------------------------------
@@ -434,6 +471,31 @@ def test_after_losing_a_link_between_realms_spew_hops_are_infinite_until_outside
     assert forward(msgspec.structs.replace(at, outside_lost=False)).spew == 3
 
 
+def test_a_recovery_after_the_loss_of_a_link_between_realms_crosses_the_whole_realm() -> None:
+    """The other link between the realms is seven hops away. On the way the role seems built, so that three spew hops
+    would run out at e3, whose route leads back. Outside, they end at once."""
+    world = World(7, SEED_ONLY)
+    inner = [f"e{k}" for k in range(8)]
+    for name in inner:
+        world.add(name, "east")
+    for name in ("w", "v"):
+        world.add(name, "west")
+    world.line(*inner)
+    world.line("e0", "w", "e7")
+    world.link("w", "v")
+    world.run(3 * SECOND)
+    publish(world, "w")
+    for name in inner:
+        world.request(name, name.encode())
+    world.cut("e0", "w")
+    world.run(SECOND)
+    waves = seen_frames(world, Wave)
+    assert world.request("e0", b"after").kind == "done"
+    spread = [(s, r, w.spew) for s, r, w in waves if w.kind == RECOVER and not w.target]
+    assert ("e7", "w", 0) in spread
+    assert world.receivers(b"after") == {"w": 1}
+
+
 # -- Determining Recovery Timeout --------------------------------------------------------------------------------
 
 
@@ -458,6 +520,32 @@ def test_hop_times_travel_on_builder_messages() -> None:
     for _ in range(50):
         times.heard(20_000)
     assert before < times.global_ns <= 20 * MILLISECOND
+    world = world_of("a", "b", "c", links="a-b b-c")
+    world.run(30 * SECOND)
+    waves = seen_frames(world, Wave)
+    publish(world, "c")
+    assert world.request("a", b"x").kind == "done"
+    pinged = world.hosts["a"].machine.times.local_us()
+    assert pinged > 0, "from pings"
+    assert pinged in [wave.hop_us for s, _, wave in waves if s == "a"]
+
+
+def test_round_trips_are_measured_apart_for_the_realm() -> None:
+    """'the maximum value in List A' for the local realm, 'List B' for all."""
+    world = World(7, msgspec.structs.replace(FAST, wave_ns_min=1))
+    for name, realm in (("a", "east"), ("b", "east"), ("x", "west")):
+        world.add(name, realm)
+    world.link("a", "b", delay=20 * MILLISECOND)
+    world.link("b", "x", delay=300 * MILLISECOND)
+    world.run(9 * SECOND)
+    publish(world, "b", role="near", realm_only=True)
+    publish(world, "x", role="far")
+    world.request("a", b"near", role="near", realm_only=True)
+    world.request("a", b"far", role="far")
+    times = world.hosts["a"].machine.times
+    near, far = times.timeout(True, 3), times.timeout(False, 3)
+    assert 3 * 40 * MILLISECOND <= near < 3 * 100 * MILLISECOND
+    assert far >= 3 * 600 * MILLISECOND
 
 
 # -- Handling Cycles ---------------------------------------------------------------------------------------------
@@ -543,8 +631,26 @@ def test_cycle_step_7_reverse_routes_lead_back_to_the_sender_of_the_message() ->
     world.request("s", b"x")
     reverse = [(s, r, f) for s, r, f in frames if isinstance(f, Reverse)]
     copies = [(s, r) for s, r, f in frames if isinstance(f, Message)]
+    assert reverse
     assert all((r, s) in copies for s, r, _ in reverse)
     assert all(s != "s" for s, _, _ in reverse)
+
+
+def test_cycle_step_7d_a_reverse_route_goes_on_to_the_next_node_on_the_way_back() -> None:
+    """The message came from t by s: s gets a reverse route to t, and t, which sent it, none."""
+    world = world_of("t", "s", "p", "q", links="t-s s-p s-q p-q")
+    publish(world, "p", "q")
+    world.request("t", b"warm")
+    for name in ("p", "q"):
+        local = world.hosts[name].machine.local.get(TREE, "role")
+        assert local is not None
+        world.request("s", b"named " + name.encode(), instance=local.instance)
+    reverse = seen_frames(world, Reverse)
+    world.request("t", b"x")
+    assert world.receivers(b"x") == {"p": 1, "q": 1}
+    assert ("s", "t") in [(s, r) for s, r, _ in reverse]
+    assert node_id("t") in world.hosts["s"].machine.inspect.route_links(TREE, "role")
+    assert world.hosts["t"].machine.inspect.route_links(TREE, "role") == [node_id("s")]
 
 
 def test_only_the_link_between_realms_is_broken_when_a_circle_leaves_the_realm() -> None:
@@ -583,6 +689,24 @@ def test_stale_steps_1_to_6_the_node_that_sent_over_a_stale_route_removes_it() -
     assert ("c", "b") in stale
     assert node_id("c") not in world.hosts["b"].machine.inspect.route_links(TREE, "role")
     assert world.hosts["b"].machine.inspect.built(TREE, "role"), "'fully built is not changed'"
+
+
+def test_stale_step_6_the_edge_goes_when_neither_end_has_a_route_over_it() -> None:
+    """'The edge is only removed if it has no more routes. The removal is not forced.'"""
+    world = world_of("a", "b", "c", links="a-b b-c")
+    publish(world, "c")
+    world.request("a", b"warm")
+    holder = world.hosts["c"].machine
+    local = holder.local.get(TREE, "role")
+    assert local is not None
+    holder.local.remove(local)  # gone without a word, as after a fault
+    frames = seen_frames(world, Edge)
+    world.request("a", b"x")
+    ops = [(s, r, f.op) for s, r, f in frames]
+    assert ("b", "c", EDGE_ASK) in ops
+    assert ("c", "b", EDGE_AGREE) in ops
+    assert node_id("c") not in world.hosts["b"].machine.inspect.neighbours(TREE)
+    assert node_id("b") not in holder.inspect.neighbours(TREE)
 
 
 # -- Fully-Built Roles and Trees ---------------------------------------------------------------------------------

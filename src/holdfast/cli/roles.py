@@ -55,6 +55,8 @@ def trees(
     drawn = Tree(root)
     _draw(drawn, root, nodes, {root: True})
     terminal().print(drawn)
+    if not answer["complete"]:
+        typer.echo("some nodes did not answer: parts of the tree may be missing", err=True)
 
 
 def _draw(branch: Tree, node: str, nodes: dict[str, list[str]], drawn: dict[str, bool]) -> None:
@@ -80,11 +82,15 @@ def find(
     if as_json:
         typer.echo(json.dumps(answer))
         return
-    if not answer["instances"]:
+    if not answer["instances"] and answer["complete"]:
         typer.echo(f"no node has role {role}")
         raise typer.Exit(1)
     table = Table("node", "realm", "instance", "")
     for place in answer["instances"]:
         first = "first" if place["node"] == answer["first"] else ""
         table.add_row(place["node"], place["realm"], place["instance"][:16], first)
-    terminal().print(table)
+    if answer["instances"]:
+        terminal().print(table)
+    if not answer["complete"]:
+        typer.echo(f"instances may be missing: {answer['reason']}; ask again", err=True)
+        raise typer.Exit(1)

@@ -329,8 +329,9 @@ class LinkMachine(Machine):
             self._session.close(flow, "stalled: it is replaced", out)
 
     def _rest(self, now: Nanos, item: Rest, out: Outbox) -> None:
-        """This node does not need the link: ask the peer, or end it if the peer has asked."""
-        if self._session.up_since is None:
+        """This node does not need the link: ask the peer, or end it if the peer has asked. Not while messages wait for
+        their acknowledgement: the directory tries again later."""
+        if self._session.up_since is None or self.unacked:
             return
         for flow in self.flows.values():
             if flow.ready and not flow.closing:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from holdfast.overlay.checks import COUNT_MAX
 from holdfast.overlay.edges import Edges
 from holdfast.overlay.frames import INFINITE, PUBLISH, RECOVER, UNPUBLISH, Found, Wave
 from holdfast.overlay.hub import Hub
@@ -122,6 +123,16 @@ class Builder:
             self.edges.create(self.make_tree(tree), link)
             self.route_added(tree, role, link)
         return True
+
+    def unheard(self, tree: bytes, role: str, instance: bytes, sent: dict[NodeId, bool]) -> None:
+        """A message went towards an instance, and nothing was heard of it: the route is wrong. Its node is asked before
+        the next send."""
+        state = self._cache.role(tree, role)
+        route = state.routes.get(instance) if state is not None else None
+        if state is not None and route is not None and route.link in sent and not route.dummy:
+            self._hub.count("routes_unheard")
+            state.remove(instance)
+            state.mark_lost(node_of(instance))
 
     def unbuild(self, tree: bytes, role: str, node: bytes, hint: tuple[bytes, ...] = ()) -> None:
         """Something beyond `node` may not be reached any more: ask there before the next send."""
@@ -246,6 +257,9 @@ class Builder:
                 state.outside_lost = False
 
         return done
+
+    def missed_cuts(self, state: RoleState) -> bool:
+        return self._cuts.missed(state)
 
     def needs_repair(self, state: RoleState | None, realm_only: bool) -> bool:
         return state is not None and bool(
@@ -384,9 +398,22 @@ class Builder:
         if at.parent is None:
             return sends
         if local is not None and local.instance == frame.instance and frame.epoch >= local.epoch:
+            if not local.exclusive:
+                self._outrank(local, frame.epoch)
+                return []
             self.lose(local, b"")
         self.bury(state, frame.instance, frame.epoch, frame.leaf)
         return sends
+
+    def _outrank(self, local: LocalRole, epoch: int) -> None:
+        """Only the node of a shared instance removes it. Another one has said so, and nodes on the way believe it: the
+        instance publishes again above their tombstones."""
+        self._hub.count("unpublish_refused")
+        if epoch + 1 < COUNT_MAX:
+            local.epoch = epoch + 1
+            again = self.publish_wave(local, PUBLISH)
+            self._waves.begin(again, [], lambda _: None, acts=True)
+            self.relink(local)
 
     def bury(self, state: RoleState, instance: bytes, epoch: int, leaf: bool) -> None:
         """An instance is gone. Unless it was a leaf, others may only be reached through its node: ask there."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from holdfast.overlay.frames import (
+    OUTCOMES,
     SEARCH,
     CutHealed,
     Entry,
@@ -136,7 +137,7 @@ def _sound_contents(frame: Reply) -> bool:
         if len(instance) != NUMBERED_SIZE:
             return False
     for instance, how in frame.outcomes:
-        if len(instance) != NUMBERED_SIZE or not 0 <= how <= 8:
+        if len(instance) != NUMBERED_SIZE or not 0 <= how < len(OUTCOMES):
             return False
     for part in frame.parts:
         plain = len(part.instance) == NUMBERED_SIZE and not part.grant and not part.moved_from

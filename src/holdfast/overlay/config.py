@@ -78,7 +78,7 @@ class OverlayConfig(msgspec.Struct, frozen=True):
     hop_ns: Nanos = MILLISECOND
     """Assumed time of a hop before any is measured."""
     events_max: int = 64
-    """Un-partition events kept. When the list is full, roles recover from scratch."""
+    """Un-partition events kept. A role that has missed a dropped one asks the registered first instance."""
     reserve_ns: Nanos = 5 * SECOND
     """How long a role that was granted stays reserved for its taker before the giver asks."""
     neighbourhood_links: int = 64

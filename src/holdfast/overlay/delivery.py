@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from holdfast.overlay.frames import ANSWERED, NO_LISTENER, REFUSED, Part
+from holdfast.overlay.frames import ANSWERED, HANDLER_FAILED, NO_LISTENER, REFUSED, Part
 from holdfast.overlay.hub import Hub
 from holdfast.overlay.listeners import Listeners
 from holdfast.overlay.ports import AnswerMessage, Delivered, Withdrawn
@@ -149,6 +149,9 @@ class Deliveries:
         if delivery is None:
             self._hub.count("answer_without_message")
             return "no message with this token waits for a reply"
+        if answer.failed:
+            self._close(answer.token, delivery, HANDLER_FAILED)
+            return ""
         part: Part | str = Part(delivery.instance, answer.data)
         if answer.grant:
             part = self.grant(delivery, answer)

@@ -57,6 +57,20 @@ class DirectTree:
         """Nodes without a direct link, and why."""
 
 
+class _Connecting:
+    """A direct tree whose links are being made."""
+
+    __slots__ = ("before", "missing", "tree")
+
+    def __init__(self, tree: DirectTree) -> None:
+        self.tree = tree
+        self.missing: dict[bytes, bool] = {}
+        """Nodes to which there is no link yet."""
+        self.before: list[bytes] | None = None
+        """Requests that were under way on the old path when the last link was there: they come first (rule 16). Those
+        sent later are not waited for, or a busy sender would never get its direct tree."""
+
+
 class _Fanout:
     """One send on a direct tree: a request per instance, one end for all."""
 
@@ -95,7 +109,7 @@ class Direct:
         self._mesh_needs = mesh_needs
         self._trees: dict[bytes, DirectTree] = {}
         self._caches: dict[int, OrderedDict[bytes, bool]] = {}
-        self._connecting: dict[int, tuple[DirectTree, dict[bytes, bool]]] = {}
+        self._connecting: dict[int, _Connecting] = {}
         router.deliveries.internal[FIND] = self._locate
         router.deliveries.internal[PING] = lambda _, local: Part(local.instance, b"")
 
@@ -167,46 +181,47 @@ class Direct:
             every = tuple((place.instance, reason) for place in request.locations)
             hub.effect(Connected(request.op, b"", (), every))
             return
-        missing: dict[bytes, bool] = {}
+        connecting = self._connecting[request.op] = _Connecting(tree)
         for node in dict.fromkeys(place.node for place in request.locations):
             if node == hub.me:
                 continue
             if not self._lease(request.neighbourhood, node):
                 tree.multi_hop[node] = "too many direct links"
             elif not hub.is_open(node):
-                missing[node] = True
-        self._connecting[request.op] = (tree, missing)
+                connecting.missing[node] = True
         hub.after(CONNECT_NS, lambda: self._give_up(request.op))
         self._ready(request.op)
 
     def link_up(self, peer: NodeId) -> None:
-        for op, (_, missing) in list(self._connecting.items()):
-            if missing.pop(peer, None):
+        for op, connecting in list(self._connecting.items()):
+            if connecting.missing.pop(peer, None):
                 self._ready(op)
 
     def impossible(self, peer: bytes, reason: str) -> None:
         """There is no common subnet: say so and stay multi-hop."""
-        for op, (tree, missing) in list(self._connecting.items()):
-            if missing.pop(peer, None):
-                tree.multi_hop[peer] = reason
+        for op, connecting in list(self._connecting.items()):
+            if connecting.missing.pop(peer, None):
+                connecting.tree.multi_hop[peer] = reason
                 self._ready(op)
 
     def _give_up(self, op: int) -> None:
-        entry = self._connecting.get(op)
-        if entry is not None:
-            tree, missing = entry
-            for node in missing:
-                tree.multi_hop[node] = "no link could be made"
-            missing.clear()
+        connecting = self._connecting.get(op)
+        if connecting is not None and connecting.missing:
+            for node in connecting.missing:
+                connecting.tree.multi_hop[node] = "no link could be made"
+            connecting.missing.clear()
             self._ready(op)
 
     def _ready(self, op: int) -> None:
-        entry = self._connecting.get(op)
-        if entry is None or entry[1]:
+        connecting = self._connecting.get(op)
+        if connecting is None or connecting.missing:
             return
-        tree = entry[0]
-        if any(self._router.busy(place.tree, place.role) for place in tree.locations):
-            # Messages on the old path come first (rule 16).
+        tree, router = connecting.tree, self._router
+        if connecting.before is None:
+            roles = dict.fromkeys((place.tree, place.role) for place in tree.locations)
+            connecting.before = [key for role in roles for key in router.under_way(*role)]
+        connecting.before = [key for key in connecting.before if router.is_under_way(key)]
+        if connecting.before:
             self._hub.after(DRAIN_NS, lambda: self._ready(op))
             return
         del self._connecting[op]

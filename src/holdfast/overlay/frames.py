@@ -76,6 +76,7 @@ REFUSED: Final = 5
 LINK_FAILED: Final = 6
 GONE: Final = 7
 CANCELLED: Final = 8
+HANDLER_FAILED: Final = 9
 OUTCOMES: Final = (
     "answered",
     "no_listener",
@@ -86,6 +87,7 @@ OUTCOMES: Final = (
     "link_failed",
     "gone",
     "cancelled",
+    "handler_failed",
 )
 
 # Edge operations.

@@ -336,13 +336,5 @@ class OverlayMachine(Parts, Machine):
         wanted.update({peer: True for peer in self.hub.open_peers if self.inspect.uses(peer)})
         return wanted
 
-    def may_rest(self, peer: bytes) -> bool:
-        """Whether a link may be given up: no lease, no edges, no pending replies, no waves (rule 19)."""
-        return (
-            not self.mesh_needs(peer)
-            and not self.direct.needs(peer)
-            and not self.inspect.uses(NodeId(peer))
-        )
-
     def status(self) -> dict[str, Any]:
         return self.inspect.status()

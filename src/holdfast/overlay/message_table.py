@@ -147,9 +147,13 @@ class MessageTable:
     def record(self, request: bytes, attempt: int) -> Record | None:
         return self._records.get(record_key(request, attempt))
 
-    def busy(self, tree: bytes, role: str) -> bool:
-        """Whether requests of this node to a role are under way."""
-        return any(r.incoming is None for r in self._by_role.get((tree, role), {}).values())
+    def under_way(self, tree: bytes, role: str) -> list[bytes]:
+        """The keys of this node's own requests to a role."""
+        records = self._by_role.get((tree, role), {})
+        return [key for key, record in records.items() if record.incoming is None]
+
+    def is_under_way(self, key: bytes) -> bool:
+        return key in self._records
 
     def sweep(self) -> None:
         self.seen.sweep(self._hub.now)

@@ -69,6 +69,10 @@ class Cuts:
     def open_for(self, state: RoleState | None) -> bool:
         return state is not None and state.cuts_done < self.count
 
+    def missed(self, state: RoleState | None) -> bool:
+        """Whether events that this role has not recovered from have left the list."""
+        return state is not None and state.cuts_done < self._dropped
+
     def legs(self, state: RoleState) -> list[tuple[bytes, bytes]]:
         """(near, far) of the links to cross; those that are gone, or inside what we reach anyway, are skipped."""
         missed = self._events[max(state.cuts_done - self._dropped, 0) :]

@@ -96,6 +96,8 @@ class AnswerMessage(msgspec.Struct, frozen=True, gc=False):
     give_up: bool = False
     granted_role: str = ""
     """Another role of the same tree than the one the message was for."""
+    failed: bool = False
+    """There is no reply: the application failed. The sender is told."""
 
 
 class AnswerMany(msgspec.Struct, frozen=True, gc=False):

@@ -36,10 +36,12 @@ Key = tuple[bytes, str, bool]
 
 
 class _Recovery:
-    __slots__ = ("any_one", "failed", "searched", "tries", "waiters", "waits")
+    __slots__ = ("afresh", "any_one", "failed", "searched", "tries", "waiters", "waits")
 
     def __init__(self, any_one: bool) -> None:
         self.any_one = any_one
+        self.afresh = False
+        """Healed partitions are no longer listed: the registered first instance is asked, whatever routes there are."""
         self.tries = 0
         self.waits = 0
         self.failed = False
@@ -101,6 +103,7 @@ class Recoveries:
         if state is None or not self._builder.needs_repair(state, realm_only):
             self._link(key, run)
             return
+        run.afresh |= self._builder.missed_cuts(state)
         frame = self._frame(key, run)
         by_rules = not self._hub.config.directed
         sends = [] if by_rules else self._builder.legs(frame, state, realm_only)
@@ -139,16 +142,19 @@ class Recoveries:
         tree, role, realm_only = key
         local = self._local.get(tree, role)
         if local is not None:
-            if local.linked and not self._reaches_first(key):
+            if local.linked and (run.afresh or not self._reaches_first(key)):
                 local.linked = False
+            run.afresh = False
             if local.linked or run.any_one:
                 self._finish(key, run)
             else:
                 self._registrar.when_linked(local, lambda ok: self._linked(key, run, ok))
             return
-        if self._builder.usable(self._cache.role(tree, role), realm_only):
+        usable = self._builder.usable(self._cache.role(tree, role), realm_only)
+        if usable and not run.afresh:
             self._finish(key, run)
             return
+        run.afresh = False
         state = self._cache.role(tree, role)
         if state is not None and state.absent_until > self._hub.now:
             self._finish(key, run)

@@ -206,6 +206,9 @@ class Replies(Forwarding):
     def _finish(self, record: Record) -> None:
         self._close(record)
         message = record.message
+        if len(record.outcomes) < len(record.expected) and record.kind() == END:
+            for instance in record.silent():
+                self._builder.unheard(message.tree, message.role, instance, record.trace.sent)
         if record.incoming is None:
             if record.op and (record.good or not self._attempt_again(record)):
                 self._tell_sender(record, record.op)

@@ -34,6 +34,8 @@ class Topology:
         """Rows that the neighbours have not been sent yet."""
         self._heard: dict[NodeId, dict[bytes, MapRow]] = {}
         """Those of them that a neighbour has sent: it needs no copy."""
+        self._digests: dict[NodeId, dict[bytes, tuple[int, int]]] = {}
+        """What neighbours know, by version, that are to be answered together with the next changes."""
         self._flush_at = False
         self.changes = 0
         """Grows with every change: whatever was computed from the map is then out of date."""
@@ -76,14 +78,22 @@ class Topology:
         self._hub.send(peer, MapDigest(rows), SYNC)
         self._awaited[peer] = self._hub.now
         self._heard.pop(peer, None)
+        self._digests.pop(peer, None)
         self._announce()
 
     def compared(self, peer: NodeId, digest: MapDigest) -> None:
-        """Send the rows that the neighbour lacks; it does the same with our digest."""
+        """Send the rows that the neighbour lacks; it does the same with our digest. While changes are collected, the
+        answer waits for them: a node that starts has a new row with each of its links, and only the last one counts."""
         if len(digest.rows) > NODES_MAX:
             self._hub.count("bad_map_row")
             return
         theirs = {node: (incarnation, version) for node, incarnation, version in digest.rows}
+        if self._flush_at:
+            self._digests[peer] = theirs
+        else:
+            self._answer(peer, theirs)
+
+    def _answer(self, peer: NodeId, theirs: dict[bytes, tuple[int, int]]) -> None:
         newer = [
             row
             for row in self._rows.values()
@@ -105,6 +115,7 @@ class Topology:
     def link_down(self, peer: NodeId) -> None:
         self._awaited.pop(peer, None)
         self._heard.pop(peer, None)
+        self._digests.pop(peer, None)
         self._announce()
 
     def _spread(self, row: MapRow) -> None:
@@ -119,8 +130,12 @@ class Topology:
         self._flush_at = False
         pending, self._pending = self._pending, {}
         everything, self._heard = self._heard, {}
+        digests, self._digests = self._digests, {}
         rows = [self._rows[node] for node in pending]
         for peer in self._hub.open_peers:
+            if peer in digests:
+                self._answer(peer, digests[peer])
+                continue
             heard = everything.get(peer)
             new = [row for row in rows if heard.get(row.node) is not row] if heard else rows
             self._send(peer, new)

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from holdfast.errors import HoldfastError, MisuseError, RoleError, RoleHeld
+from holdfast.errors import HoldfastError, MisuseError, RepliesMissing, RoleError, RoleHeld
 from holdfast.overlay.ids import node_of
 from holdfast.overlay.ports import (
     OVERLAY,
@@ -33,6 +33,7 @@ from holdfast.overlay.ports import (
     SearchResult,
     SearchRole,
     SendToRole,
+    SetJoinable,
     TreeNodes,
     Unpublished,
     UnpublishMany,
@@ -126,6 +127,10 @@ class Roles(RolesEdge):
             self._instances.pop(instance.id, None)
             instance.end("unpublished")
         await self._ask_many([one.op for one in made], UnpublishMany(made))
+
+    def set_joinable(self, instance: Instance, joinable: bool) -> None:
+        if self._port is not None:
+            self._port.answer(OVERLAY, SetJoinable(instance.tree, instance.role, joinable))
 
     async def unpublish(self, instance: Instance) -> None:
         op = self._op()
@@ -326,12 +331,22 @@ class Roles(RolesEdge):
     async def find(
         self, role: str, tree: str | bytes = DEFAULT_TREE, realm_only: bool = False
     ) -> tuple[Location, ...]:
-        """Where all instances are. The result can be handed to another node."""
+        """Where all instances are. The result can be handed to another node. Empty when no instance exists; raises
+        `RepliesMissing` when none was found and parts of the network did not answer."""
+        found = await self.locate(role, tree, realm_only)
+        if not found.locations and not found.complete:
+            raise RepliesMissing(f"role {role!r}: no instance was found: {found.reason}; ask again")
+        return found.locations
+
+    async def locate(
+        self, role: str, tree: str | bytes = DEFAULT_TREE, realm_only: bool = False
+    ) -> FoundInstances:
+        """As `find`, with `complete`: false when instances may be missing, and `reason` says why."""
         op = self._op()
         found: FoundInstances = await self._ask(
             op, FindInstances(op, as_tree(tree), role, realm_only)
         )
-        return found.locations
+        return found
 
     async def connect(
         self, locations: tuple[Location, ...], neighbourhood: int = NEIGHBOURHOOD
@@ -349,10 +364,18 @@ class Roles(RolesEdge):
             self._port.answer(OVERLAY, Disconnect(tree))
 
     async def tree_nodes(self, tree: str | bytes = DEFAULT_TREE) -> dict[str, list[str]]:
-        """All nodes of a tree, each with its neighbours on it."""
+        """All nodes of a tree that answered, each with its neighbours on it."""
+        nodes, _ = await self.walk_tree(tree)
+        return nodes
+
+    async def walk_tree(
+        self, tree: str | bytes = DEFAULT_TREE
+    ) -> tuple[dict[str, list[str]], bool]:
+        """As `tree_nodes`, and whether every node of the tree answered."""
         op = self._op()
         done: TreeNodes = await self._ask(op, WalkTree(op, as_tree(tree)))
-        return {self.name_of(n): [self.name_of(p) for p in peers] for n, peers in done.nodes}
+        nodes = {self.name_of(n): [self.name_of(p) for p in peers] for n, peers in done.nodes}
+        return nodes, done.complete
 
     def events(self) -> asyncio.Queue[OverlayEvent]:
         """What happens from now on: `tree_built`, `partition`, `unpartition`, `role_not_found`, `swept`, `dropped`. The

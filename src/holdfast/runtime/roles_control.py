@@ -46,16 +46,21 @@ class RolesControl:
         return {"local": machine.status()["roles"], "known": known}
 
     async def _tree(self, request: dict[str, Any]) -> dict[str, Any]:
-        nodes = await self._roles.tree_nodes(_tree_of(request))
-        return {"nodes": nodes}
+        nodes, complete = await self._roles.walk_tree(_tree_of(request))
+        return {"nodes": nodes, "complete": complete}
 
     async def _find(self, request: dict[str, Any]) -> dict[str, Any]:
         role = request.get("role")
         if not isinstance(role, str):
             raise MisuseError("say which role to find")
-        found = await self._roles.find(role, _tree_of(request), bool(request.get("realm_only")))
+        found = await self._roles.locate(role, _tree_of(request), bool(request.get("realm_only")))
         first = await self._roles.search(role, _tree_of(request))
-        return {"first": first, "instances": [self._place(place) for place in found]}
+        return {
+            "first": first,
+            "instances": [self._place(place) for place in found.locations],
+            "complete": found.complete,
+            "reason": "" if found.complete else found.reason,
+        }
 
     def _place(self, place: Location) -> dict[str, str]:
         return {

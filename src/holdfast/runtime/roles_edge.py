@@ -280,7 +280,7 @@ class RolesEdge(Edge, Traced):
                 message.reply(result)
         except Exception as error:  # noqa: BLE001 the handler is the application's: its error is logged
             self._handler_failed(message, error)
-            message.reply(b"")
+            message.fail()
         finally:
             self._delivering = False
             if message.span is not None and not ends_later:
@@ -291,7 +291,8 @@ class RolesEdge(Edge, Traced):
             data = await result
         except Exception as error:  # noqa: BLE001 the handler is the application's: its error is logged
             self._handler_failed(message, error)
-            data = b""
+            message.fail()
+            return
         finally:
             if message.span is not None:
                 message.span.end()

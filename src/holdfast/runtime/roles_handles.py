@@ -49,7 +49,8 @@ class Outcome(msgspec.Struct, frozen=True):
     expected: tuple[str, ...]
     answered: tuple[str, ...]
     failed: tuple[tuple[str, str], ...]
-    """Node and reason: `link_failed`, `no_listener`, `expired`, `refused`, `consumed`, `swept`, `gone`, `cancelled`."""
+    """Node and reason: `link_failed`, `no_listener`, `handler_failed`, `expired`, `refused`, `consumed`, `swept`,
+    `gone`, `cancelled`."""
     unknown: tuple[str, ...]
     """Expected, but nothing was heard of them."""
     incomplete: bool
@@ -60,12 +61,13 @@ class Outcome(msgspec.Struct, frozen=True):
     @property
     def complete(self) -> bool:
         """Every instance that exists has answered."""
-        return self.kind == "done" and not self.incomplete and not self.failed
+        named = not self.failed and not self.unknown
+        return self.kind == "done" and named and not self.incomplete
 
 
 class Request:
     """A request under way. Iterate over it with `async for` to get replies as they come; then `outcome` says how it
-    ended. Leaving the iteration early, or the `async with` block, cancels it."""
+    ended. Leaving an `async with` block early, or cancelling the task that waits, cancels it; `break` does not."""
 
     def __init__(self, roles: Roles, op: int, role: str, span: Any = None) -> None:
         """`span` ends with the request, if the application traces."""
@@ -231,6 +233,10 @@ class RoleMessage:
         """Answer. A message may have several replies; `last` says that no more follow."""
         self._answer(AnswerMessage(self._token, bytes(data), last))
 
+    def fail(self) -> None:
+        """There is no reply: the outcome names this instance with `handler_failed`. A handler that raises does this."""
+        self._answer(AnswerMessage(self._token, b"", failed=True))
+
     def grant(self, data: bytes = b"", give_up: bool = False, role: str = "") -> None:
         """Answer, and give the role (or another of this node's roles on the tree) to the sender of the message; with
         `give_up` this node loses it, and keeps it until the sender has confirmed."""
@@ -294,6 +300,12 @@ class Instance:
     def end(self, reason: str) -> None:
         self.reason = reason
         self.lost.set()
+
+    def set_joinable(self, joinable: bool) -> None:
+        """Whether `find` names this instance, so that others connect to it directly. It is reached over its tree in any
+        case."""
+        if not self.lost.is_set():
+            self._roles.set_joinable(self, joinable)
 
     async def unpublish(self) -> None:
         """Remove it. Does nothing when it is lost already."""

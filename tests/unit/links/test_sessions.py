@@ -12,7 +12,7 @@ from tests.unit.links.puppet import Puppet
 from holdfast.health.frames import Heartbeat
 from holdfast.health.ports import PATH_GOSSIP
 from holdfast.health.subsystem import HealthService
-from holdfast.links.ports import Arrived, FlowOpened, SendChannel, link_unit
+from holdfast.links.ports import Arrived, FlowOpened, Rest, SendChannel, link_unit
 from holdfast.links.session import FLOWS_MAX
 from holdfast.links.subsystem import LinkService
 from holdfast.machine import Outbox
@@ -624,3 +624,17 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
     assert run(5) == run(5)
     assert run(5) != run(6)
+
+
+def test_a_link_does_not_rest_while_messages_wait_for_their_acknowledgement() -> None:
+    """Rule 19 of the overlay: the session would end and take them with it."""
+    world = World(2)
+    world.run_until(world.settled)
+    unit = link_unit(world.nodes["n2"].id)
+    world.turn("n1", [(unit, SendChannel(16, [b"one"])), (unit, Rest(agreed=True))])
+    world.run(1)
+    assert world.up("n1", "n2")
+    assert world.messages("n2", "n1") == [b"one"]
+    world.run_until(lambda: not world.link("n1", "n2").unacked)
+    world.turn("n1", [(unit, Rest(agreed=True))])
+    assert not world.up("n1", "n2")

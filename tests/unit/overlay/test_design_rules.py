@@ -8,25 +8,33 @@ import msgspec
 import pytest
 from tests.support.overlay_world import FAST, PORT, Host, World, node_id
 
-from holdfast.links.ports import PeerDown, PeerUp
+from holdfast.links.ports import PeerDown, PeerUp, Received, SendChannel
 from holdfast.overlay import tree_id
 from holdfast.overlay.config import OverlayConfig
 from holdfast.overlay.frames import (
     END,
+    GET,
     HIDDEN,
     NOT_FOUND,
     PUBLISH,
     PUT,
+    REGISTER_AGAIN,
     RELINK,
+    SEARCH,
     TAKEN,
     Break,
+    CutHealed,
+    Entry,
     Found,
     Message,
     Reply,
+    Reverse,
+    TreeInfo,
+    Trees,
     Wave,
     WaveAnswer,
 )
-from holdfast.overlay.ids import numbered
+from holdfast.overlay.ids import numbered, role_key
 from holdfast.overlay.mesh import links_made_by
 from holdfast.overlay.ports import (
     CONSUME,
@@ -41,17 +49,21 @@ from holdfast.overlay.ports import (
     FoundInstances,
     OpenPort,
     OverlayEvent,
+    PublishMany,
+    PublishRole,
     RoleGained,
     RoleLost,
     SearchResult,
     SearchRole,
+    SendToRole,
     Snooped,
     SnoopVerdict,
     UnpublishRole,
 )
 from holdfast.overlay.records import Record, Trace
 from holdfast.overlay.trees import BEATEN, RoleState
-from holdfast.types import MILLISECOND, SECOND, NodeId
+from holdfast.sim.overlay_world import decoder
+from holdfast.types import DATA, MILLISECOND, SECOND, NodeId
 from holdfast.wire.frames import MemberInfo
 
 TREE = tree_id("tree")
@@ -233,6 +245,30 @@ def is_domain_first(world: World, name: str) -> bool:
     )
 
 
+def test_rule_3_an_owner_that_gets_a_second_entry_makes_the_loser_link() -> None:
+    """Two sides that were apart each have a first. One owner hands its entry to the other, which keeps one of them."""
+    world = line("a", "b", "c")
+    publish(world, "a")
+    holder = instance(world, "a")
+    owner = world.by_id[world.hosts["a"].machine.search.owner(role_key(TREE, "role"), 0)]  # type: ignore[index]
+    loser = "b" if owner.name == "c" else "c"
+    sender = world.links_of(owner.name)[0]
+    second = numbered(node_id(loser), 1, 5)
+    wave = numbered(node_id("a"), 1, 1 << 30)
+    entry = Entry(TREE, "role", second, 0, False, "default")
+    put = Wave(wave, wave, SEARCH, TREE, "role", op=PUT, entry=entry, seq=REGISTER_AGAIN, hops=1)
+    told: list[tuple[str, bytes, bytes]] = []
+
+    def watch(_sender: Host, receiver: Host, frame: Any) -> None:
+        if isinstance(frame, Wave) and frame.op == RELINK and frame.entry is not None:
+            told.append((receiver.name, frame.instance, frame.entry.instance))
+
+    world.watch = watch
+    world.post(owner, [Received(node_id(sender), [put], world.now)])
+    world.run(SECOND)
+    assert (loser, second, holder) in told
+
+
 # -- 4, 5 --------------------------------------------------------------------------------------------------------
 
 
@@ -379,6 +415,48 @@ def test_rule_7_a_one_instance_recovery_does_not_make_the_role_built() -> None:
     assert not world.hosts["b"].machine.inspect.built(TREE, "role")
 
 
+def test_rule_7_a_tree_of_a_neighbour_that_has_not_built_it_is_not_taken_over() -> None:
+    """b has a route left and has lost another. A node that joins must not take that for all there is."""
+    world = line("l", "b", "r")
+    publish(world, "l", "r")
+    world.request("b", b"warm")
+    world.cut("b", "l")
+    world.run(SECOND)
+    assert world.hosts["b"].machine.inspect.routes(TREE, "role")
+    assert not world.hosts["b"].machine.inspect.built(TREE, "role")
+    world.add("n")
+    world.link("n", "b")
+    world.run(2 * SECOND)
+    assert not world.hosts["n"].machine.inspect.built(TREE, "role")
+    world.link("b", "l")
+    world.run(SECOND)
+    world.request("n", b"x")
+    assert world.receivers(b"x") == {"l": 1, "r": 1}
+
+
+def test_rule_7_a_tree_that_comes_as_unbuilt_is_not_taken_over() -> None:
+    """Also a neighbour that sends such a tree, against the rule, does not make it built."""
+    world = line("a", "b")
+    a, b = world.hosts["a"], world.hosts["b"]
+    a.machine.joining._asked[b.id] = True
+    found = Found(numbered(b.id, 1, 9), 0, False, 1, 0)
+    trees = Trees((TreeInfo(TREE, "role", False, (found,)),))
+    world.post(a, [Received(b.id, [trees], world.now)])
+    assert not a.machine.inspect.built(TREE, "role")
+    assert a.machine.inspect.routes(TREE, "role") == {}
+
+
+def test_rule_7_an_evicted_tree_is_not_built() -> None:
+    world = line("a", "b", config=msgspec.structs.replace(FAST, trees_max=1))
+    publish(world, "b")
+    world.request("a", b"x")
+    assert world.hosts["a"].machine.inspect.built(TREE, "role")
+    world.publish("b", tree="other")
+    world.run(SECOND)
+    world.request("a", b"y", tree="other")
+    assert not world.hosts["a"].machine.inspect.built(TREE, "role")
+
+
 # -- 8, 9 --------------------------------------------------------------------------------------------------------
 
 
@@ -463,6 +541,23 @@ def test_rule_11_a_grant_to_a_cancelled_request_is_returned() -> None:
     assert world.receivers(b"after") == {"c": 1}
 
 
+def test_rule_11_a_grant_that_its_taker_cannot_use_is_returned_at_once() -> None:
+    """The taker has got an instance of its own meanwhile. The giver must not hold messages until it asks."""
+    world = line("a", "b", "c")
+    publish(world, "c")
+    c = world.hosts["c"]
+    c.answers = silent
+    world.send("a", b"give")
+    world.run(SECOND)
+    publish(world, "a")
+    world.post(c, [AnswerMessage(c.delivered[0].token, b"", grant=True, give_up=True)])
+    world.run(SECOND)
+    assert counter(c, "grants_returned") == 1
+    c.answers = None
+    world.request("b", b"after")
+    assert world.receivers(b"after") == {"a": 1, "c": 1}
+
+
 def test_rule_12_a_message_that_meets_a_repointed_route_follows_the_role() -> None:
     """a asks for the role. While the reply re-points c, b, a one by one, d's message is on its way to c: it meets a
     route that points back to where it came from. It is no stale route."""
@@ -539,6 +634,46 @@ def test_rule_13_an_unpublish_by_another_node_cleans_up_after_a_dead_holder() ->
         assert held not in world.hosts[name].machine.inspect.routes(TREE, "role")
     publish(world, "a", exclusive=True)
     assert world.request("b", b"y").kind == "done"
+
+
+def test_rule_13_an_unpublish_of_an_older_epoch_leaves_the_holder() -> None:
+    """The instance has been confirmed at a later epoch since."""
+    world = line("a", "b", "c")
+    publish(world, "c", exclusive=True)
+    held = world.hosts["c"].machine.local.get(TREE, "role")
+    assert held is not None
+    world.request("a", b"warm")
+    world.post(world.hosts["a"], [UnpublishRole(50, TREE, "role", held.instance, held.epoch - 1)])
+    world.run(SECOND)
+    assert world.holders() == ["c"]
+    assert world.request("a", b"x").kind == "done"
+    world.post(world.hosts["a"], [UnpublishRole(51, TREE, "role", held.instance, held.epoch)])
+    world.run(SECOND)
+    assert world.holders() == []
+    assert world.hosts["c"].told(RoleLost)
+
+
+def test_rule_13_a_handshake_whose_ping_was_lost_asks_again() -> None:
+    """The link to the holder fails while it is asked, and the search has lost its entry: that is no free role."""
+    world = line("a", "b", "c")
+    publish(world, "c", exclusive=True)
+    world.request("a", b"warm")
+    world.filter = lambda s, r, f: [] if isinstance(f, Reply) and s.name == "c" else [f]
+    op = world.publish("a", claim=True)
+    world.run(SECOND)
+    for host in world.hosts.values():
+        for table in host.machine.search._tables:
+            table.clear()
+    world.cut("b", "c")
+    world.run(100 * MILLISECOND)
+    assert world.published("a", op) is None
+    world.filter = None
+    world.link("b", "c")
+    world.run(20 * SECOND)
+    answer = world.published("a", op)
+    assert answer is not None
+    assert not answer.ok
+    assert world.holders() == ["c"]
 
 
 def test_rule_14_a_newer_incarnation_deletes_the_routes_of_the_older_one() -> None:
@@ -619,6 +754,49 @@ def test_rule_16_a_direct_connection_begins_when_the_old_path_is_drained() -> No
     assert a.told(Connected)
 
 
+def test_rule_16_a_busy_sender_gets_its_direct_tree() -> None:
+    """Requests on the old path overlap, so that it is never empty. Only those that were under way are waited for."""
+    world = line("a", "b", "c")
+    publish(world, "c")
+    a, c = world.hosts["a"], world.hosts["c"]
+    world.post(a, [FindInstances(70, TREE, "role")])
+    world.run(SECOND)
+    found = a.told(FoundInstances)[0]
+    waiting: list[int] = []
+    c.answers = lambda item: waiting.append(item.token)
+    world.send("a", b"0")
+    world.run(SECOND)
+    world.post(a, [ConnectTo(71, found.locations)])
+    world.run(SECOND)
+    for k in range(1, 6):
+        world.send("a", f"{k}".encode())
+        world.run(SECOND // 2)
+        world.post(c, [AnswerMessage(waiting.pop(0), b"ok")])
+        world.run(SECOND // 2)
+        assert waiting, "another request is under way"
+    assert a.told(Connected)
+
+
+def test_rule_16_all_frames_of_a_tree_share_one_channel() -> None:
+    """A reply that overtook the route that it made would meet a node without that route."""
+    world = line("a", "b", "c")
+    channels: dict[str, set[int]] = {}
+    transmit = world._transmit
+
+    def noted(host: Host, peer: NodeId, item: SendChannel) -> None:
+        for message in item.messages:
+            channels.setdefault(type(decoder.decode(message)).__name__, set()).add(item.channel)
+        transmit(host, peer, item)
+
+    world._transmit = noted  # type: ignore[method-assign]
+    publish(world, "c", "a")
+    world.request("b", b"x")
+    world.post(world.hosts["c"], [UnpublishRole(99, TREE, "role")])
+    world.run(SECOND)
+    used = [channels[name] for name in ("Message", "Reply", "Wave", "WaveAnswer", "Edge")]
+    assert used == [{DATA}] * 5
+
+
 # -- 17, 18 ------------------------------------------------------------------------------------------------------
 
 
@@ -689,17 +867,27 @@ def test_rule_18_an_answer_from_the_cache_does_not_end_the_way_to_others() -> No
 # -- 19, 20 ------------------------------------------------------------------------------------------------------
 
 
-def test_rule_19_a_link_rests_only_without_lease_edges_and_pending_replies() -> None:
+def test_rule_19_links_that_trees_replies_or_waves_use_stay() -> None:
+    """The directory asks which links are wanted. A link that neither end names may rest."""
     world = line("a", "b", "c")
     publish(world, "c")
-    a, c = world.hosts["a"], world.hosts["c"]
-    world.post(a, [FindInstances(70, TREE, "role")])
+    a, b, c = (world.hosts[name] for name in "abc")
+    # The mesh of three wants every link; here it wants none.
+    for host in (a, b, c):
+        host.machine.mesh.wanted = dict  # type: ignore[method-assign]
+    members = [b.id, c.id]
+    assert a.machine.planned(members) == {}
+    c.answers = silent
+    op = world.send("a", b"x", instance=instance(world, "c"))
     world.run(SECOND)
-    world.post(a, [ConnectTo(71, a.told(FoundInstances)[0].locations)])
+    assert a.machine.planned(members) == {b.id: True}, "the tree has an edge there"
+    for host in (a, b):
+        host.machine.cache.drop(TREE)
+    assert b.machine.planned([a.id, c.id]) == {a.id: True}, "a waits for a reply of b"
+    world.post(c, [AnswerMessage(c.delivered[0].token, b"ok")])
     world.run(SECOND)
-    assert world.linked("a", "c")
-    assert not a.machine.may_rest(c.id)
-    assert not a.machine.may_rest(node_id("b")), "the tree has an edge there"
+    assert a.end_of(op) is not None
+    assert b.machine.planned([a.id, c.id]) == {}
 
 
 def test_rule_20_links_per_node_grow_with_the_logarithm() -> None:
@@ -733,15 +921,83 @@ def test_rule_20_spew_hops_are_for_failures_not_for_evictions() -> None:
 
 
 def test_rule_20_a_node_that_is_not_the_owner_passes_a_query_on() -> None:
+    """The map of the asking node is out of date: it takes another node for the owner."""
     world = line("a", "b", "c", "d")
     publish(world, "d")
     a = world.hosts["a"]
+    owner = a.machine.search.owner(role_key(TREE, "role"), 0)
+    other = next(h for h in world.hosts.values() if h.id != owner and h is not a)
+    a.machine.search.owner = lambda *_: other.id  # type: ignore[method-assign]
     world.post(a, [SearchRole(80, TREE, "role")])
     world.run(SECOND)
     result = a.told(SearchResult)[0]
     assert result.ok
     assert result.entry is not None
     assert result.entry.instance == instance(world, "d")
+    assert counter(other, "search_passed_on") == 1
+
+
+def test_rule_20_recoveries_of_one_turn_travel_together() -> None:
+    """A link with routes to 30 roles is lost. Recoveries for all of them share a few frames."""
+    world = World(1)
+    for name in ("s", "a", "b", "t"):
+        world.add(name)
+    for pair in (("s", "a"), ("a", "t"), ("s", "b"), ("b", "t")):
+        world.link(*pair)
+    world.run(2 * SECOND)
+    roles = [f"r{k}" for k in range(30)]
+    world.post(
+        world.hosts["t"],
+        [PublishMany(tuple(PublishRole(world.op(), TREE, role) for role in roles))],
+    )
+    world.run(3 * SECOND)
+    for role in roles:
+        world.send("s", b"warm", role=role)
+    world.run(3 * SECOND)
+    via = next(iter(world.hosts["s"].machine.inspect.routes(TREE, "r0").values()))
+    world.cut("s", world.by_id[via].name)
+    world.run(SECOND)
+    world.by_type.clear()
+    sends = [SendToRole(world.op(), TREE, role, b"x", PORT) for role in roles]
+    world.post(world.hosts["s"], list(sends))
+    world.run(3 * SECOND)
+    assert len([d for d in world.hosts["t"].delivered if d.data == b"x"]) == 30
+    assert world.by_type.get("Bulk", 0) + world.by_type.get("Wave", 0) <= 15
+
+
+def test_rule_20_a_role_that_missed_a_dropped_unpartition_event_asks_the_first_instance() -> None:
+    """The list is bounded. A role that was not used while its events were dropped must not count as built."""
+    world = line(
+        "a",
+        "b",
+        "c",
+        "d",
+        config=msgspec.structs.replace(FAST, events_max=1, refresh_ns=600 * SECOND),
+    )
+    publish(world, "d")
+    publish(world, "b")
+    a = world.hosts["a"].machine
+    world.request("a", b"warm")
+    cuts = a.cuts
+    for number in (1, 2, 3):
+        colours = (bytes([number]) * 16, bytes([number + 10]) * 16)
+        cuts.add(CutHealed(node_id("a"), "default", node_id("b"), number, colours))
+    assert counter(world.hosts["a"], "unpartition_dropped") == 2
+    asked = []
+
+    def watch(sender: Host, _receiver: Host, frame: Any) -> None:
+        if isinstance(frame, Wave) and frame.kind == SEARCH and frame.op == GET:
+            asked.append(sender.name)
+
+    world.watch = watch
+    assert not a.inspect.built(TREE, "role")
+    assert world.request("a", b"x").kind == "done"
+    assert "a" in asked
+    assert a.inspect.built(TREE, "role")
+    asked.clear()
+    world.request("a", b"y")
+    assert asked == [], "once is enough"
+    assert world.receivers(b"y") == {"b": 1, "d": 1}
 
 
 # -- 10 ----------------------------------------------------------------------------------------------------------
@@ -760,8 +1016,6 @@ def test_rule_10_a_reverse_route_without_a_record_unbuilds_both_ends() -> None:
     world.request("a", b"warm")
     a, b = world.hosts["a"].machine, world.hosts["b"].machine
     forged = numbered(node_id("c"), 1, 77)
-    from holdfast.overlay.frames import Reverse
-
     a.router.cycles.reversed(
         NodeId(node_id("b")), Reverse(TREE, "role", forged, 0, (node_id("b"), node_id("a")))
     )
@@ -782,3 +1036,32 @@ def test_rule_10_a_break_for_a_message_that_was_not_sent_is_ignored() -> None:
     a.machine.router.cycles.broken(NodeId(node_id("b")), forged)
     assert a.machine.inspect.built(TREE, "role")
     assert counter(a, "break_without_message") == 1
+
+
+def broken_way(world: World) -> tuple[Host, bytes]:
+    """x, whose message came from b and went on to c; the request id of that message."""
+    publish(world, "d")
+    seen: list[bytes] = []
+    world.watch = lambda s, r, f: seen.append(f.request) if isinstance(f, Message) else None
+    world.request("a", b"x")
+    return world.hosts["b"], seen[0]
+
+
+@pytest.mark.parametrize("what", ["another break", "a dead link"])
+def test_rule_10_a_way_back_that_is_broken_itself_unbuilds_both_ends(what: str) -> None:
+    """Two messages circle in opposite directions, and each breaks an edge of the way back of the other."""
+    world = line("a", "b", "c", "d")
+    b, request = broken_way(world)
+    cycles = b.machine.router.cycles
+    if what == "another break":
+        cycles._note_broken(TREE, node_id("a"))
+    else:
+        b.machine.hub.neighbours[node_id("a")].echoed = False
+    ends = (node_id("c"), node_id("d"))
+    cycles.reversed(node_id("c"), Reverse(TREE, "role", request, 0, ends))
+    world.post(b, [])
+    world.run(SECOND)
+    assert counter(b, "suspicious_breaks") == 1
+    assert node_id("a") not in b.machine.inspect.route_links(TREE, "role")
+    assert node_id("d") in world.hosts["c"].machine.inspect.lost(TREE, "role")
+    assert node_id("c") in world.hosts["d"].machine.inspect.lost(TREE, "role")

@@ -371,4 +371,47 @@ def test_a_trace_context_is_bounded() -> None:
         hostile(world, "c", "b", message)
     world.run(SECOND)
     assert count(world, "b", "bad_message") == 1
+
+
+def test_a_peer_that_publishes_for_another_node_misleads_for_one_message_at_most() -> None:
+    """c says that a's instance is behind it, under a number that a never gave. A message that takes the wrong way names
+    the instance as unknown; the route is removed, and the next message asks a's node."""
+    world = row()
+    local = world.hosts["a"].machine.local.get(TREE, "role")
+    assert local is not None
+    wave = numbered(node_id("c"), 1, 1 << 30)
+    forged = f.Wave(
+        wave, wave, f.PUBLISH, TREE, "role", instance=local.instance, seq=1 << 40, hops=1
+    )
+    hostile(world, "c", "b", forged)
+    assert world.hosts["b"].machine.inspect.routes(TREE, "role")[local.instance] == node_id("c")
+    hostile(world, "b", "a", forged)
+    world.run(SECOND)
+    assert world.hosts["a"].machine.inspect.routes(TREE, "role").get(local.instance) is None
+    world.run(3 * SECOND)  # until then messages also take the old way
+    misled = world.request("b", b"first", aggregate=True)
+    assert misled.unknown == (local.instance,)
+    assert count(world, "b", "routes_unheard") == 1
+    end = world.request("b", b"second", aggregate=True)
+    assert sorted(end.answered) == sorted(end.expected)
+    assert world.receivers(b"second") == {"a": 1, "d": 1}
+    still_works(world, b"after")
+
+
+@pytest.mark.parametrize("leaf", [False, True])
+def test_a_shared_instance_is_removed_by_its_own_node_only(leaf: bool) -> None:
+    """A peer unpublishes the instance of another node. The instance stays, and is reached again above the tombstones
+    that nodes on the way have put up."""
+    world = row()
+    local = world.hosts["a"].machine.local.get(TREE, "role")
+    assert local is not None
+    wave = numbered(node_id("c"), 1, 1 << 30)
+    forged = f.Wave(
+        wave, wave, f.UNPUBLISH, TREE, "role", instance=local.instance, epoch=5, leaf=leaf, hops=1
+    )
+    hostile(world, "c", "b", forged)
+    world.run(3 * SECOND)
+    assert world.holders() == ["a", "d"]
+    assert count(world, "a", "unpublish_refused") == 1
+    assert local.epoch == 6
     still_works(world, b"after")

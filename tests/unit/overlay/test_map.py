@@ -85,3 +85,18 @@ def test_a_neighbour_whose_session_began_since_gets_the_row_again() -> None:
     known = dict(world.hosts["b"].machine.topology.picture())
     assert any(one.node == node_id("far") for one in known)
     assert sent["b"], "b has forgotten it"
+
+
+def test_a_domain_that_boots_spreads_each_row_in_few_versions() -> None:
+    """A node gets a new row with each of its links. If each of them spread, a domain of n nodes would move n rows
+    several times over every link."""
+    world = World()
+    for k in range(40):
+        world.add(f"n{k}")
+    world.mesh()
+    world.run(2 * SECOND)
+    machines = [host.machine for host in world.hosts.values()]
+    assert all(machine.topology.size() == 40 for machine in machines)
+    learned = sum(machine.topology.changes for machine in machines)
+    own = sum(len(machine.hub.open_peers) for machine in machines)
+    assert (learned - own) / (40 * 40) < 1.5

@@ -6,13 +6,21 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
+import msgspec
 import pytest
 from tests.conformance.worlds import free_port
 
-from holdfast.errors import MisuseError, NodeStopped, RepliesMissing, RoleHeld, RoleNotFound
+from holdfast.errors import (
+    MisuseError,
+    NodeStopped,
+    RepliesMissing,
+    RoleError,
+    RoleHeld,
+    RoleNotFound,
+)
 from holdfast.node.config import parse_config
 from holdfast.runtime.node import Node
-from holdfast.runtime.roles_handles import PassingMessage, RoleMessage
+from holdfast.runtime.roles_handles import Outcome, PassingMessage, RoleMessage
 
 HOSTS = [f"127.0.41.{k}" for k in range(1, 6)]
 
@@ -302,3 +310,48 @@ def test_connect_finds_the_instances_of_a_role_and_links_to_them() -> None:
         tree.close()
 
     run(story)
+
+
+def test_an_outcome_with_an_instance_that_was_not_heard_of_is_not_complete() -> None:
+    heard = Outcome("done", (), ("a",), ("a",), (), (), False, "", b"")
+    assert heard.complete
+    assert not msgspec.structs.replace(heard, unknown=("b",)).complete
+    assert not msgspec.structs.replace(heard, failed=(("b", "expired"),)).complete
+    assert not msgspec.structs.replace(heard, incomplete=True).complete
+
+
+def test_a_handler_that_fails_is_named_and_gives_no_reply() -> None:
+    """An empty reply would pass for an answer."""
+
+    async def story(nodes: list[Node]) -> None:
+        def at_once(message: RoleMessage) -> bytes:
+            raise ValueError(message.data)
+
+        async def later(message: RoleMessage) -> bytes:
+            await asyncio.sleep(0)
+            raise ValueError(message.data)
+
+        await nodes[0].roles.serve("worker", named("n0"))
+        await nodes[1].roles.serve("worker", at_once)
+        await nodes[2].roles.serve("worker", later)
+        outcome = await nodes[0].roles.request_all("worker", b"x")
+        assert [reply.data for reply in outcome.replies] == [b"n0: x"]
+        assert sorted(outcome.failed) == [("n1", "handler_failed"), ("n2", "handler_failed")]
+        assert not outcome.complete
+        instance = await nodes[1].roles.serve("alone", at_once)
+        with pytest.raises(RoleError, match="handler_failed"):
+            await nodes[0].roles.request_one("alone", b"y", instance=instance.id)
+
+    run(story)
+
+
+def test_an_instance_may_decline_direct_connections() -> None:
+    async def story(nodes: list[Node]) -> None:
+        instance = await nodes[1].roles.serve("worker", named("n1"))
+        assert len(await nodes[0].roles.find("worker")) == 1
+        instance.set_joinable(False)
+        assert await nodes[0].roles.find("worker") == ()
+        assert (await nodes[0].roles.locate("worker")).complete
+        assert (await nodes[0].roles.request_one("worker", b"x")).data == b"n1: x"
+
+    run(story, 2)
