@@ -93,7 +93,7 @@ class Replication:
         self._learner_gap_ns: Nanos = 0
         """The least time between two frames to a learner: 0 unless the group is large."""
         self._held_back_ns: Nanos = NEVER
-        """When a learner is due for which something waits."""
+        """When a replica is due for which something waits."""
 
     def begin(self, now: Nanos) -> None:
         self.progress = {}
@@ -278,6 +278,12 @@ class Replication:
         if due:
             return due
         untold = progress.told < log.commit and not lacks_state
+        if untold and progress.told >= log.pressing_index:
+            # Only requests of services were committed. No application waits for them: the next entries say so too.
+            later_ns = progress.sent_ns + self._config.free_period_ns
+            if now < later_ns:
+                self._held_back_ns = min(self._held_back_ns, later_ns)
+                untold = False
         if untold or now >= progress.sent_ns + period_ns:
             return [(max(progress.next - 1, log.ground.index), 0)]
         return due
