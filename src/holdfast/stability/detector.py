@@ -59,6 +59,8 @@ class Detector:
         self.deadline: Nanos = NEVER
         self.refused: dict[str, int] = {}
         self.sent = 0
+        self.learned = 0
+        """Reports that came with other traffic."""
         self._mine: Vector = nothing(len(ORDER_SLOTS))
         self._held_bytes = 0
         self._protocol: Protocol | None = None
@@ -172,10 +174,16 @@ class Detector:
     def learn(self, node: NodeId, values: Iterable[int] | Vector, now: Nanos, out: Posts) -> None:
         """The owner heard a member's report on other traffic. It must be of the life that the view has."""
         place = self._places.get(node)
-        if place is not None and self._protocol is not None:
+        if place is not None and isinstance(self._protocol, Coord):
+            self.learned += 1
             sends: Sends = []
             self._protocol.learn(place, np.asarray(values, np.int64), now, sends)
             self._settle(sends, now, out)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a round is under way and waits for reports."""
+        return self._protocol is not None and self._protocol.running
 
     def suspect(self, nodes: Iterable[NodeId], now: Nanos, out: Posts) -> None:
         """The members that cannot be reached now. They stay in the view until an entry removes them (rule 4)."""
