@@ -144,6 +144,7 @@ class Detector:
         given = np.asarray(values, np.int64)
         mine = self._mine
         assert given.shape == mine.shape, "a report has one number per slot of the view"
+        # rule: S-2a
         assert not (given < mine).any(), "a report never shrinks within a life"
         grown = bool((given > mine).any())
         was_tight, self._held_bytes = self._is_tight, held_bytes
@@ -162,8 +163,10 @@ class Detector:
         place, view = self._places.get(node), self.view
         if place is None or view is None or self._protocol is None or node == self.node:
             self._refuse("stranger")
+        # rule: S-4b
         elif frame.view != view.index or frame.epoch != view.epoch:
             self._refuse("view")
+        # rule: S-4c
         elif frame.life != view.members[place].life:
             self._refuse("life")
         else:
@@ -303,12 +306,14 @@ class Detector:
         if protocol is None or view is None:
             return ()
         found: list[Blocker] = []
+        # rule: S-9a
         if protocol.running and now - protocol.began_ns >= 2 * self.config.repeat_ns:
             waited_ns = now - protocol.began_ns
             found += [
                 Blocker(view.members[place].name, "silent", -1, 0, waited_ns)
                 for place in places_of(protocol.silent())[:BLOCKERS_MAX]
             ]
+        # rule: S-9b
         if self._mark is not None and self._rounds_since_mark >= ROUNDS_TO_BLAME:
             for k in np.flatnonzero(self.stable < self._mark).tolist():
                 holder = int(protocol.holders[k])

@@ -78,6 +78,7 @@ class View(msgspec.Struct, frozen=True, array_like=True):
         on the cube and in the relay tree."""
         members = list(self.members)
         place = [member.name for member in members].index(name)
+        # rule: S-7c
         members[place] = members[-1]
         members.pop()
         removed = tuple(other for other in self.removed if other != name)

@@ -70,11 +70,13 @@ class LogStability:
     def index(self) -> int:
         """Entries up to here are needed by no other member."""
         applied = int(self.detector.stable[APPLIED])
+        # rule: S-5b
         return min(applied, self._pin) if self._pin else applied
 
     @property
     def held_index(self) -> int:
         """Entries up to here are committed, and every member of the committed view holds them."""
+        # rule: S-1b
         return min(int(self.detector.stable[HELD]), self._log.commit) if self.active else 0
 
     def settle(self, now: Nanos, out: Outbox) -> None:
@@ -135,7 +137,9 @@ class LogStability:
 
     def _numbers(self) -> tuple[int, int]:
         core, commit = self._core, self._log.commit
+        # rule: S-2b
         held, applied = min(core.stable, commit), min(core.delivery.applied, commit)
+        # rule: S-2c
         return max(self._held, held), max(self._applied, min(held, applied))
 
     def _report(self, now: Nanos, posts: Posts) -> None:
@@ -183,6 +187,7 @@ class LogStability:
         Not in `fast` groups: a member that runs ahead knows later than the leader what of it is committed. Under load a
         member acknowledges many times in a millisecond; `settle` gives the last one to the detector.
         """
+        # rule: S-10b
         if self.active and self._view is not None and self._core.config.delivery == "safe":
             self._acks[node] = (max(held, applied), applied)
 

@@ -59,6 +59,7 @@ def seats_of(view: View) -> tuple[StableMember, ...]:
     active = [
         seat for seat, member in zip(members, view.members, strict=True) if not member.suspended
     ]
+    # rule: S-7b
     return seat_members(members, active)
 
 

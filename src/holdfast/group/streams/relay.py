@@ -97,7 +97,7 @@ class Relay:
         """Ask again. A feed that leaves much to be requested is given up."""
         self._fed = {node: until for node, until in self._fed.items() if until > now}
         nacks = self._core.recovery.nacks
-        # stability, rule 11
+        # rule: S-11c
         if self._feed is not None and nacks - self._nacks >= MISSES_MAX:
             self._turn += 1
             self._choose(now, out)
