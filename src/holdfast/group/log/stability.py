@@ -56,6 +56,8 @@ class LogStability:
         self._held = self._applied = 0
         self._acks: dict[NodeId, tuple[int, int]] = {}
         """What acknowledgements said since they were last given to the detector. Bounded by the members of the view."""
+        self._reported = (-1, -1, -1)
+        """The last report: held, applied, bytes."""
         self._peers_seen = -1
         self._coordinator = ""
         self._told_ns: Nanos = -REPORT_NS
@@ -133,6 +135,7 @@ class LogStability:
         self.detector.enter(StableView(self._epoch, view.number, seats_of(view)), now, posts)
         self._peers_seen = -1
         self._acks.clear()  # they may be of lives that the view does not have
+        self._reported = (-1, -1, -1)
         self._report(now, posts)
 
     def _numbers(self) -> tuple[int, int]:
@@ -147,8 +150,10 @@ class LogStability:
         if self.detector.view is None:
             return
         self._held, self._applied = self._numbers()
-        held_bytes = self._core.streams.most_bytes()
-        self.detector.report((self._held, self._applied), held_bytes, now, posts)
+        report = (self._held, self._applied, self._core.streams.most_bytes())
+        if report != self._reported:
+            self._reported = report
+            self.detector.report(report[:2], report[2], now, posts)
 
     def _follow_peers(self, now: Nanos, posts: Posts) -> None:
         """Which members can be reached, and which one leads."""
