@@ -131,7 +131,7 @@ def test_a_source_sends_to_the_voters_only_and_all_deliver() -> None:
 
 def test_equal_views_are_not_compared_in_every_turn() -> None:
     """When entries are freed, the committed view is another object with the same members. Comparing them takes as long
-    as the group is large; in every turn of every replica that was most of the time of 300 members."""
+    as the group is large, in every turn of every replica."""
     world, _ = large(10)
     world.send("s1", texts("k", 5))
     settle(world, 5)
