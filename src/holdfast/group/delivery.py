@@ -134,7 +134,7 @@ class Delivery:
         if not entry.data:
             return True
         zone = decode_data(entry).zone
-        # services, rule 14c
+        # rule: S-14c
         return not zone or zone in self._zones
 
     def _look_ahead(self) -> None:

@@ -227,7 +227,8 @@ class Inbound:
         core = self._core
         peer = core.peers.at(node)
         incarnation = core.incarnation if node == core.node else peer.incarnation if peer else -1
-        # Requests of an earlier incarnation are over; `availability` groups have no locks (services, rule 11).
+        # Requests of an earlier incarnation are over; `availability` groups have no locks.
+        # rule: S-13f
         if frame.incarnation != incarnation or core.config.mode == "availability":
             core.ignore("service")
         elif not core.leadership.leading:
@@ -348,7 +349,7 @@ class Inbound:
             core.ignore("stranger")
         elif core.log.tail.view is None or core.delivery.suspended or core.delivery.paused:
             core.ignore("no state to give")
-        # stability, rule 5
+        # rule: S-5a
         elif core.delivery.at.index < self._pin_of(peer):
             core.ignore("state before the pin")
         else:

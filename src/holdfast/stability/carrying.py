@@ -23,12 +23,15 @@ CARRIES_MAX: Final = 8
 def carry_over(protocol: Protocol, old: View, new: View) -> Carry:
     """What `protocol` knows, in the places and slots of the new view."""
     bits, values, holders, rows = protocol.carried()
+    # rule: S-6c
     if protocol.carries >= CARRIES_MAX:
         bits = 0
     at = {(member.node, member.life): place for place, member in enumerate(new.members)}
+    # rule: S-6b
     moved = np.array([at.get((member.node, member.life), GONE) for member in old.members], np.int64)
     kept = 0
     for place in places_of(bits):
+        # rule: S-6a
         if moved[place] >= 0:
             kept |= 1 << int(moved[place])
     return Carry(

@@ -82,4 +82,5 @@ class StabilityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The protocol of a view of `size` members. Every member of the view gets the same answer."""
         if self.protocol != AUTO:
             return self.protocol
+        # rule: S-10a
         return CUBE if size >= self.cube_from else COORD

@@ -103,6 +103,7 @@ class Coord(Protocol):
     def learn(self, place: int, values: Vector, now: Nanos, sends: Sends) -> None:
         row = self._account[place]
         np.maximum(row, values, out=row)
+        # rule: S-10c
         self._heard |= 1 << place
         if self.running and self._heard == self._full:
             self._finish(now, sends)

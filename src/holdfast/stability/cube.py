@@ -84,6 +84,7 @@ class Cube(Protocol):
 
     def _advance(self, now: Nanos, sends: Sends) -> None:
         """Go on as far as what was heard allows."""
+        # rule: S-4a
         if self._minimum.bits == self._full:
             self._finish(now, sends)
         elif self.running and not self._lacking and self._iteration < self._paced_from:
@@ -144,6 +145,7 @@ class Cube(Protocol):
             self.refuse("round")
             return
         key, last = (frame.incarnation, round_, iteration), self._last.get(sender, NOTHING_YET)
+        # rule: S-8a
         if key < last:
             self.refuse("late")
             return
@@ -151,12 +153,14 @@ class Cube(Protocol):
             self._last[sender] = key
             # What a slower member sent before it got the last frame of the round needs no answer.
             if key == last or now >= self._finished_ns + self.seat.config.repeat_ns:
+                # rule: S-8c
                 self._help(sender, now, sends)
             return
         before = self._minimum.bits
         if not self._merge(sender, frame):
             return
         self._last[sender] = key
+        # rule: S-8b
         if round_ > current:
             self._highest = max(self._highest, round_)
             if sender in self._heard:
@@ -176,6 +180,7 @@ class Cube(Protocol):
         bits = self._bits(frame.bits)
         if bits < 0:
             return False
+        # rule: S-8d
         if not bits >> sender & 1:
             self.refuse("bitmap")
             return False
@@ -193,6 +198,7 @@ class Cube(Protocol):
         if len(frame.values) != self._value_bytes or len(frame.holders) != self._holder_bytes:
             self.refuse("vector")
             return False
+        # rule: S-8f
         if bits == self._full:
             values = unpack(frame.values, self.seat.slots)
             if values is not None and any_true(values > self.mine):

@@ -59,6 +59,8 @@ class Detector:
         self.deadline: Nanos = NEVER
         self.refused: dict[str, int] = {}
         self.sent = 0
+        self.learned = 0
+        """Reports that came with other traffic."""
         self._mine: Vector = nothing(len(ORDER_SLOTS))
         self._held_bytes = 0
         self._protocol: Protocol | None = None
@@ -142,6 +144,7 @@ class Detector:
         given = np.asarray(values, np.int64)
         mine = self._mine
         assert given.shape == mine.shape, "a report has one number per slot of the view"
+        # rule: S-2a
         assert not (given < mine).any(), "a report never shrinks within a life"
         grown = bool((given > mine).any())
         was_tight, self._held_bytes = self._is_tight, held_bytes
@@ -160,8 +163,10 @@ class Detector:
         place, view = self._places.get(node), self.view
         if place is None or view is None or self._protocol is None or node == self.node:
             self._refuse("stranger")
+        # rule: S-4b
         elif frame.view != view.index or frame.epoch != view.epoch:
             self._refuse("view")
+        # rule: S-4c
         elif frame.life != view.members[place].life:
             self._refuse("life")
         else:
@@ -172,10 +177,16 @@ class Detector:
     def learn(self, node: NodeId, values: Iterable[int] | Vector, now: Nanos, out: Posts) -> None:
         """The owner heard a member's report on other traffic. It must be of the life that the view has."""
         place = self._places.get(node)
-        if place is not None and self._protocol is not None:
+        if place is not None and isinstance(self._protocol, Coord):
+            self.learned += 1
             sends: Sends = []
             self._protocol.learn(place, np.asarray(values, np.int64), now, sends)
             self._settle(sends, now, out)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a round is under way and waits for reports."""
+        return self._protocol is not None and self._protocol.running
 
     def suspect(self, nodes: Iterable[NodeId], now: Nanos, out: Posts) -> None:
         """The members that cannot be reached now. They stay in the view until an entry removes them (rule 4)."""
@@ -295,12 +306,14 @@ class Detector:
         if protocol is None or view is None:
             return ()
         found: list[Blocker] = []
+        # rule: S-9a
         if protocol.running and now - protocol.began_ns >= 2 * self.config.repeat_ns:
             waited_ns = now - protocol.began_ns
             found += [
                 Blocker(view.members[place].name, "silent", -1, 0, waited_ns)
                 for place in places_of(protocol.silent())[:BLOCKERS_MAX]
             ]
+        # rule: S-9b
         if self._mark is not None and self._rounds_since_mark >= ROUNDS_TO_BLAME:
             for k in np.flatnonzero(self.stable < self._mark).tolist():
                 holder = int(protocol.holders[k])

@@ -185,6 +185,7 @@ class Placer:
         nodes = tuple(member.node for member in members)
         if nodes != self._nodes:
             self._nodes, self._candidate, self._confirmed = nodes, [], 0
+        # rule: S-7d
         if self._changed_ns is not None and now - self._changed_ns < self._hold_ns:
             return None
         costs = costs_of(nodes, quality)
@@ -196,6 +197,7 @@ class Placer:
         self._candidate = improve(costs, self._swaps_max, self._candidate)
         if not self._is_worth(costs, self._candidate):
             self._candidate = []
+        # rule: S-7e
         if not self._candidate or self._confirmed < self._confirmations:
             return None
         order, self._candidate = self._candidate, []
@@ -204,4 +206,5 @@ class Placer:
 
     def _is_worth(self, costs: Costs, order: list[int]) -> bool:
         now, then = arrangement_cost(costs), arrangement_cost(costs, order)
+        # rule: S-7f
         return (now - then) * 100 >= now * self._gain_percent and then < now

@@ -171,6 +171,7 @@ class Protocol:
 
     def _bits(self, data: bytes) -> int:
         """A bitmap from the wire; -1 when it has another length or names places that do not exist."""
+        # rule: S-8e
         if len(data) == self.seat.bitmap_bytes:
             bits = int.from_bytes(data, "little")
             if bits <= self._full:
@@ -195,6 +196,7 @@ class Protocol:
         values, holders = self._vector(frame), self._holders(frame)
         if values is None or holders is None:
             return None
+        # rule: S-8g
         if any_true(values > self.mine):
             self.refuse("above report")
             return None
@@ -202,6 +204,7 @@ class Protocol:
 
     def _settle(self, values: Vector, holders: Holders) -> None:
         """All members of the view have everything up to `values`. Never more than this member itself has."""
+        # rule: S-8h
         values = np.minimum(values, self.mine)
         np.copyto(self.holders, holders, where=values >= self.stable)
         if any_true(values > self.stable):

@@ -29,6 +29,7 @@ from holdfast.group.config import OUTPUT_RECEIVER, log_unit, services_unit
 from holdfast.group.log.journal import journal_tables
 from holdfast.group.loss.actions import Action
 from holdfast.group.loss.loss_info import LossInfo
+from holdfast.group.membership.seating import PathRows
 from holdfast.group.outputs.output_receiver import OutputReceiverMachine
 from holdfast.group.ports import (
     AppFailed,
@@ -213,7 +214,7 @@ class Host:
             }
             self.replica = ReplicaMachine(
                 config=config, node=self.id, name=name, incarnation=incarnation, rng=Random(seed + "r"),
-                stored=stored,
+                stored=stored, paths=world.paths,
             )  # fmt: skip
             self.turns.add(replica_unit(GROUP), self.replica)
             if config.message_log_bytes:
@@ -288,6 +289,8 @@ class World(VirtualNetwork):
         self.past: list[Host] = []
         """Hosts that were killed: what they delivered still counts."""
         self.disks = {name: Tables() for name in self.names}
+        self.paths: PathRows = tuple
+        """What health knows of all paths, for replicas that start later."""
         self.disk_us = (100, 800)
         self.facts: list[tuple[str, Any]] = []
         self.failures: list[Any] = []

@@ -96,6 +96,22 @@ def test_answers_that_cannot_be_commit_nothing(more: dict[str, Any]) -> None:
     assert bench.core.log.commit == 0
 
 
+def test_acknowledgements_alone_do_not_make_the_leader_check_all_members() -> None:
+    """A large group acknowledges thousands of times a second, and a check takes as long as the group has members."""
+    bench = Bench()
+    for _ in range(2):
+        bench.has("n2", 3)  # commits the view, which all are told
+    replication = bench.leading.replication
+    checks = replication.checks
+    for name in ("n2", "n3", "l1", "l2") * 5:
+        bench.has(name, 3)
+    assert replication.checks == checks
+    bench.has("l1", 1, ok=False, hint=1)
+    assert replication.checks == checks + 1, "it lacks entries"
+    bench.leading.settle(replication.deadline(), Outbox())
+    assert replication.checks == checks + 2, "heartbeats are due"
+
+
 @pytest.mark.parametrize(
     "peer", [Peer(node_id("n2"), "n2", 2, 2), Peer(NodeId(b"z" * 16), "n2", 1, 1)]
 )

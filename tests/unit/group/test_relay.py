@@ -129,6 +129,18 @@ def test_a_source_sends_to_the_voters_only_and_all_deliver() -> None:
     )
 
 
+def test_equal_views_are_not_compared_in_every_turn() -> None:
+    """When entries are freed, the committed view is another object with the same members. Comparing them takes as long
+    as the group is large, in every turn of every replica."""
+    world, _ = large(10)
+    world.send("s1", texts("k", 5))
+    settle(world, 5)
+    world.run(SECOND)
+    replica = world.hosts["l1"].replica
+    assert replica is not None
+    assert replica._relay._known[0] is replica.inspect().log.committed_view
+
+
 def test_messages_of_a_learner_reach_all_once() -> None:
     world, counts = large(20)
     world.send("l7", texts("l7", 20))

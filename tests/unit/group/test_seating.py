@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.group.harness import node_id
+from tests.unit.group.harness import World, node_id
+from tests.unit.group.pouring import pour
+from tests.unit.group.talking import started
+from tests.unit.group.view_text import suspended
 
 from holdfast.group.config import GroupConfig
 from holdfast.group.log.entries import Member, View
-from holdfast.group.membership.seating import LOOK_NS, Seating, qualities
+from holdfast.group.membership.seating import LOOK_NS, Seating, qualities, seats_of
 from holdfast.health.frames import PathRow
 from holdfast.stability import StabilityConfig
 from holdfast.stability.hypercube import cube
@@ -124,3 +127,65 @@ def test_the_quality_of_a_pair_is_that_of_its_best_path() -> None:
     assert (best.rtt_ns, best.alive, best.soft_error) == (900_000, True, False)
     damaged = qualities([row("n0", "n1", 100, bad_patterns=("ff",))])[pair]
     assert damaged.soft_error
+
+
+def test_a_member_that_leaves_or_is_suspended_moves_only_the_last_one() -> None:
+    """All others keep their neighbours, so the order that was found by path quality stays in use."""
+    left = view().without("n2")
+    assert [member.name for member in left.members] == ["n0", "n1", "n7", "n3", "n4", "n5", "n6"]
+    assert [member.name for member in left.without("n6").members] == [
+        "n0",
+        "n1",
+        "n7",
+        "n3",
+        "n4",
+        "n5",
+    ]
+    seats = [member.name for member in seats_of(view(n2=True, n4=True))]
+    assert seats == ["n0", "n1", "n7", "n3", "n6", "n5"]
+    assert [member.name for member in seats_of(view())] == list(NAMES)
+
+
+def test_replicas_and_their_leader_agree_on_places_while_a_member_is_suspended() -> None:
+    """The detectors of all replicas use the places of the committed view; the leader improves these."""
+    world = started(1, voters=5, patience_ns=SECOND)
+    world.kill("n2")
+    while suspended(world) != ["n2"]:
+        assert world.now < 10 * SECOND, world.describe()
+        pour(world, "n1", rounds=50, watch=[])
+    world.run(SECOND)
+    for name in ("n1", "n3", "n4", "n5"):
+        replica = world.hosts[name].replica
+        assert replica is not None
+        stability = replica.inspect().stability
+        assert stability is not None
+        assert stability.detector.view is not None
+        members = [member.name for member in stability.detector.view.members]
+        assert members == ["n1", "n5", "n3", "n4"], name
+
+
+def test_the_leader_commits_a_better_order_as_a_view() -> None:
+    """Rule 7. n1 and n4 are at one site, n2 and n3 at another: in the first order every edge is long."""
+    names = ("n1", "n2", "n3", "n4")
+    near = (("n1", "n4"), ("n4", "n1"), ("n2", "n3"), ("n3", "n2"))
+    world = World(
+        voters=4, stability=StabilityConfig(protocol="cube"), append_period_ns=SECOND, election_ns=4 * SECOND
+    )  # fmt: skip
+    world.paths = lambda: [
+        row(a, b, 100 if (a, b) in near else 50_000) for a in names for b in names if a != b
+    ]
+    world.start()
+    world.run_until(lambda: world.hosts["n1"].members == 4, 10 * SECOND)
+    orders = []
+    for _ in range(6):
+        world.run(LOOK_NS)
+        replica = world.hosts["n2"].replica
+        assert replica is not None
+        committed = replica.inspect().log.committed_view
+        assert committed is not None
+        orders.append([member.name for member in committed.members])
+    assert sorted(orders[0]) == sorted(orders[-1]) == sorted(names)
+    assert {orders[-1][0], orders[-1][3]} not in ({"n1", "n4"}, {"n2", "n3"})
+    assert [orders[k] != orders[k + 1] for k in range(5)].count(True) <= 1, (
+        "one change, and no more"
+    )

@@ -58,3 +58,32 @@ def test_a_barrier_takes_two_round_trips_after_the_last_arrival() -> None:
         for name, number in numbers.items():
             world.wait(name, number, Outcome.PASSED)
         assert (world.now - begun) / HOP <= 4 + most
+
+
+@pytest.mark.parametrize(("asker", "requests"), [("leader", 0), ("other", 2)])
+def test_a_request_sends_one_entry_and_one_acknowledgement_to_each_replica(
+    asker: str, requests: int
+) -> None:
+    """The commit index of a request waits for the next entries: no application waits for it. When no entry follows,
+    it is sent after `free_period_ns`."""
+    world = world_of(4)
+    name = world.leader() if asker == "leader" else elsewhere(world)
+    counts: dict[str, int] = {}
+
+    def count(_from: str, _to: str, frame: object) -> bool:
+        counts[type(frame).__name__] = counts.get(type(frame).__name__, 0) + 1
+        return False
+
+    world.drop = count
+    for _ in range(5):
+        number = world.lock(name)
+        token = world.token(name, number)
+        world.release(name, number, token)
+        world.wait(name, number, Outcome.RELEASED)
+    assert counts.get("Append", 0) == 10 * 3
+    assert counts.get("AppendResponse", 0) <= 10 * 3
+    served = counts.get("ServiceRequest", 0) + counts.get("ServiceReply", 0)
+    assert served == 10 * requests
+    world.run(world.config.free_period_ns + 2 * HOP)
+    commits = {world.hosts[one].status["commit"] for one in ("n1", "n2", "n3", "n4")}
+    assert len(commits) == 1, "all replicas know soon that everything is committed"

@@ -140,6 +140,22 @@ def test_renewals_that_wait_are_processed_before_a_lease_expires() -> None:
     world.wait("s1", number, Outcome.PASSED)
 
 
+def test_a_leader_that_was_stopped_expires_no_lease_before_renewals_can_arrive() -> None:
+    """Rule 12. As above, but the renewals have not reached its queue when it runs again: they come a moment later."""
+    world = Served(sources=1, voters=1).begin()
+    number = world.arrive("s1", 2, lease_ns=400 * MILLISECOND)
+    world.run(100 * MILLISECOND)
+    world.pause("n1")
+    world.drop = lambda _from, _to, frame: isinstance(frame, ServiceRequest)
+    world.run(600 * MILLISECOND)
+    world.drop = None
+    world.resume("n1")
+    world.run(SECOND)
+    assert world.hosts["n1"].status["services"]["expired"] == 0
+    world.arrive("n1", 2)
+    world.wait("s1", number, Outcome.PASSED)
+
+
 def test_release_with_a_stale_token_is_refused_and_changes_nothing() -> None:
     world = Served().begin()
     number = world.lock("n2")
@@ -193,6 +209,65 @@ def test_a_copy_of_a_request_that_is_over_does_not_act_again() -> None:
     world.inject(world.leader(), Received(node_id("n2"), [frame], world.now))
     world.run(100 * MILLISECOND)
     assert world.hosts[world.leader()].status["services"]["locks"] == []
+
+
+def test_a_request_that_comes_after_its_withdrawal_does_not_act() -> None:
+    """Rule 13. The withdrawal overtakes the request; the lock would be granted to a caller that has left."""
+    world = Served().begin()
+    leader, incarnation = world.leader(), world.hosts["n2"].incarnation
+    for op in (ServiceOp(Op.RELEASE, 7, "till"), ServiceOp(Op.ACQUIRE, 7, "till", LEASE)):
+        frame = ServiceRequest(GROUP, incarnation, 7, (op,))
+        world.inject(leader, Received(node_id("n2"), [frame], world.now))
+        world.run(50 * MILLISECOND)
+    assert world.hosts[leader].status["services"]["locks"] == []
+
+
+def test_a_repeated_request_adds_no_entry() -> None:
+    """Rule 13. A node repeats a request until it is answered; the log grows with the first copy only."""
+    world = Served().begin()
+    number = world.lock("n2")
+    world.token("n2", number)
+    leader = world.hosts[world.leader()]
+    last = leader.status["last"]
+    again = ServiceOp(Op.ACQUIRE, number, "till", LEASE)
+    frame = ServiceRequest(GROUP, world.hosts["n2"].incarnation, number, (again,))
+    for _ in range(3):
+        world.inject(leader.name, Received(node_id("n2"), [frame], world.now))
+        world.run(10 * MILLISECOND)
+    assert leader.status["last"] == last
+
+
+def test_a_lease_counts_from_before_its_renewal_was_sent() -> None:
+    """Rule 12. The answer to a renewal takes four hops of 50 ms; the lease of the leader began earlier than that."""
+    world = Served(sources=1, delay_us=(50_000, 50_000), election_ns=2 * SECOND).begin()
+    number = world.lock("s1", lease_ns=LEASE)
+    world.token("s1", number)
+    renewed = world.wait("s1", number, Outcome.RENEWED)
+    assert renewed.until_ns <= world.now - 200 * MILLISECOND + LEASE
+
+
+def test_a_lock_that_the_answer_to_a_renewal_does_not_list_is_lost() -> None:
+    """Rule 12. The notice that the lock ended did not arrive; the answer to the next renewal shows it."""
+    world = Served(sources=1).begin()
+    number = world.lock("s1", lease_ns=60 * SECOND)
+    world.token("s1", number)
+    beats: list[int] = []
+
+    def look(_from: str, _to: str, frame: object) -> bool:
+        if isinstance(frame, ServiceRequest):
+            beats.extend(op.number for op in frame.ops if op.op == Op.RENEW)
+        return isinstance(frame, ServiceReply)
+
+    world.drop = look
+    world.run_until(lambda: bool(beats), 30 * SECOND)
+    world.run(10 * MILLISECOND)
+    host = world.hosts["s1"]
+    epoch = world.hosts[world.leader()].replica
+    assert epoch is not None
+    answers = (ServiceAnswer(beats[0], Outcome.RENEWED),)
+    reply = ServiceReply(GROUP, host.incarnation, epoch.inspect().group_epoch, answers)
+    world.ask("s1", Received(node_id(world.leader()), [reply], world.now))
+    assert "does not know" in world.wait("s1", number, EXPIRED, MILLISECOND).why
 
 
 def test_the_next_incarnation_of_a_holder_releases_its_locks_at_once() -> None:
@@ -344,6 +419,7 @@ def test_nothing_breaks_a_generation_after_its_release() -> None:
     world.kill(world.leader())
     world.drop = None
     world.wait("s1", first, Outcome.PASSED, 10 * SECOND)
+    world.run(3 * LEASE)  # the lease of s2 would have ended
     assert not world.has("s1", first, Outcome.BROKEN)
 
 

@@ -12,13 +12,15 @@ from tests.unit.group.view_text import suspended
 from holdfast.errors import ConfigError
 from holdfast.group.config import GROUP_STABILITY, GroupConfig, units_for
 from holdfast.group.facts import StabilityFact
-from holdfast.group.frames import Append, Entry, Freed, Payload, StateRequest
+from holdfast.group.frames import Append, AppendResponse, Entry, Freed, Payload, StateRequest
 from holdfast.group.log.entries import encode_data
+from holdfast.group.peers import post
 from holdfast.group.ports import AddReplica, TakeSnapshot
 from holdfast.links.ports import Received
-from holdfast.stability import PROTOCOLS, StabilityConfig
+from holdfast.machine import Outbox
+from holdfast.stability import HELD, PROTOCOLS, StabilityConfig
 from holdfast.stability.frames import STABILITY_FRAMES, RoundResult
-from holdfast.types import MILLISECOND, SECOND
+from holdfast.types import MICROSECOND, MILLISECOND, SECOND
 
 
 def by(protocol: str) -> StabilityConfig:
@@ -95,6 +97,74 @@ def test_a_source_keeps_what_one_replica_lacks_although_it_is_committed() -> Non
     settle(world, 50)
 
 
+def test_a_durable_replica_holds_what_is_on_its_disk() -> None:
+    """Rule 2: the disk of n3 does not write. The others commit, n3 knows that, and reports nothing of it as held."""
+    world = started(1, durability="durable")
+    sync = world._sync
+    world._sync = lambda host: None if host.name == "n3" else sync(host)  # type: ignore[method-assign]
+    world.send("n1", [b"x" * 100] * 50)
+    world.run(100 * MILLISECOND)
+    replica = world.hosts["n3"].replica
+    assert replica is not None
+    core = replica.inspect()
+    assert core.stability is not None
+    assert core.log.commit > core.stable, "it knows that more is committed than it has written"
+    assert core.stability.detector.status(world.now).report[HELD] <= core.stable
+
+
+def test_stability_frames_wait_for_earlier_writes() -> None:
+    """Rule 2: they are promises, so they are never `immediate`."""
+    out = Outbox()
+    for kind in STABILITY_FRAMES:
+        values = [b"" if field.type is bytes else 1 for field in msgspec.structs.fields(kind)[1:]]
+        post(out, [node_id("n2")], kind("g", *values))
+    assert [immediate for _, _, immediate in out.downs] == [False] * len(STABILITY_FRAMES)
+
+
+def test_acknowledgements_of_one_millisecond_are_one_report() -> None:
+    """Under load a replica acknowledges several times in a millisecond. The detector gets the last of them."""
+    world = started(1, delay_us=(50, 60))
+    replica = world.hosts["n1"].replica
+    assert replica is not None
+    stability = replica.inspect().stability
+    assert stability is not None
+    acks = 0
+
+    def count(_from: str, to: str, frame: object) -> bool:
+        nonlocal acks
+        acks += to == "n1" and isinstance(frame, AppendResponse)
+        return False
+
+    world.drop = count
+    before, begun = stability.detector.learned, world.now
+    for _ in range(400):
+        world.send("n1", [bytes(50)])
+        world.run(100 * MICROSECOND)
+    milliseconds = (world.now - begun) // MILLISECOND
+    learned = stability.detector.learned - before
+    assert acks > 4 * milliseconds
+    assert milliseconds < learned < 3 * milliseconds
+    world.run(SECOND)
+    assert logs(world) == {"n1": 0, "n2": 0, "n3": 0}
+
+
+@pytest.mark.parametrize("delivery", ["safe", "fast"])
+def test_acknowledgements_are_reports_except_in_fast_groups(delivery: str) -> None:
+    """Rule 10: a `fast` replica that runs ahead knows later than the leader what is committed. A result that counts on
+    its acknowledgement could be above its own report, and it would refuse that."""
+    world = started(1, delivery=delivery)
+    for _ in range(20):
+        world.send("n1", [bytes(50)] * 5)
+        world.run(5 * MILLISECOND)
+    replica = world.hosts["n1"].replica
+    assert replica is not None
+    stability = replica.inspect().stability
+    assert stability is not None
+    assert bool(stability.detector.learned) == (delivery == "safe")
+    world.run(SECOND)
+    assert logs(world) == {"n1": 0, "n2": 0, "n3": 0}
+
+
 def test_a_learner_that_joins_gets_what_the_source_has_forgotten_from_replicas() -> None:
     """Rule 1: entries that are held everywhere are not applied yet, so the log has them and the source does not."""
     world = started(1, sources=1, joiners=1)
@@ -142,9 +212,12 @@ def test_a_pin_survives_a_change_of_the_leader() -> None:
         return [n for n in ("n2", "n3", "n4") if world.hosts[n].status["state"] == "leading"]
 
     world.run_until(lambda: bool(leads()), 5 * SECOND)
+    world.start("n1")  # or nothing more would be stable because of n1
     world.send("n2", [b"y" * 100] * 20)
     world.run(SECOND)
     (leader,) = leads()
+    others = [world.hosts[name].status["applied"] for name in ("n1", "n2", "n3", "n4")]
+    assert min(others) > pin, "all but n5 have applied more"
     assert world.hosts[leader].status["stability"]["pin"] == pin
     assert world.hosts[leader].status["stability"]["stable"] <= pin
 

@@ -228,6 +228,23 @@ def test_a_life_that_ended_loses_its_bit() -> None:
     assert table.stable("a") == (15, 15)
 
 
+@pytest.mark.parametrize("protocol", ["cube", "tree"])
+def test_a_round_that_survived_many_views_is_given_up(protocol: str) -> None:
+    """Every frame is lost while the view changes. The reports of the first view would hold the minimum down."""
+    table = Table("abcd", protocol)
+    table.enter()
+    table.report_all(10, 10)
+    table.later(10 * MILLISECOND, deliver=False)
+    table.report_all(30, 30)
+    for index in range(2, 20):
+        table.frames.clear()
+        table.enter(view=view_of("abcd", index))
+        table.later(10 * MILLISECOND, deliver=False)
+    table.deliver()
+    assert table.stable("a") == (30, 30)
+    assert table.status("a").rounds == 1
+
+
 @pytest.mark.parametrize("protocol", ["coord", "full"])
 def test_rows_of_surviving_lives_are_kept(protocol: str) -> None:
     table = settled(protocol, "abc")

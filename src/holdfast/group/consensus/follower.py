@@ -134,7 +134,7 @@ class Follower:
         period_ns = core.config.free_period_ns
         urgent = self._answer is False or self._all_marks or told[0] != self._told[0]
         if core.recovery.feeds:
-            # stability, rule 11
+            # rule: S-11b
             urgent = self._answer is False
             period_ns = max(period_ns, LEARNER_ACK_NS * len(core.peers.replicas))
         if not urgent:

@@ -82,7 +82,7 @@ class Leader:
         self.replication.heard(peer, frame, now, out)
         progress = self.replication.of(peer)
         if progress is not None and core.stability is not None:
-            core.stability.heard(peer.node, progress.reported, progress.applied, now, out)
+            core.stability.heard(peer.node, progress.reported, progress.applied)
         if frame.why:
             self.membership.look_again()
         if frame.failed:

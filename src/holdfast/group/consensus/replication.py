@@ -70,6 +70,11 @@ class Progress:
         self.sent_ns = -1
 
 
+def _window_end(progress: Progress) -> int:
+    """Entries after this one wait for an acknowledgement."""
+    return max(progress.match, progress.start) + ENTRIES_IN_FLIGHT
+
+
 def _is_life(member: Member, node: bytes, life: int) -> bool:
     return member.node == node and member.life == life
 
@@ -93,11 +98,20 @@ class Replication:
         self._learner_gap_ns: Nanos = 0
         """The minimum interval between two frames to a learner; 0 unless the group is large."""
         self._held_back_ns: Nanos = NEVER
-        """When the next learner with waiting entries is due."""
+        """When a replica is due for which something waits."""
+        self._seen = (-1, -1, -1)
+        """The last entry, the commit index and the reachable nodes when the members were last checked."""
+        self._due_ns: Nanos = 0
+        """When the next member is due, as of that check."""
+        self._stale = True
+        """The next turn must check the members, whatever has changed."""
+        self.checks = 0
+        """How often all members were checked."""
 
     def begin(self, now: Nanos) -> None:
         self.progress = {}
         self._leaving = {}
+        self._stale = True
         self.follow_view(now)
 
     def follow_view(self, now: Nanos) -> None:
@@ -116,6 +130,7 @@ class Replication:
         me = view.named(self._core.name) if view is not None else None
         self.is_voter = me is not None and me.voter
         self._peers_seen = -1
+        self._stale = True
         is_large = relays(self._config, view)
         self._learner_gap_ns = LEARNER_GAP_NS * len(self.progress) if is_large else 0
 
@@ -161,6 +176,7 @@ class Replication:
             progress.next = self._log.last + 1
             progress.start = self._log.last
             progress.sent_ns = progress.told = -1
+            self._stale = True
 
     def heard(self, peer: Peer, frame: AppendResponse, now: Nanos, out: Outbox) -> None:
         """An answer. Only plausible values are accepted."""
@@ -177,6 +193,8 @@ class Replication:
         if progress.applied < applied:
             progress.applied = applied
             progress.moved_ns = now
+        if not frame.ok or progress.next > _window_end(progress):
+            self._stale = True  # it lacks entries that were not sent
         if frame.ok:
             if progress.match < frame.match <= last:
                 progress.match = frame.match
@@ -229,7 +247,16 @@ class Replication:
     # -- sending -------------------------------------------------------------------------------------------------
 
     def send(self, now: Nanos, out: Outbox) -> None:
-        """Send every reachable member what it lacks: entries, the commit index, or a heartbeat."""
+        """Send every reachable member what it lacks: entries, the commit index, or a heartbeat.
+
+        Most turns in a large group bring acknowledgements only. Then no member lacks anything, and none is checked.
+        """
+        log = self._log
+        state = (log.last, log.commit, self._core.peers.changed)
+        if state == self._seen and not self._stale and now < self._due_ns:
+            return
+        self._seen, self._stale = state, False
+        self.checks += 1
         contact_ns = -1
         self._held_back_ns = NEVER
         journal = self._core.journal
@@ -256,6 +283,7 @@ class Replication:
                 post_bytes(out, [peer.node], batch, Append, at_once)
                 if stability is not None:
                     stability.ride(peer.node, now, out)
+        self._due_ns = self._next_due(reached)
 
     def _due(self, progress: Progress, now: Nanos) -> list[tuple[int, int]]:
         """The frames to send to one replica, each as (previous index, number of entries)."""
@@ -270,14 +298,22 @@ class Replication:
                     self._held_back_ns = min(self._held_back_ns, next_ns)
                 return due
         lacks_state = progress.next <= log.ground.index
-        limit = min(log.last, max(progress.match, progress.start) + ENTRIES_IN_FLIGHT)
+        limit = min(log.last, _window_end(progress))
         while not lacks_state and progress.next <= limit and len(due) < FRAMES_PER_TURN:
             count = min(ENTRIES_PER_FRAME, log.last - progress.next + 1)
             due.append((progress.next - 1, count))
             progress.next += count
+        if lacks_state or progress.next <= limit:
+            self._stale = True
         if due:
             return due
         untold = progress.told < log.commit and not lacks_state
+        if untold and progress.told >= log.pressing_index:
+            # Only requests of services were committed. No application waits for them: the next entries say so too.
+            later_ns = progress.sent_ns + self._config.free_period_ns
+            if now < later_ns:
+                self._held_back_ns = min(self._held_back_ns, later_ns)
+                untold = False
         if untold or now >= progress.sent_ns + period_ns:
             return [(max(progress.next - 1, log.ground.index), 0)]
         return due
@@ -294,11 +330,14 @@ class Replication:
 
     def deadline(self) -> Nanos:
         """When the next heartbeat is due."""
+        return self._next_due(self.here()) if self._stale else self._due_ns
+
+    def _next_due(self, reached: list[tuple[Peer, Progress]]) -> Nanos:
         period_ns = self._config.append_period_ns
         later_ns = period_ns * LEARNER_PERIODS if self._learner_gap_ns else period_ns
         due = [
             progress.sent_ns + (period_ns if progress.member.voter else later_ns)
-            for _, progress in self.here()
+            for _, progress in reached
         ]
         return (
             min(due, default=NEVER)

@@ -150,7 +150,7 @@ class Announcer:
         """The members that sources send to."""
         if view is None:
             return ()
-        # stability, rule 11
+        # rule: S-11a
         members = view.voters if relays(self._config, view) else view.members
         return tuple([member.name for member in members])
 

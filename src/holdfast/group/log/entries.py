@@ -74,9 +74,17 @@ class View(msgspec.Struct, frozen=True, array_like=True):
         return View(self.number + 1, tuple(members), removed, self.group_epoch)
 
     def without(self, name: str) -> View:
-        members = tuple(member for member in self.members if member.name != name)
+        """The next view, in which the last member takes the place of the one that leaves: all others keep their places
+        on the cube and in the relay tree."""
+        members = list(self.members)
+        place = [member.name for member in members].index(name)
+        # rule: S-7c
+        members[place] = members[-1]
+        members.pop()
         removed = tuple(other for other in self.removed if other != name)
-        return View(self.number + 1, members, (*removed, name)[-NAMES_MAX:], self.group_epoch)
+        return View(
+            self.number + 1, tuple(members), (*removed, name)[-NAMES_MAX:], self.group_epoch
+        )
 
     def is_sound(self) -> bool:
         names = [member.name for member in self.members]

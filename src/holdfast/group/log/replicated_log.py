@@ -207,7 +207,16 @@ class Cursor:
 class Log:
     """Entries from `ground.index + 1` to `tail.index`. Committed entries are never truncated."""
 
-    __slots__ = ("_entries", "_views", "commit", "cut_at", "epoch", "ground", "tail")
+    __slots__ = (
+        "_entries",
+        "_views",
+        "commit",
+        "cut_at",
+        "epoch",
+        "ground",
+        "pressing_index",
+        "tail",
+    )
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
@@ -220,6 +229,8 @@ class Log:
         self.tail = Cursor()
         self.cut_at = 0
         """The lowest index that was truncated since the last check; 0: none."""
+        self.pressing_index = 0
+        """The last entry that is not a request of a service: applications may wait for its commit."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -272,6 +283,8 @@ class Log:
         """Append an entry that was just checked."""
         self._entries.append(entry)
         self.tail.advance(entry)
+        if entry.kind != Kind.SERVICE:
+            self.pressing_index = entry.index
         if entry.kind == Kind.VIEW and self.tail.view is not None:
             self._views.append((entry.index, self.tail.view))
 

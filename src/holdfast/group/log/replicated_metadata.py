@@ -115,5 +115,6 @@ class ReplicatedMetadata:
         made.requests = dict(state.requests)
         made.watermarks = {name: (position, k) for name, position, k in state.watermarks}
         made.floor = state.floor
+        # rule: S-13g
         made.services = ServiceTables.of(state.services)
         return made

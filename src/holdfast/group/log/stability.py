@@ -21,10 +21,10 @@ from typing import Final
 from holdfast.group.core import Core
 from holdfast.group.facts import StabilityFact
 from holdfast.group.log.entries import View
+from holdfast.group.membership.seating import seats_of
 from holdfast.group.peers import post
 from holdfast.machine import Outbox
 from holdfast.stability import APPLIED, HELD, Detector
-from holdfast.stability import Member as StableMember
 from holdfast.stability import View as StableView
 from holdfast.stability.frames import StabilityFrame
 from holdfast.stability.riding import Posts
@@ -54,6 +54,10 @@ class LogStability:
         self._pin = 0
         """The lowest index from which the log is kept for a member that installs a snapshot; 0: none."""
         self._held = self._applied = 0
+        self._acks: dict[NodeId, tuple[int, int]] = {}
+        """What acknowledgements said since they were last given to the detector. Bounded by the members of the view."""
+        self._reported = (-1, -1, -1)
+        """The last report: held, applied, bytes."""
         self._peers_seen = -1
         self._coordinator = ""
         self._told_ns: Nanos = -REPORT_NS
@@ -68,11 +72,13 @@ class LogStability:
     def index(self) -> int:
         """Entries up to here are needed by no other member."""
         applied = int(self.detector.stable[APPLIED])
+        # rule: S-5b
         return min(applied, self._pin) if self._pin else applied
 
     @property
     def held_index(self) -> int:
         """Entries up to here are committed, and every member of the committed view holds them."""
+        # rule: S-1b
         return min(int(self.detector.stable[HELD]), self._log.commit) if self.active else 0
 
     def settle(self, now: Nanos, out: Outbox) -> None:
@@ -85,9 +91,12 @@ class LogStability:
         view = self._log.committed_view
         if view is not None and (view is not self._view or core.group_epoch != self._epoch):
             self._enter(view, now, posts)
-        if now >= self._told_ns + REPORT_NS:
+        is_due = now >= self._told_ns + REPORT_NS
+        if is_due:
             self._follow_peers(now, posts)
             self._report(now, posts)
+        if self._acks and (is_due or detector.deadline <= now or detector.is_running):
+            self._learn(now, posts)
         if detector.deadline <= now:
             detector.wake(now, posts)
         self._send(posts, out)
@@ -123,18 +132,17 @@ class LogStability:
             self._held = self._applied = 0
         self._view = view
         self._pin = min([member.pin for member in view.members if member.pin], default=0)
-        members = tuple(
-            StableMember(member.name, NodeId(member.node), member.life)
-            for member in view.members
-            if not member.suspended
-        )
-        self.detector.enter(StableView(self._epoch, view.number, members), now, posts)
+        self.detector.enter(StableView(self._epoch, view.number, seats_of(view)), now, posts)
         self._peers_seen = -1
+        self._acks.clear()  # they may be of lives that the view does not have
+        self._reported = (-1, -1, -1)
         self._report(now, posts)
 
     def _numbers(self) -> tuple[int, int]:
         core, commit = self._core, self._log.commit
+        # rule: S-2b
         held, applied = min(core.stable, commit), min(core.delivery.applied, commit)
+        # rule: S-2c
         return max(self._held, held), max(self._applied, min(held, applied))
 
     def _report(self, now: Nanos, posts: Posts) -> None:
@@ -142,8 +150,10 @@ class LogStability:
         if self.detector.view is None:
             return
         self._held, self._applied = self._numbers()
-        held_bytes = self._core.streams.most_bytes()
-        self.detector.report((self._held, self._applied), held_bytes, now, posts)
+        report = (self._held, self._applied, self._core.streams.most_bytes())
+        if report != self._reported:
+            self._reported = report
+            self.detector.report(report[:2], report[2], now, posts)
 
     def _follow_peers(self, now: Nanos, posts: Posts) -> None:
         """Update which members are reachable, and which one leads."""
@@ -176,15 +186,20 @@ class LogStability:
         self._send(posts, out)
         self._set_deadline(now)
 
-    def heard(self, node: NodeId, held: int, applied: int, now: Nanos, out: Outbox) -> None:
+    def heard(self, node: NodeId, held: int, applied: int) -> None:
         """On the leader: an acknowledgement states the progress of a member, so it is also a report (rule 10).
 
-        Not in `fast` groups: a member that runs ahead learns later than the leader which part is committed.
+        Not in `fast` groups: a member that runs ahead learns later than the leader which part is committed. Under load a
+        member acknowledges many times in a millisecond; `settle` gives the last one to the detector.
         """
+        # rule: S-10b
         if self.active and self._view is not None and self._core.config.delivery == "safe":
-            posts: Posts = []
-            self.detector.learn(node, (max(held, applied), applied), now, posts)
-            self._send(posts, out)
+            self._acks[node] = (max(held, applied), applied)
+
+    def _learn(self, now: Nanos, posts: Posts) -> None:
+        acks, self._acks = self._acks, {}
+        for node, numbers in acks.items():
+            self.detector.learn(node, numbers, now, posts)
 
     def ride(self, node: NodeId, now: Nanos, out: Outbox) -> None:
         """Something is sent to a member in this turn: frames that waited for it travel in the same packet (S7).

@@ -45,6 +45,7 @@ class _Together:
     @property
     def is_closed(self) -> bool:
         """It changes the voters: nothing else may."""
+        # rule: S-11d
         return self.view.voters != self._before.voters
 
     def add(self, change: tuple[View, str]) -> bool:
@@ -183,7 +184,7 @@ class Membership:
                 break
         if steps.texts:
             return steps.result()
-        # stability, rule 7
+        # rule: S-7a
         seated = self._seating.look(view, now)
         return None if seated is None else (seated, "members change places on the cube")
 
@@ -295,6 +296,7 @@ class Membership:
             return view.with_member(pinned), f"{member.name} rejoins: the log is kept for it"
         if progress.held < 0:  # Another leader pinned it.
             progress.held, progress.held_ns = member.pin, now
+        # rule: S-5c
         if here and now - progress.held_ns < config.patience_ns:
             return None
         progress.held = -1

@@ -172,6 +172,7 @@ class ServiceClient(Machine):
         beat_ns = -1
         for answer in frame.answers:
             if answer.outcome == Outcome.RENEWED:
+                # rule: S-12f
                 beat_ns = self._beats.get(answer.number, -1)
                 if beat_ns >= 0:
                     self._beats = {n: at for n, at in self._beats.items() if at > beat_ns}
@@ -186,6 +187,7 @@ class ServiceClient(Machine):
             elif answer.outcome in (Outcome.HELD, Outcome.QUEUED, Outcome.WAITING):
                 self._disown(answer)
         if beat_ns >= 0:
+            # rule: S-12g
             self._drop_unlisted(listed, beat_ns, out)
 
     def _disown(self, answer: ServiceAnswer) -> None:
@@ -295,7 +297,7 @@ class ServiceClient(Machine):
     def _lose(self, now: Nanos, out: Outbox) -> None:
         """Locks whose lease has run out by the clock of this node: they are released, and the caller is notified."""
         for number, request in list(self._requests.items()):
-            # services, rule 12a
+            # rule: S-12a
             if request.outcome is Outcome.HELD and now >= request.until_ns:
                 why = f"its lease of {request.op.lease_ns / SECOND:g} s has run out, and was not renewed"
                 self._notice(out, number, Outcome.EXPIRED, why=why)

@@ -77,7 +77,7 @@ class ServiceDesk:
         self._indexes = deque(entry.index for entry in entries if entry.kind == Kind.SERVICE)
         self._answers = {}
         self._peers_seen = -1
-        # services, rule 12c
+        # rule: S-12c
         self._full_ns = self._due_ns = self._order.log_ns(now)
         self._grace_ns = 0
 
@@ -97,7 +97,7 @@ class ServiceDesk:
                 self._core.ignore("service")
                 continue
             tail = self._log.tail.metadata.services
-            # services, rule 13a
+            # rule: S-13a
             is_new = op.op == Op.RENEW or tail.outcome(node, frame.incarnation, op) is None
             why = self._why_not(op) if is_new else ""
             if why:
@@ -161,6 +161,7 @@ class ServiceDesk:
             incarnation = peer.incarnation if peer is not None else life.incarnation
             if life.node == core.node:
                 incarnation = core.incarnation
+            # rule: S-13d
             if life.requests and incarnation > life.incarnation:
                 renew = ServiceOp(Op.RENEW, 0)
                 if not self._append(Served(life.node, incarnation, 0, renew), now, out):
@@ -169,6 +170,7 @@ class ServiceDesk:
     def _expire(self, now: Nanos, out: Outbox) -> None:
         """Expire what has run out, and find out when the next lease does."""
         log_ns = self._order.log_ns(now)
+        # rule: S-12d
         if log_ns < self._grace_ns:
             self._due_ns = self._grace_ns
             return
@@ -177,8 +179,8 @@ class ServiceDesk:
         for life in list(self._log.tail.metadata.services.lives.values()):
             for number, pending in life.requests:
                 due_ns = self._lease_end(life, pending)
-                # services, rule 12b
                 expire = Served(life.node, life.incarnation, 0, ServiceOp(Op.EXPIRE, number))
+                # rule: S-12b
                 if due_ns <= contact_ns and self._append(expire, now, out):
                     self.expired += 1
                     self._record(life, pending, now, out)
@@ -202,11 +204,11 @@ class ServiceDesk:
     def committed(self, now: Nanos, out: Outbox) -> None:
         """Entries were committed: they take effect, and the nodes that asked get an answer."""
         log = self._log
+        # rule: S-13b
         while self._indexes and self._indexes[0] <= log.commit:
             entry = log.entry(self._indexes.popleft())
             served = decode_data(entry)
             before = touched(self._committed, served)
-            # services, rule 13b
             for event in self._committed.apply(entry.index, entry.log_ns, served):
                 self.grants += event.outcome == Outcome.HELD and event.value == entry.index
                 self._answer(event)

@@ -121,7 +121,7 @@ class ServiceTables:
             )  # fmt: skip
             return None
         if life is not None and life.incarnation < served.incarnation:
-            # services, rule 13c
+            # rule: S-13c
             self._end(life)
             life = None
         if life is None:
@@ -185,6 +185,7 @@ class ServiceTables:
         if pending.is_lock:
             self._let_go(party, pending.name)
         else:
+            # rule: S-14e
             self._break(party, pending.name)
 
     # -- locks ---------------------------------------------------------------------------------------------------
@@ -238,10 +239,12 @@ class ServiceTables:
             if ended is not None:
                 self._tell(party, Outcome(ended.outcome), ended.value, ended.phase, ended.why)
                 return
+            # rule: S-13e
             self._finish(party)  # its request must not act if it comes late
             self._tell(party, Outcome.RELEASED)
             return
         lock = self.locks.get(pending.name) if pending.is_lock else None
+        # rule: S-12e
         if op.token and lock is not None and (lock.holder != party or lock.token != op.token):
             why = f"token {op.token} of lock {pending.name} is stale"
             self._tell(party, Outcome.REFUSED, why=why)
@@ -303,6 +306,7 @@ class ServiceTables:
         else:
             self.barriers[barrier.name] = replace(barrier, phase=barrier.phase + 1, arrived=())
         for party in barrier.members:
+            # rule: S-14d
             if is_last:
                 self._finish(party, Result(Outcome.PASSED, barrier.generation, barrier.phase))
             self._tell(party, Outcome.PASSED, barrier.generation, barrier.phase)
@@ -364,13 +368,13 @@ def _why_not_join(barrier: BarrierState | None, party: Party, op: ServiceOp) -> 
         return f"it takes no part in a generation of barrier {op.name}"
     if barrier is None:
         return ""
-    # services, rule 14a
+    # rule: S-14a
     if (barrier.parties, barrier.phases) != (op.parties, op.phases):
         return (
             f"barrier {op.name} waits for {barrier.parties} parties in {barrier.phases} phases, "
             f"not for {op.parties} in {op.phases}"
         )
-    # services, rule 14b
+    # rule: S-14b
     if any(member[:2] == party[:2] for member in barrier.members):
         return f"this node takes part in barrier {op.name} already"
     if len(barrier.members) >= barrier.parties:

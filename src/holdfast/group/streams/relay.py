@@ -83,12 +83,13 @@ class Relay:
 
     def settle(self, now: Nanos, out: Outbox) -> None:
         core = self._core
-        key = (core.log.committed_view, core.leadership.leader, core.peers.changed)
-        if key != self._known:
-            self._known = key
-            view = key[0]
+        view, leader, changed = core.log.committed_view, core.leadership.leader, core.peers.changed
+        known = self._known
+        # Equal views are not compared: that takes as long as the view is large, in every turn.
+        if view is not known[0] or leader != known[1] or changed != known[2]:
+            self._known = (view, leader, changed)
             wanted = view is not None and relays(core.config, view)
-            self._candidates = feeds_of(view, core.name, key[1]) if wanted and view else []
+            self._candidates = feeds_of(view, core.name, leader) if wanted and view else []
             self._choose(now, out)
         if now >= self._repeat_ns:
             self._check(now, out)
@@ -97,7 +98,7 @@ class Relay:
         """Ask again. A feed that leaves many messages missing is given up."""
         self._fed = {node: until for node, until in self._fed.items() if until > now}
         nacks = self._core.recovery.nacks
-        # stability, rule 11
+        # rule: S-11c
         if self._feed is not None and nacks - self._nacks >= MISSES_MAX:
             self._turn += 1
             self._choose(now, out)

@@ -76,9 +76,9 @@ class SentFrames:
 
     def hold(self, upto: int) -> None:
         """Every member holds the numbers up to `upto`: forget their bytes."""
-        # stability, rule 1
         if not self.forgotten < upto <= self.last:
             return
+        # rule: S-1a
         self.forgotten = upto
         gone = bisect_right(self._lasts, upto)
         self.kept -= sum([frame.size for frame in self._frames[:gone]])

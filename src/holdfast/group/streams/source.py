@@ -226,6 +226,7 @@ class SourceMachine(Machine):
         else:
             for stream, upto in frame.held:
                 if stream == self.stream:
+                    # rule: S-1c
                     self._sent.hold(upto)
             for stream, upto in frame.upto:
                 if stream == self.stream:
