@@ -189,8 +189,8 @@ class LogStability:
     def heard(self, node: NodeId, held: int, applied: int) -> None:
         """On the leader: an acknowledgement states the progress of a member, so it is also a report (rule 10).
 
-        Not in `fast` groups: a member that runs ahead learns later than the leader which part is committed. Under load a
-        member acknowledges many times in a millisecond; `settle` gives the last one to the detector.
+        Not in `fast` groups: a member that runs ahead learns later than the leader which part is committed. Under load
+        a member acknowledges many times in a millisecond; `settle` gives the last one to the detector.
         """
         # rule: S-10b
         if self.active and self._view is not None and self._core.config.delivery == "safe":
