@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -11,7 +12,8 @@ import msgspec
 import typer
 from rich.console import Console
 
-from holdfast.errors import MisuseError
+from holdfast.errors import HoldfastError, MisuseError
+from holdfast.types import SECOND
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -231,15 +233,24 @@ def _finish_sweep(records: Sequence[Record], out: Path, json: bool) -> None:
 def _audited(
     report: CampaignReport, records: list[Record], telemetry: Path, out: Path, session: Any
 ) -> CampaignReport:
-    """Run the pipeline over the recorded telemetry, and compare."""
+    """Run the pipeline over the recorded telemetry, and compare. All runs begin at the same simulated time, which is in
+    the future, so the pipeline gets a clock of that time."""
     from holdfast.experiments.fault_campaign import with_audit
     from holdfast.pipeline.command import find_landings
     from holdfast.pipeline.jobs import Settings, run_pipeline
     from holdfast.pipeline.reader import open_tables
+    from holdfast.sim.host import EPOCH_NS
 
     tables = out / "tables"
     settings = Settings(reconcile=True, report=False)
-    run_pipeline(find_landings([str(telemetry)]), tables, settings, session=session)
+    now = datetime.fromtimestamp(EPOCH_NS // SECOND, UTC) + timedelta(hours=1)
+    landings = find_landings([str(telemetry)])
+    run = run_pipeline(landings, tables, settings, session=session, now=now)
+    if run.set_aside:
+        first = run.set_aside[0]
+        raise HoldfastError(
+            f"{len(run.set_aside)} recorded segments could not be audited, the first one: {first.path}: {first.reason}"
+        )
     return with_audit(report, records, open_tables(str(tables)).rows("delivery_audit"))
 
 

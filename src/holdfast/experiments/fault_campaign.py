@@ -75,8 +75,7 @@ def run_trial(task: str) -> dict[str, Any]:
         found = _domain(trial, book)
     found["cpu_s"] = round((process_time_ns() - began) / 1e9, 3)
     if book is not None:
-        place = Path(trial.telemetry) / f"{trial.kind}-{trial.seed}" / "landing"
-        book.write(place)
+        book.write(Path(trial.telemetry) / f"{trial.kind}-{trial.seed}")
         epochs = {fact.epoch for fact in book.of(DeliveryFact)}
         found |= {"facts": book.count, "facts_lost": book.lost, "epochs": sorted(epochs)}
     kept = ("seed", "run", "mode", "error", "delivered", "starts", "packets_sent", "packets_lost",

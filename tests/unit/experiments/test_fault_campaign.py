@@ -30,7 +30,7 @@ def test_a_trial_is_the_run_that_its_replay_command_repeats(tmp_path: Path) -> N
     for name in ("delivered", "packets_sent", "packets_lost", "starts", "coverage"):
         assert again[name] == found[name], name
     assert found["facts"] > 0
-    assert list((tmp_path / "groups-4" / "landing").rglob("*.parquet"))
+    assert list((tmp_path / "groups-4" / "landing").glob("delivery/day=*/*.parquet"))
 
 
 @pytest.mark.campaign
