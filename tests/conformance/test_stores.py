@@ -477,7 +477,7 @@ class TestSqlite(DurableSuite):
         with opened(tmp_path) as db:
             db.execute(f"UPDATE kv {change}")
         store = SqliteStore(tmp_path)
-        with pytest.raises(StoreDamaged, match="not what was written"):
+        with pytest.raises(StoreDamaged, match="has a wrong checksum"):
             store.load("u" if "tbl" in change else "t")
         store.close()
 

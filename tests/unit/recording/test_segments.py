@@ -330,7 +330,8 @@ def test_a_full_buffer_drops_the_newest_facts_and_says_which(bench: Bench) -> No
     assert [row["detail"] for row in bench.rows("node")][-1] == "fact 8"
     assert sorted(bench.lost()) == [("group", 1, 0, 0), ("node", 1, 5, 6)]
     assert {row["reason"] for row in bench.rows("lost")} == {"buffer full"}
-    assert (writer.facts, writer.lost) == (10, 3)
+    assert len(bench.rows("sampling")) == 1, "samples of paths are left out from now on"
+    assert (writer.facts, writer.lost) == (11, 3)
 
 
 def test_a_fact_that_cannot_be_written_is_lost_alone(bench: Bench) -> None:
