@@ -291,7 +291,7 @@ def test_an_exception_out_of_a_node_fails_the_run_and_prints_the_replay() -> Non
 def test_an_effect_that_nobody_knows_is_named() -> None:
     world, host = lone()
     host.give("do", "nonsense")
-    with pytest.raises(MisuseError, match="no host of this world carries out str") as caught:
+    with pytest.raises(MisuseError, match="no host of this world has a handler for str") as caught:
         world.run_for(SECOND)
     assert "replay: holdfast sim run --seed 1" in caught.value.__notes__[0]
 

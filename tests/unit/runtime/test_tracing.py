@@ -15,7 +15,7 @@ import pytest
 from tests.conformance.worlds import free_port
 from tests.unit.runtime.pairs import PATIENCE_S, eventually, pair
 
-from holdfast.errors import HoldfastError, ObjectNotFound, RoleNotFound
+from holdfast.errors import HoldfastError, ObjectNotFound, RoleError, RoleNotFound
 from holdfast.node.config import parse_config
 from holdfast.runtime.handles import Group
 from holdfast.runtime.logs import JsonFormatter
@@ -201,9 +201,9 @@ def test_the_handler_of_a_role_continues_the_trace_of_the_request(spans: Spans) 
 
 
 def test_a_handler_that_raises_marks_its_span_and_the_log_line_has_its_ids(
-    spans: Spans, caplog: pytest.LogCaptureFixture
+    spans: Spans, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    caplog.handler.setFormatter(JsonFormatter())
+    monkeypatch.setattr(caplog.handler, "formatter", JsonFormatter())
 
     def broken(_: RoleMessage) -> bytes:
         raise ValueError("broken")
@@ -211,7 +211,8 @@ def test_a_handler_that_raises_marks_its_span_and_the_log_line_has_its_ids(
     async def story() -> None:
         async with pair() as (ann, ben):
             await ben.roles.serve("worker", broken)
-            assert (await ann.roles.request_one("worker", b"x")).data == b""
+            with pytest.raises(RoleError, match="handler_failed"):
+                await ann.roles.request_one("worker", b"x")
 
     with caplog.at_level(logging.ERROR, "holdfast"):
         asyncio.run(story())

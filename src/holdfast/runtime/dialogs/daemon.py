@@ -255,6 +255,7 @@ class DialogDaemon:
                 "%d messages of a lost application were dropped: %d dialogs have such messages already",
                 len(taken.messages),
                 ORPHANS_MAX,
+                extra={"event": "messages_dropped", "subsystem": "dialog", "store": store},
             )
         else:
             messages = [

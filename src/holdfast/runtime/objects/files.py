@@ -150,6 +150,7 @@ class ContentFiles:
             "the directory of objects %s %s; this node holds no replicas until it is restarted. Nothing was deleted",
             self._folder,
             why,
+            extra=_fields("directory_unusable"),
         )
 
     def _do(self, job: Job) -> None:
@@ -174,7 +175,11 @@ class ContentFiles:
             reason = "full" if full else "missing" if error.errno == errno.ENOENT else "error"
             done = DiskDone(job.token, reason, str(error))
         except Exception as error:
-            log.exception("disk work of objects failed: %s", type(job).__name__)
+            log.exception(
+                "disk work of objects failed: %s",
+                type(job).__name__,
+                extra=_fields("disk_work_failed"),
+            )
             done = DiskDone(job.token, "error", repr(error))
         if done.reason and isinstance(job, ports.OpenStage | ports.CloseStage | ports.PatchStage):
             self._discard(job.write)
@@ -354,3 +359,7 @@ def _wrong(handle: int, content: Content) -> bool:
         if chunk_digest(data) != chunks[index * ID : (index + 1) * ID]:
             return True
     return False
+
+
+def _fields(event: str) -> dict[str, str]:
+    return {"event": event, "subsystem": "objects"}
