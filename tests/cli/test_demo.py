@@ -51,8 +51,15 @@ def test_the_demonstration_keeps_its_claims(tmp_path: Path) -> None:
     assert left_running(tmp_path) == []
 
 
-@pytest.mark.parametrize("moment", ["1. A domain", "Watch it live", "3. A soft error"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [
+        ("1. A domain", signal.SIGTERM),
+        ("Watch it live", signal.SIGINT),
+        ("3. A soft error", signal.SIGINT),
+        ("3. A soft error", signal.SIGTERM),
+    ],
+)
 def test_an_interrupted_demonstration_leaves_nothing_running(
     tmp_path: Path, moment: str, number: signal.Signals
 ) -> None:
