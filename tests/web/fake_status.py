@@ -88,6 +88,7 @@ class FakeDomain:
             "security": "tls",
             "version": "0.1.0",
             "stopped_units": [],
+            "stopped": "",
         }
 
     def _member(self, i: int, name: str) -> dict[str, Any]:
