@@ -268,6 +268,10 @@ def _finish_campaign(report: CampaignReport, json: bool) -> None:
         console.print(f"audit, seed {found['seed']}: {found['error']}\n  replay: {found['replay']}")
     if report.audited:
         console.print("audit: " + ", ".join(f"{n} {what}" for what, n in report.audited.items()))
+    if report.too_short:
+        console.print(
+            f"{report.too_short} runs were too short to show recovery; use more --seconds"
+        )
     console.print(
         f"{report.runs} seeds, {len(report.failed)} failed; {report.deliveries} deliveries, {report.restarts} starts"
     )

@@ -71,6 +71,10 @@ def run_trial(task: str) -> dict[str, Any]:
         run = draw(trial.seed, trial.seconds)
         found = simulate(run, run.scenario(), None, trial.replay, book)
         found["mode"] = run.mode
+        if found["too_short"]:
+            found["error"] = (
+                None  # as in `holdfast sim groups`: groups had too little time to recover
+            )
     else:
         found = _domain(trial, book)
     found["cpu_s"] = round((process_time_ns() - began) / 1e9, 3)
@@ -79,7 +83,7 @@ def run_trial(task: str) -> dict[str, Any]:
         epochs = {fact.epoch for fact in book.of(DeliveryFact)}
         found |= {"facts": book.count, "facts_lost": book.lost, "epochs": sorted(epochs)}
     kept = ("seed", "run", "mode", "error", "delivered", "starts", "packets_sent", "packets_lost",
-            "calm_ms", "coverage", "cpu_s", "facts", "facts_lost", "epochs")  # fmt: skip
+            "calm_ms", "coverage", "cpu_s", "too_short", "facts", "facts_lost", "epochs")  # fmt: skip
     return {"replay": trial.replay} | {name: found[name] for name in kept if name in found}
 
 
@@ -111,6 +115,8 @@ class CampaignReport(msgspec.Struct, frozen=True, kw_only=True):
     """Seed, error and replay command of each run that violated something or did not end."""
     deliveries: int
     restarts: int
+    too_short: int
+    """Runs whose groups had too little time to recover after the last fault; not counted as failed."""
     coverage: dict[str, int]
     slowest_ms: int
     cpu_s: float
@@ -124,7 +130,7 @@ class CampaignReport(msgspec.Struct, frozen=True, kw_only=True):
 def summary(records: Iterable[Record]) -> CampaignReport:
     failed: list[dict[str, str]] = []
     coverage: dict[str, int] = {}
-    runs = deliveries = restarts = slowest = 0
+    runs = deliveries = restarts = slowest = too_short = 0
     cpu_s = 0.0
     for record in records:
         runs += 1
@@ -135,12 +141,13 @@ def summary(records: Iterable[Record]) -> CampaignReport:
             failed.append({"seed": str(trial.seed), "error": error, "replay": trial.replay})
         deliveries += result.get("delivered", 0)
         restarts += result.get("starts", 0)
+        too_short += result.get("too_short", False)
         slowest = max(slowest, result.get("calm_ms") or 0)
         cpu_s += result.get("cpu_s", 0.0)
         add_coverage(coverage, result.get("coverage", {}))
     return CampaignReport(
         runs=runs, failed=tuple(failed), deliveries=deliveries, restarts=restarts,
-        coverage=dict(sorted(coverage.items())), slowest_ms=slowest, cpu_s=round(cpu_s, 1),
+        too_short=too_short, coverage=dict(sorted(coverage.items())), slowest_ms=slowest, cpu_s=round(cpu_s, 1),
     )  # fmt: skip
 
 

@@ -345,8 +345,14 @@ def _two_leaders(evidence: Evidence) -> list[Violation]:
 def _delivered_drops(evidence: Evidence) -> list[Violation]:
     """Messages that a committed entry dropped and a replica delivered.
 
-    A drop that no later delivery of its term follows may never have been committed, and proves nothing.
+    A drop that no later delivery of its term follows may never have been committed, and proves nothing. Nor does one at
+    or after an index from which the replica rolled back: in a `fast` group it may have delivered ahead what the next
+    leader drops, and has undone that.
     """
+    undone: dict[Life, int] = {}
+    for void in rollbacks(evidence.events):
+        life = life_of(void)
+        undone[life] = min(undone.get(life, void["from_index"]), void["from_index"])
     committed: dict[tuple[str, int, int], int] = {}
     for edge in evidence.edges:
         of_term = (edge["group"], edge["epoch"], edge["term"])
@@ -369,6 +375,8 @@ def _delivered_drops(evidence: Evidence) -> list[Violation]:
             continue
         for (life, stream), rows in spans.items():
             if (life[0], life[1], stream) != (event["group"], event["epoch"], event["stream"]):
+                continue
+            if life in undone and event["index"] >= undone[life]:
                 continue
             found += _delivered(event, life, rows, passed.get((life, stream), []), evidence.names)
     return found
