@@ -345,14 +345,13 @@ def _two_leaders(evidence: Evidence) -> list[Violation]:
 def _delivered_drops(evidence: Evidence) -> list[Violation]:
     """Messages that a committed entry dropped and a replica delivered.
 
-    A drop that no later delivery of its term follows may never have been committed, and proves nothing. Nor does one at
-    or after an index from which the replica rolled back: in a `fast` group it may have delivered ahead what the next
-    leader drops, and has undone that.
+    A drop that no later delivery of its term follows may never have been committed, and proves nothing. In a `fast`
+    group a replica may have delivered ahead what the next leader drops, and undone that: a drop at or after the index
+    from which it rolled back is compared only with hours of deliveries that began after the rollback.
     """
-    undone: dict[Life, int] = {}
+    undone: dict[Life, list[Row]] = {}
     for void in rollbacks(evidence.events):
-        life = life_of(void)
-        undone[life] = min(undone.get(life, void["from_index"]), void["from_index"])
+        undone.setdefault(life_of(void), []).append(void)
     committed: dict[tuple[str, int, int], int] = {}
     for edge in evidence.edges:
         of_term = (edge["group"], edge["epoch"], edge["term"])
@@ -376,9 +375,12 @@ def _delivered_drops(evidence: Evidence) -> list[Violation]:
         for (life, stream), rows in spans.items():
             if (life[0], life[1], stream) != (event["group"], event["epoch"], event["stream"]):
                 continue
-            if life in undone and event["index"] >= undone[life]:
-                continue
-            found += _delivered(event, life, rows, passed.get((life, stream), []), evidence.names)
+            voids = [v for v in undone.get(life, ()) if v["from_index"] <= event["index"]]
+            since_ns = max((void["before_ns"] for void in voids), default=-1)
+            valid = [row for row in rows if row["ns_before"] >= since_ns] if voids else rows
+            if valid:
+                between = passed.get((life, stream), [])
+                found += _delivered(event, life, valid, between, evidence.names)
     return found
 
 
