@@ -298,6 +298,8 @@ class Story:
             for row in rows
             if (row["sender_name"], row["listener_name"], row["subnet"])
             == (sender, listener, subnet)
+            and row["transport"]
+            == "udp"  # other kinds of packets may have had only a part of the time
             and row["degradations"]
         ]
         worst = hit[0]["worst_size"] if hit else None
