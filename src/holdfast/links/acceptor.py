@@ -92,6 +92,9 @@ class AcceptorMachine(Machine):
         for info, since in list(self._strangers.values()):
             limit = since + self.me.timing.handshake_ns
             if limit <= now:
+                for joining in self._join:
+                    if joining.flow == info.flow and info.transport == "tcp":
+                        joining.segment = smaller_segment(joining.segment)
                 self._turn_away(now, info, Refuse("late", "no Hello arrived in time"), out)
             elif limit < self.deadline:
                 self.deadline = limit

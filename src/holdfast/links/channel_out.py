@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import Final
 
 from holdfast.links.channel_in import BLOCK_MAX, RANGES_MAX, WINDOW
-from holdfast.links.doubt import Doubt, Patience
+from holdfast.links.doubt import Doubt, Patience, SmallCopies
 from holdfast.machine.rangeset import RangeSet
 from holdfast.types import MILLISECOND, SECOND, FlowId, Nanos
 from holdfast.wire.blocks import HEAD, block_after, head_of_one, roomy_block
@@ -117,6 +117,9 @@ class ChannelOut:
         """Everything below this offset has arrived."""
         self.limit = WINDOW
         self.patience = Patience()
+        self.small_copies = SmallCopies()
+        self.blocked_since: Nanos | None = None
+        """Since when it could send, but its flow accepts nothing; None: it accepts."""
         self.doubt: Doubt | None = None
         """The flow that it uses may not deliver: everything is sent on another one as well."""
         self.emitted = 0
@@ -135,6 +138,9 @@ class ChannelOut:
         self._packed = 0
         self._sent = 0
         self._order = 0
+        self._copied = 0
+        """The last piece that was sent on another flow as well."""
+        self._sampled_at: Nanos = 0
         self._flight: deque[_Sent] = deque()
         self._flight_bytes = 0
         self._again_flight = 0
@@ -157,6 +163,15 @@ class ChannelOut:
     @property
     def traffic(self) -> int:
         return self.channel
+
+    @property
+    def pieces_sent(self) -> int:
+        return self._order
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes that were sent at least once."""
+        return self._sent
 
     @property
     def datagrams(self) -> bool:
@@ -413,8 +428,11 @@ class ChannelOut:
         self._congestion = min(CONGESTION_MAX, self._congestion + size)
         if piece.again:
             self._again_flight -= 1
-        else:
-            sample = now - piece.at
+        elif not self.rtt_ns or piece.order > self._copied or now != self._sampled_at:
+            sample, self._sampled_at = now - piece.at, now
+            if self.rtt_ns and piece.order <= self._copied:
+                # A copy may have been acknowledged. If all are late, the path has become slower.
+                sample = min(sample, 2 * self.rtt_ns)
             self.rtt_ns = (7 * self.rtt_ns + sample) // 8 if self.rtt_ns else sample
 
     def _give_up(self, piece: _Sent) -> None:
@@ -447,11 +465,12 @@ class ChannelOut:
                 return
             self.abandon(self._flight[0].flow)
 
-    def copies(self, flow: FlowId, piece_max: int, budget: int) -> list[Part]:
-        """Copies of everything in flight on `flow`, to be sent on another one; the flight does not change."""
+    def copies(self, flow: FlowId, piece_max: int, budget: int, after: int = 0) -> list[Part]:
+        """Copies of everything in flight on `flow`, to be sent on another one; the flight does not change. `after`:
+        only of what was sent after so many pieces."""
         frames: list[Part] = []
         for piece in self._flight:
-            if piece.flow != flow:
+            if piece.flow != flow or piece.order <= after:
                 continue
             for start, stop in self._sacked.missing(max(piece.start, self.acked), piece.stop):
                 while start < stop and budget > 0:
@@ -462,6 +481,7 @@ class ChannelOut:
                     budget -= end - start
                     self.emitted += end - start
                     start = end
+            self._copied = max(self._copied, piece.order)
         return frames
 
     def oldest_on(self, flow: FlowId) -> bool:

@@ -24,6 +24,8 @@ BOUNDS: Final[Mapping[int, int]] = {SYNC: 256 << 10, DATA: 1 << 20, BULK: 256 <<
 """Bytes of each class that may wait for a flow."""
 BATCH_HEAD: Final = 24
 """The overhead of a `RawBatch`; each message takes four more bytes."""
+ARRAY_HEAD: Final = 3
+"""The overhead of the frames of a packet together: the head of their array."""
 
 
 MESSAGE_MAX: Final = STREAM_PACKET_MAX - 256
@@ -65,6 +67,9 @@ class DatagramsOut:
     ) -> None:
         self.queues: dict[int, DatagramQueue] = {}
         self.dropped = 0
+        self.room = 0
+        """The largest frame of class `DATA` that its datagram flow carried when frames were last sent; 0 if they used a
+        stream."""
         self.waiting = dict.fromkeys(BOUNDS, 0)
         """Waiting bytes, by class."""
         self._peer = peer
@@ -78,6 +83,7 @@ class DatagramsOut:
                 self._refuse(queue, len(queue.take()[0]), "the session ended", out)
             queue.flow = None
             queue.home = ""
+        self.room = 0
         self.waiting = dict.fromkeys(BOUNDS, 0)
 
     def frame(self, cls: int, part: bytes) -> None:
@@ -164,6 +170,9 @@ class DatagramsOut:
         raw = queue.traffic >= DATAGRAMS
         head, extra = (BATCH_HEAD, 4) if raw else (0, 0)
         room = flow.body_max - head
+        asked = 0 if flow.stream else flow.fitness_for(queue.traffic).size
+        if queue.traffic == DATA:
+            self.room = 0 if flow.stream else _within(asked, flow, room - ARRAY_HEAD)
         if largest + extra > room:
             large = [message for message in messages if len(message) + extra > room]
             messages = [message for message in messages if len(message) + extra <= room]
@@ -171,9 +180,8 @@ class DatagramsOut:
             if not messages:
                 return
         queue.sent += len(messages)
-        asked = 0 if flow.stream else flow.fitness_for(queue.traffic).size
         if asked:
-            room = min(room, max(0, asked - flow.size + flow.body_max - head))
+            room = _within(asked, flow, room, head)
         parts = _packed(queue.traffic - DATAGRAMS, messages, room) if raw else messages
         if raw and not flow.stream:
             flow.raw_sent += len(parts)
@@ -217,6 +225,11 @@ class DatagramsOut:
         if not fitting:
             return None
         return min(fitting, key=lambda flow: flow.cost(now, queue.traffic, True))
+
+
+def _within(asked: int, flow: FlowState, room: int, head: int = 0) -> int:
+    """The room for messages in a packet of at most the declared size; 0: any size."""
+    return min(room, max(0, asked - flow.size + flow.body_max - head)) if asked else room
 
 
 def _packed(port: int, messages: list[bytes], room_max: int) -> list[bytes]:

@@ -51,7 +51,7 @@ class Delivery:
         for flow in self._flows.values():
             if flow.path != frame.path or frame.sent > flow.raw_sent:
                 continue
-            flow.delivery.take(frame.sent, frame.received)
+            flow.delivery.take(now, frame.sent, frame.received)
             if flow.delivery.fails:
                 flow.delivery.forget(flow.raw_sent)
                 flow.shun(now + self._shun_ns, f"application data does not pass on {flow.path}")

@@ -8,6 +8,9 @@ A flow is blamed only on evidence about this flow. A channel that waits too long
 4. If they arrive later than the question did, the flow is slow: the channel uses both flows until health has had time
    to find the reason and move it.
 5. If nothing more arrives there for a while although more is sent, the channel leaves the flow.
+6. While the copies bring no acknowledgement either, they are also sent as datagrams on every path, smaller each time: a
+   size limit may affect all paths, and a connection stops behind its first larger segment. Questions, answers and
+   repeated acknowledgements are packets of their own, so that they pass wherever a heartbeat does.
 
 The peer answers on every flow, and sends its acknowledgements on every flow for a while, because its earlier ones did
 not arrive in time.
@@ -17,7 +20,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.links.flow import FlowState
+from holdfast.links.flow import DATAGRAM_MIN, FlowState
 from holdfast.types import MILLISECOND, FlowId, Nanos
 from holdfast.wire.frames import AckRequest
 
@@ -26,10 +29,14 @@ MARGIN_NS: Final = 10 * MILLISECOND
 """How much longer than usual an acknowledgement may take."""
 PATIENCE_MAX: Final = 4
 CALM_NS: Final = 10_000 * MILLISECOND
-"""After an unfounded doubt, a channel waits longer for this time."""
+"""After unfounded doubts, a channel waits longer for this time."""
 STREAM_CONFIRM: Final = 2
 """A stream retransmits after 200 ms at the earliest, so it gets twice the usual time."""
 COPIES_MAX: Final = 64 << 10
+SMALL_START: Final = 576
+SMALL_COPIES_MAX: Final = 16 << 10
+CARRIERS_MAX: Final = 4
+"""Small copies: the size of the first packets, bytes each time, and the number of flows that carry them."""
 LINGER_NS: Final = 2000 * MILLISECOND
 """How long a channel uses two flows after one of them delivered late. By then health has a verdict."""
 
@@ -45,6 +52,7 @@ class Doubt:
     __slots__ = (
         "asked_at",
         "asked_sent",
+        "copied",
         "flow",
         "n",
         "other",
@@ -65,6 +73,8 @@ class Doubt:
         self.n = n
         self.asked_at = now
         self.asked_sent = flow.chunk_sent
+        self.copied = 0
+        """So many pieces of the channel were copied, as far as they were in flight: a stream needs no second copy."""
         self.until: Nanos = 0
         """The flow delivered late: both flows are used until this time, without questions; 0: answers are awaited."""
 
@@ -86,10 +96,10 @@ class Doubt:
 class Patience:
     """How long one channel waits for acknowledgements before it doubts its flow."""
 
-    __slots__ = ("_shift", "_until")
+    __slots__ = ("_unfounded", "_until")
 
     def __init__(self) -> None:
-        self._shift = 0
+        self._unfounded = 0
         self._until: Nanos = 0
 
     def wait_ns(self, now: Nanos, usual_ns: Nanos, delay_ns: Nanos, most_ns: Nanos) -> Nanos:
@@ -98,14 +108,37 @@ class Patience:
         if not usual_ns:
             return most_ns
         if now >= self._until:
-            self._shift = 0
+            self._unfounded = 0
         wait_ns = max(usual_ns, delay_ns) + usual_ns // 2 + MARGIN_NS
-        return min(wait_ns << self._shift, max(most_ns, wait_ns))
+        return min(wait_ns << max(0, self._unfounded - 1), max(most_ns, wait_ns))
 
     def unfounded(self, now: Nanos) -> None:
-        """The flow had delivered everything: acknowledgements take longer at the moment."""
-        self._shift = min(self._shift + 1, PATIENCE_MAX)
+        """The flow had delivered everything. Once, acknowledgements may have been lost, which is no reason to wait
+        longer; again, they take longer at the moment."""
+        self._unfounded = min(self._unfounded + 1, PATIENCE_MAX + 1)
         self._until = now + CALM_NS
+
+
+class SmallCopies:
+    """The packet size of additional copies of one channel. It is remembered for a while: the next flow may have the
+    same limit."""
+
+    __slots__ = ("_steps", "_until")
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._until: Nanos = 0
+
+    def shrink(self, now: Nanos) -> None:
+        """Nothing was acknowledged since the last copies."""
+        self._steps = 1 if now >= self._until else self._steps + 1
+        self._until = now + CALM_NS
+
+    def size(self, now: Nanos) -> int:
+        """The packet size to use; 0 if copies of the usual size have not failed."""
+        if now >= self._until:
+            return 0
+        return max(DATAGRAM_MIN, SMALL_START >> min(self._steps - 1, 8))
 
 
 def answered(doubt: Doubt, flow: FlowState, received: int) -> int:

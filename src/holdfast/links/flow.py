@@ -178,8 +178,12 @@ class FlowState:
         self.size = size
         self.body_max = size - (HEAD if self.stream else IP_UDP + HEAD + TAG)
         """The maximum packet body on this flow."""
-        self.piece_max = size - CHUNK_OVERHEAD - (0 if self.stream else IP_UDP)
+        self.piece_max = self.piece_in(size)
         """The largest piece of a channel in one packet on this flow."""
+
+    def piece_in(self, size: int) -> int:
+        """The largest piece of a channel in a packet of this size."""
+        return size - CHUNK_OVERHEAD - (0 if self.stream else IP_UDP)
 
     def shun(self, until: Nanos, reason: str) -> None:
         """Avoid this flow for a while, because traffic fails here although health reports no fault."""

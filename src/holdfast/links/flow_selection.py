@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Final, Protocol
 
 from holdfast.links.cipher import Cipher
+from holdfast.links.doubt import CARRIERS_MAX
 from holdfast.links.flow import FlowState
 from holdfast.links.ports import BARRED, class_of
 from holdfast.types import FlowId, Nanos
@@ -66,7 +67,8 @@ class FlowSelection:
 
     def usable(self, flow: FlowState) -> bool:
         """Whether anything can be placed on it now."""
-        return flow.ready and flow.carries and not flow.closing and self._cipher.usable(flow)
+        # The key of the peer comes first: behind a large segment that does not pass it would never arrive.
+        return flow.ready and flow.carries and not flow.closing and self._cipher.has_key
 
     def best(self, now: Nanos, traffic: int, datagrams: bool = False) -> FlowState | None:
         """The best flow for this traffic now; None if there is none that it may use."""
@@ -93,6 +95,17 @@ class FlowSelection:
             if best_cost is None or cost < best_cost:
                 best, best_cost = other, cost
         return best
+
+    def small_carriers(self, traffic: int) -> list[FlowState]:
+        """Flows for small copies of data that no other flow delivers: datagrams, because a size limit does not block
+        what follows; one for each path."""
+        found: dict[tuple[str, str], FlowState] = {}
+        for flow in self._flows.values():
+            if flow.stream or flow.use or not (self.usable(flow) and flow.alive and flow.credit):
+                continue
+            if flow.fitness_for(traffic).state != BARRED:
+                found.setdefault((flow.adapter, flow.remote_adapter), flow)
+        return list(found.values())[:CARRIERS_MAX]
 
     def place(self, now: Nanos, choice: FlowChoice) -> FlowState | None:
         """The flow for this traffic now: the previous one while it fits."""

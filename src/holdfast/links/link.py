@@ -19,6 +19,7 @@ from holdfast.links.ports import (
     AskHeard,
     CloseFlow,
     Credit,
+    DatagramRoom,
     DataMissing,
     FlowClosed,
     FlowOpened,
@@ -123,6 +124,8 @@ class LinkMachine(Machine):
         self._deep: dict[str, int] = {}
         """The last reported queues."""
         self._deep_at: Nanos = 0
+        self._room = 0
+        """The last reported room of a datagram."""
         self._touched = False
         """Something happened that may give this link something to send."""
         self._written = False
@@ -141,7 +144,7 @@ class LinkMachine(Machine):
             Credit: self._credit,
             OpenFailed: session.open_failed,
             MemberUpdate: session.update,
-            Reannounce: session.reannounce,
+            Reannounce: self._reannounce,
             Leave: session.leave,
             Rest: self._rest,
         }
@@ -197,6 +200,9 @@ class LinkMachine(Machine):
                 self._tell_queues(now, out)
             if receiver.in_hurry or now >= receiver.deadline - ACK_EARLY:
                 self._acknowledge(now)
+        if sender.datagrams.room != self._room:
+            self._room = sender.datagrams.room
+            session.announce(out, DatagramRoom(self.peer, self._room))
         self._touched = self._written = False
         for flow in self.flows.values():
             if flow.parts or flow.apart:
@@ -225,6 +231,7 @@ class LinkMachine(Machine):
         """The session is over, with all its channels; returns the number of unacknowledged bytes."""
         self._touched = True
         self._deep = {}
+        self._room = 0
         self._receiver.clear()
         return self._sender.clear(out)
 
@@ -322,6 +329,10 @@ class LinkMachine(Machine):
         if flows:
             at, size = max(f.heard_at for f in flows), sum(f.bytes_heard for f in flows)
             self._session.announce(out, PathHeard(self.peer, *ends, at, size))
+
+    def _reannounce(self, now: Nanos, item: Reannounce, out: Outbox) -> None:
+        self._session.reannounce(now, item, out)
+        self._room = -1  # reported again with the next turn
 
     def _renew(self, _now: Nanos, item: RenewFlow, out: Outbox) -> None:
         flow = self.flows.get(item.flow)
@@ -474,7 +485,7 @@ class LinkMachine(Machine):
         answer = encode(AckRequest(frame.n, "", doubted[0].chunk_heard))
         for other in self.flows.values():
             if other.ready and other.carries and not other.closing:
-                other.parts.append(answer)
+                other.apart.append(answer)
 
     def _delivery_asked(
         self, now: Nanos, flow: FlowState, frame: DeliveryQuery, out: Outbox
@@ -488,7 +499,7 @@ class LinkMachine(Machine):
             self._touched = True
             report = DeliveryReport(asked.remote_path, frame.sent, asked.raw_heard)
             flow.parts.append(encode(report))
-            if asked.arrival.take(frame.sent, asked.raw_heard):
+            if asked.arrival.take(now, frame.sent, asked.raw_heard):
                 item = DataMissing(self.peer, asked.flow, asked.arrival.fails)
                 self._session.announce(out, item)
             return

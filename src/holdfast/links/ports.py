@@ -226,6 +226,14 @@ class Fitness(msgspec.Struct, frozen=True, gc=False):
     whose larger packets may be lost where its own pass. 0: any."""
 
 
+class DatagramRoom(msgspec.Struct, frozen=True, gc=False):
+    """To the units above: the largest frame of class `DATA` that one datagram to this peer carries, when it has
+    changed. 0: frames use a stream, or none was sent in this session yet."""
+
+    peer: NodeId
+    size: int
+
+
 class AskHeard(msgspec.Struct, frozen=True, gc=False):
     """From health: asks what has arrived between these adapters, of any kind. Answered by `PathHeard`."""
 

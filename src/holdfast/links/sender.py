@@ -19,6 +19,7 @@ from holdfast.links.doubt import (
     COPIES_MAX,
     DELIVERED,
     LATE,
+    SMALL_COPIES_MAX,
     STREAM_CONFIRM,
     Doubt,
     answered,
@@ -209,6 +210,7 @@ class LinkSender:
                 self._look_at_doubt(now, channel, flow, channel.doubt, out)
             since = channel.stalled_since()
             if since is None:
+                self._look_at_blocked(now, channel, flow, out)
                 continue
             if not flow.stream:
                 channel.expire(now, flow.flow)
@@ -219,6 +221,24 @@ class LinkSender:
                 if now >= since + 2 * stall_ns:
                     self._shrink(now, channel, flow)
                 self._wake_at(now + stall_ns)
+
+    def _look_at_blocked(
+        self, now: Nanos, channel: ChannelOut, flow: FlowState, out: Outbox
+    ) -> None:
+        """The flow accepts nothing: data of others fills its buffer, which may never drain."""
+        if flow.credit or not channel.wants():
+            channel.blocked_since = None
+            return
+        if channel.blocked_since is None:
+            channel.blocked_since = now
+        until = channel.blocked_since + self._timing.stall_ns
+        if now < until:
+            self._wake_at(until)
+            return
+        channel.blocked_since = None
+        other = self.selection.another(now, channel, flow)
+        if other is not None:
+            self._assign(now, channel, other, f"the buffer of {flow.path} does not drain", out)
 
     def _shrink(self, now: Nanos, channel: ChannelOut, flow: FlowState) -> None:
         """No data of a channel arrives, and there is no better flow: try smaller pieces."""
@@ -239,15 +259,30 @@ class LinkSender:
             return False
         self._questions += 1
         doubt = channel.doubt = Doubt(now, flow, other, self._questions)
-        other.parts.append(encode(doubt.ask(now, self._questions, flow)))
-        self._copy(channel, flow, other)
+        question = encode(doubt.ask(now, self._questions, flow))
+        other.apart.append(question)
+        self._copy(channel, flow, other, doubt)
+        self._copy_small(now, channel, flow, question)
         self._wake_at(now + max(ASK_NS_MIN, self._wait_ns(now, channel, flow)))
         return True
 
+    def _copy_small(
+        self, now: Nanos, channel: ChannelOut, flow: FlowState, question: bytes
+    ) -> None:
+        """Where copies of the usual size have failed, send small ones on every path, each alone in its packet."""
+        size = channel.small_copies.size(now)
+        for carrier in self.selection.small_carriers(channel.channel) if size else ():
+            carrier.apart.append(question)
+            before = channel.emitted
+            piece_max = carrier.piece_in(min(size, carrier.size))
+            carrier.apart += channel.copies(flow.flow, piece_max, SMALL_COPIES_MAX)
+            carrier.chunk_sent += channel.emitted - before
+
     @staticmethod
-    def _copy(channel: ChannelOut, flow: FlowState, other: FlowState) -> None:
-        before = channel.emitted
-        other.parts += channel.copies(flow.flow, other.piece_max, COPIES_MAX)
+    def _copy(channel: ChannelOut, flow: FlowState, other: FlowState, doubt: Doubt) -> None:
+        before, after = channel.emitted, doubt.copied if other.stream else 0
+        other.parts += channel.copies(flow.flow, other.piece_max, COPIES_MAX, after)
+        doubt.copied = channel.pieces_sent
         other.chunk_sent += channel.emitted - before
 
     def _look_at_doubt(
@@ -266,6 +301,7 @@ class LinkSender:
         if doubt.received is None and age_ns >= stall_ns:
             channel.doubt = None  # no answer: the other flow may be the broken one
             other.shun(now + stall_ns, f"no answer on {other.path}")
+            channel.small_copies.shrink(now)
             self._begin_doubt(now, channel, flow)
             return
         if doubt.received is not None and age_ns >= confirm_ns:
@@ -279,10 +315,15 @@ class LinkSender:
             return
         wait_ns = max(ASK_NS_MIN, self._wait_ns(now, channel, flow))
         if now >= doubt.asked_at + wait_ns:
+            since = channel.stalled_since()
+            if since is not None and since <= doubt.asked_at:
+                channel.small_copies.shrink(now)
             self._questions += 1
-            other.parts.append(encode(doubt.ask(now, self._questions, flow)))
-            if channel.stalled_since() is not None:
-                self._copy(channel, flow, other)
+            question = encode(doubt.ask(now, self._questions, flow))
+            other.apart.append(question)
+            if since is not None:
+                self._copy(channel, flow, other, doubt)
+                self._copy_small(now, channel, flow, question)
         self._wake_at(min(doubt.asked_at + wait_ns, doubt.since + confirm_ns))
 
     def _still_late(self, now: Nanos, channel: ChannelOut, flow: FlowState, doubt: Doubt) -> bool:
@@ -342,7 +383,8 @@ class LinkSender:
             if flow is best or (shout and flow.ready and flow.carries and not flow.closing):
                 room = flow.body_max
                 fitting = parts if largest <= room else [_shortened(ack, room) for ack in acks]
-                flow.parts.extend(fitting)
+                # Behind data that does not pass they would not arrive.
+                (flow.parts if flow.stream or not shout else flow.apart).extend(fitting)
 
     def _pump(self, now: Nanos, channel: ChannelOut, out: Outbox) -> None:
         flow = self._flows.get(channel.flow) if channel.flow is not None else None
@@ -367,6 +409,8 @@ class LinkSender:
                         flow.parts.append(_ACK_REQUEST)
                 elif frames and flow.stream and channel.wants():
                     self._wake_at(now + 1)
+            elif channel.blocked_since is None:
+                self._wake_at(now + self._timing.stall_ns)
         if channel.unacked:
             wait_ns = self._wait_ns(now, channel, flow) if flow is not None else NEVER
             if flow is None or not flow.stream:

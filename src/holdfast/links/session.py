@@ -120,12 +120,21 @@ class Session:
         if self.up_since is None:
             return
         if now - self.heard_at >= dead_ns:
+            self._narrow_streams()
             self.end(now, "nothing heard on any path", out, hang_up=True)
         else:
             self._wake_at(self.heard_at + dead_ns)
             # Often enough to notice a delay of this node itself, which only a late wake-up shows. All links wake
             # together and with the heartbeats, because frequent wake-ups of a process cost more than the work in them.
             self._wake_at(aligned(now + dead_ns // 4, GRID_NS))
+
+    def _narrow_streams(self) -> None:
+        """Nothing is heard. Without datagrams the reason may be a size limit: a stream stops behind its first larger
+        segment."""
+        ready = [flow for flow in self.flows.values() if flow.ready and flow.carries]
+        if all(flow.stream for flow in ready):
+            for flow in ready:
+                self.wanted.narrow(flow.flow)
 
     # -- flows -------------------------------------------------------------------------------------------------------
 
@@ -207,6 +216,8 @@ class Session:
     def _unheard(self, now: Nanos, flow: FlowState, out: Outbox) -> None:
         """There is no answer on this flow. For a measuring flow of an established link, that is a result."""
         reason = "no answer to a hello"
+        if flow.stream:
+            self.wanted.narrow(flow.flow)
         self.close(flow, reason, out)
         if flow.use and not flow.inbound and self.up_since is not None:
             ready = self._flow_ready(flow)

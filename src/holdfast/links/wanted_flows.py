@@ -111,9 +111,20 @@ class WantedFlows:
     def failed(self, item: OpenFailed, now: Nanos) -> None:
         for wanted in self._wanted.values():
             if wanted.flow == _OPENING and wanted.fits(item):
-                if item.connected and not wanted.measures and wanted.old is None:
-                    wanted.segment = smaller_segment(wanted.segment)
+                if item.connected:
+                    self._narrow(wanted)
                 self._retry(wanted, now)
+
+    def narrow(self, flow: FlowId) -> None:
+        """Nothing passes on this stream although it was established: the next one uses smaller segments."""
+        for wanted in self._wanted.values():
+            if wanted.flow == flow:
+                self._narrow(wanted)
+
+    @staticmethod
+    def _narrow(wanted: _Wanted) -> None:
+        if not wanted.measures and wanted.old is None:
+            wanted.segment = smaller_segment(wanted.segment)
 
     def closed(self, flow: FlowId, now: Nanos) -> None:
         for wanted in self._wanted.values():

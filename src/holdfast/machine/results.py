@@ -11,7 +11,8 @@ from holdfast.types import Nanos
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """A machine raised. `inputs` are recorded for replay; `stopped` means that the unit will not run again."""
+    """A machine raised. `inputs` are recorded for replay; `stopped` means that the unit will not run again,
+    unless its service is allowed to add it (`Turns.forgive`)."""
 
     unit: str
     error: BaseException

@@ -89,6 +89,10 @@ class Turns:
         self._units[name] = _Unit(name, machine, self._level(machine), self._mark(machine.store))
         self._deadlines.set(name, machine.deadline)
 
+    def forgive(self, name: str) -> None:
+        """A unit that was stopped may be added again: its service has read it from its store, and has waited."""
+        self._stopped.pop(name, None)
+
     def _level(self, machine: Machine) -> int:
         assert machine.layer in self._levels, f"no subsystem declares layer {machine.layer!r}"
         return self._levels[machine.layer]

@@ -29,6 +29,7 @@ from holdfast.links.ports import (
 )
 from holdfast.machine import NODE_STORE, Failure, Intake, ReadTable, Result, TableRead
 from holdfast.node.core import NodeCore
+from holdfast.runtime.alarm import open_alarm
 from holdfast.stores.writer import StoreWriter
 from holdfast.subsystem import Edge, NodeConfig
 from holdfast.subsystem.edge import StoreWriter as AnyWriter
@@ -47,7 +48,7 @@ AT_ONCE_BYTES: Final = 64 << 10
 ANSWER_NS: Final = 5 * MILLISECOND
 """A patient answer of a thread waits at most this long for a turn."""
 AT_ONCE_NS: Final = 400 * MICROSECOND
-"""Deadlines that are no further away are awaited by polling the clock and the sockets."""
+"""Deadlines that are no further away are awaited with an alarm, or by polling the clock and the sockets."""
 ITEM_BYTES: Final = 64
 """The size of an input without payload."""
 CROWD_BYTES: Final = 4 << 20
@@ -90,6 +91,7 @@ class Driver:
         self._scheduled = False
         self._stirred = False
         """Something has happened since the last turn; a turn that ran at once leaves nothing for the next one."""
+        self._alarm = open_alarm(self._loop, self._due)
         self._timer: asyncio.Handle | None = None
         self._timer_at: Nanos = NEVER
         self._last_flow = 0
@@ -162,6 +164,9 @@ class Driver:
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
+        if self._alarm is not None:
+            self._alarm.close()
+            self._alarm = None
 
     async def stop(self) -> None:
         """No more turns, and no more sockets."""
@@ -424,10 +429,15 @@ class Driver:
             self._timer.cancel()
         self._timer_at = deadline
         left_ns = deadline - monotonic_ns()
-        if left_ns < AT_ONCE_NS and is_new:
+        if left_ns < AT_ONCE_NS:
             # So short a wait would take three times as long with a timer.
-            self._timer = self._loop.call_soon(self._look)
-            return
+            if self._alarm is not None:
+                self._timer = None
+                self._alarm.set(left_ns)
+                return
+            if is_new:
+                self._timer = self._loop.call_soon(self._look)
+                return
         # Loops count in milliseconds, and uvloop rounds: late is better than repeatedly too early.
         delay_ms = -(-max(0, left_ns) // MILLISECOND)
         self._timer = self._loop.call_later(delay_ms / 1000, self._due)
@@ -444,6 +454,8 @@ class Driver:
         return min(deadline, self._answers_due) if self._answers_due else deadline
 
     def _due(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()  # an earlier alarm; a later one has taken its place
         self._timer = None
         self._timer_at = NEVER
         late = monotonic_ns() - self._deadline()

@@ -97,10 +97,11 @@ class Connecting:
         near = TcpEnd(self._host, adapter, target.address, self._host.next_flow())
         far = TcpEnd(server, target, local, server.next_flow())
         out, back = world.network.path(adapter, target), world.network.path(target, adapter)
-        mss = mss_of(effect.use)  # small segments of other connections make no difference here
-        near.out = far.into = Pipe(world, near, far, out, back, self._key(), mss)
+        measured = mss_of(effect.use)
+        mss, measures = measured or effect.segment, bool(measured)
+        near.out = far.into = Pipe(world, near, far, out, back, self._key(), mss, measures)
         back_key = f"tcp {effect.host}:{effect.port} {local[0]}:{local[1]}".encode()
-        far.out = near.into = Pipe(world, far, near, back, out, back_key, mss)
+        far.out = near.into = Pipe(world, far, near, back, out, back_key, mss, measures)
         self._host.flows[near.flow] = near
         server.flows[far.flow] = far
         self._host.tell(

@@ -120,13 +120,14 @@ class Pipe:
         back: Path,
         key: bytes,
         mss: int = 0,
+        measures: bool = False,
     ) -> None:
         self.world = world
         settings = self.settings = world.network.tcp
         self.segment = min(path.mtu, mss + HEADS) if mss else path.mtu
         """The largest packet on the wire."""
-        self.measures = bool(mss)
-        self.timeout_ns = settings.measure_timeout_ns if mss else settings.timeout_ns
+        self.measures = measures
+        self.timeout_ns = settings.measure_timeout_ns if measures else settings.timeout_ns
         self.sender = sender
         self.listener = listener
         self.path = path

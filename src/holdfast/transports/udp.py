@@ -1,10 +1,9 @@
 """UDP: one socket per adapter; a flow is one remote address. Measuring flows have their own sockets.
 
 It reads the socket directly, because the asyncio datagram transport reads one datagram per loop iteration. Here, a
-wake-up reads everything available, within a limit, and delivers it once per flow. `recvfrom` is the fastest call in
-Python for that. The kernel receive time, which `recvmsg` would provide for 40 % more, is read once per wake-up, or for
-every datagram if they waited because this process did not run.
-Segmentation offload would be faster still, but faults that affect single packets would then affect whole trains.
+wake-up reads everything available, within a limit, and delivers it once per flow. The kernel receive time is read once
+per wake-up, or for every call if the datagrams waited because this process did not run. Where the kernel can, several
+datagrams of one size take one call (`trains`), except on measuring flows. Faults are applied to each datagram before.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ import msgspec
 
 from holdfast.links.measuring import FRAG
 from holdfast.links.ports import FlowClosed, FlowOpened, OpenFailed, OpenFlow
+from holdfast.transports import trains
 from holdfast.transports.faults import Faults
 from holdfast.transports.port import Counters, Events, NextFlow
 from holdfast.transports.sides import Sides
@@ -113,6 +113,8 @@ class UdpTransport:
         self._socket: socket.socket | None = None
         self._sides = Sides(self)
         self._reading = False
+        self._sends_trains = False
+        self._takes_trains = False
         self._flows: dict[FlowId, _Flow] = {}
         self._by_address: dict[SockAddr, _Flow] = {}
         self._unanswered: dict[FlowId, _Flow] = {}
@@ -136,6 +138,8 @@ class UdpTransport:
         _set_discovery(sock, _PMTUDISC_DONT if self.use == FRAG else _PMTUDISC_PROBE)
         if hasattr(socket, "IP_MULTICAST_ALL") and sock.family == socket.AF_INET:
             sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_ALL, 0)
+        self._sends_trains = not self.use and trains.can_send(sock)
+        self._takes_trains = not self.use and trains.accept(sock)
         self._heads = UDP_HEADS.get(sock.family, self._heads)
         self._port = sock.getsockname()[1]
         self._socket = sock
@@ -176,18 +180,12 @@ class UdpTransport:
         if target.fragments:
             self._send_fragments(self._socket, target, packets)
             return
-        sendto, address = self._socket.sendto, target.address
-        for at, packet in enumerate(packets):
-            if self._queue:
-                self._wait(target, packets[at:])
-                return
-            try:
-                sendto(packet, address)  # type: ignore[arg-type]  # whole blocks only go on streams
-            except (BlockingIOError, InterruptedError):
-                self._wait(target, packets[at:])
-                return
-            except OSError as error:
-                self._not_sent(error)
+        if self._queue:
+            self._wait(target, packets)
+        elif len(packets) == 1:
+            self._send(self._socket, target, packets, 0)
+        else:
+            self._send_all(self._socket, target, packets)
 
     def close_flow(self, flow: FlowId, reason: str) -> None:
         target = self._flows.pop(flow, None)
@@ -241,13 +239,19 @@ class UdpTransport:
     def _drain(self) -> None:
         if self._socket is None:
             return
-        receive = self._socket.recvfrom
+        receive, receive_train = self._socket.recvfrom, self._socket.recvmsg
+        takes_trains = self._takes_trains
         heard: dict[SockAddr, list[memoryview]] = {}
         room = DRAIN_MAX_BYTES
-        at, count, waited = 0, 0, False
+        at, count, calls, waited = 0, 0, 0, False
         for _ in range(DRAIN_MAX):
             try:
-                data, address = receive(DATAGRAM_MAX)
+                if takes_trains:
+                    data, notes, _, address = receive_train(DATAGRAM_MAX, trains.NOTES_BYTES)
+                    arrived = trains.cut(data, notes) if notes else [memoryview(data)]
+                else:
+                    data, address = receive(DATAGRAM_MAX)
+                    arrived = [memoryview(data)]
             except (BlockingIOError, InterruptedError):
                 break
             except OSError:
@@ -255,21 +259,22 @@ class UdpTransport:
                     1  # an ICMP error about an earlier datagram: not conclusive
                 )
                 continue
-            count += 1
-            if count == 1:
+            calls += 1
+            if calls == 1:
                 at = self._received_at()
                 waited = monotonic_ns() - at >= WAITED_NS
             elif waited and (received_at := self._received_at()) - at >= APART_NS:
                 self._deliver(heard, at)
                 heard, at = {}, received_at
+            count += len(arrived)
             if address in heard:
-                heard[address].append(memoryview(data))
+                heard[address] += arrived
             else:
-                heard[address] = [memoryview(data)]
+                heard[address] = arrived
             room -= len(data)
-            if room <= 0:
+            if room <= 0 or count >= DRAIN_MAX:
                 break
-        if count > 1 and not waited:
+        if calls > 1 and not waited:
             at = self._received_at()
         self._deliver(heard, at)
 
@@ -340,6 +345,40 @@ class UdpTransport:
             asyncio.get_running_loop().remove_reader(self._socket)
 
     # -- sending -------------------------------------------------------------------------------------------------
+
+    def _send_all(self, sock: socket.socket, flow: _Flow, packets: list[AnyPacket]) -> None:
+        """In trains, if the kernel can cut them; the datagrams of one that cannot be sent are sent one by one."""
+        at = single_until = 0
+        while at < len(packets):
+            count = 1
+            if self._sends_trains and at >= single_until:
+                count = trains.length(packets, at)
+            if count == 1:
+                if not self._send(sock, flow, packets, at):
+                    return
+                at += 1
+                continue
+            try:
+                trains.send(sock, packets[at : at + count], flow.address)
+            except (BlockingIOError, InterruptedError):
+                self._wait(flow, packets[at:])
+                return
+            except OSError as error:
+                self._sends_trains = not trains.never_again(error)
+                single_until = at + count
+            else:
+                at += count
+
+    def _send(self, sock: socket.socket, flow: _Flow, packets: list[AnyPacket], at: int) -> bool:
+        """Send one datagram. False if the socket accepts no more: this one and the following ones wait."""
+        try:
+            sock.sendto(packets[at], flow.address)  # type: ignore[arg-type]  # whole blocks only go on streams
+        except (BlockingIOError, InterruptedError):
+            self._wait(flow, packets[at:])
+            return False
+        except OSError as error:
+            self._not_sent(error)
+        return True
 
     def _what_passes(
         self, faults: Faults, flow: _Flow, packets: list[AnyPacket]

@@ -80,13 +80,31 @@ def test_what_a_peer_reports_of_more_than_was_sent_is_ignored() -> None:
 def test_datagrams_on_their_way_are_not_missing() -> None:
     """The question takes another path and may overtake them: only what was sent before the last question counts."""
     watch = DeliveryWatch()
-    assert not watch.take(8, 8)
-    assert not watch.take(16, 8)
+    assert not watch.take(ASK_NS, 8, 8)
+    assert not watch.take(2 * ASK_NS, 16, 8)
     assert not watch.fails
-    assert watch.take(17, 8)
+    assert watch.take(3 * ASK_NS, 17, 8)
     assert watch.fails
-    assert watch.take(18, 9), "something arrives again"
+    assert watch.take(4 * ASK_NS, 18, 9), "something arrives again"
     assert not watch.fails
+
+
+def test_what_a_dead_path_lost_is_not_missing_when_it_is_used_again() -> None:
+    """`holdfast sim health --seeds 5038..5038`: the first question after the fault overtook the first datagram."""
+    watch = DeliveryWatch()
+    taken = [(1, 20, 20), (2, 24, 20), (3, 30, 20)]
+    assert [watch.take(n * ASK_NS, *counts) for n, *counts in taken[:2]] == [False, False]
+    assert not watch.take(20 * ASK_NS, 34, 20), "the path was dead, and the datagrams elsewhere"
+    assert not watch.take(21 * ASK_NS, 39, 25)
+    watch = DeliveryWatch()
+    assert [watch.take(n * ASK_NS, *counts) for n, *counts in taken][-1], "without a pause it is"
+
+
+def test_data_that_is_sent_rarely_is_missed_as_well() -> None:
+    watch = DeliveryWatch()
+    apart_ns = 3 * SECOND
+    taken = [watch.take(n * apart_ns, 4 * n, 0) for n in range(1, 5)]
+    assert taken == [False, False, False, True]
 
 
 def test_questions_that_waited_on_a_slow_path_and_come_together_count_once() -> None:

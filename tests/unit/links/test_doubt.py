@@ -78,9 +78,11 @@ def test_the_patience_of_a_channel_follows_the_measured_time() -> None:
     assert slow > 300 * MILLISECOND, "a long path is not doubted for being long"
 
 
-def test_an_unfounded_doubt_makes_a_channel_more_patient_for_a_while() -> None:
+def test_unfounded_doubts_make_a_channel_more_patient_for_a_while() -> None:
     patience = Patience()
     before = patience.wait_ns(0, MILLISECOND, DELAY, MOST)
+    patience.unfounded(0)
+    assert patience.wait_ns(1, MILLISECOND, DELAY, MOST) == before, "acknowledgements were lost"
     patience.unfounded(0)
     assert patience.wait_ns(1, MILLISECOND, DELAY, MOST) == 2 * before
     assert patience.wait_ns(CALM_NS, MILLISECOND, DELAY, MOST) == before

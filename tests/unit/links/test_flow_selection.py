@@ -27,7 +27,7 @@ from holdfast.links.ports import (
 )
 from holdfast.links.sender import LinkSender
 from holdfast.machine import Outbox
-from holdfast.types import BULK, DATA, SECOND, SYNC, FlowId
+from holdfast.types import BULK, DATA, MILLISECOND, SECOND, SYNC, FlowId
 from holdfast.wire.codec import encode, part_size
 from holdfast.wire.frames import AckRequest, ChunkAck
 
@@ -504,4 +504,38 @@ def test_acknowledgements_are_repeated_on_every_path_while_the_peer_misses_them(
         flow.parts.clear()
     bench.sender.shout_until = bench.now + SECOND
     bench.sender.acknowledge(bench.now, [ack], shout=False)
-    assert all(encode(ack) in flow.parts for flow in bench.flows)
+    streams = [flow for flow in bench.flows if flow.stream]
+    assert all(encode(ack) in flow.parts for flow in streams)
+    # In a packet of its own, which passes where larger ones do not.
+    assert all(encode(ack) in flow.apart for flow in bench.flows if not flow.stream)
+
+
+def test_small_copies_are_sent_on_every_path_when_copies_bring_no_acknowledgement() -> None:
+    """H12. A size limit may affect all paths, and a connection stops behind its first larger segment."""
+    bench = Bench("tcp", "udp", "tcp", "udp")
+    bench.send()
+    channel = bench.sender.channels[DATA]
+    doubted = bench.flow(DATA)
+    for _ in range(8):
+        bench.now += 160 * MILLISECOND
+        bench.sender.check(bench.now, Outbox())
+    small = [flow for flow in bench.flows if not flow.stream and len(flow.apart) > 1]
+    assert len(small) == 2, "one for each path"
+    assert channel.small_copies.size(bench.now) < 576, "smaller each time"
+    assert doubted is not None
+
+
+def test_a_channel_leaves_a_flow_whose_buffer_does_not_drain() -> None:
+    """The data of others fills it: nothing of this channel is in flight whose acknowledgement could be missed."""
+    bench = Bench("tcp", "tcp")
+    bench.send()
+    bench.acknowledge()
+    full = bench.flow(DATA)
+    assert full is not None
+    full.credit = False
+    bench.send()
+    bench.sender.check(bench.now, Outbox())
+    assert bench.flow(DATA) is full
+    bench.now += 151 * MILLISECOND
+    bench.sender.check(bench.now, Outbox())
+    assert bench.flow(DATA) is not full

@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
+from tests.support.seeds import seeds
 from tests.unit.links.fakenet import Path
 from tests.unit.links.harness import World, connected
 
@@ -302,7 +303,7 @@ def test_a_channel_without_credit_waits_and_says_how_much() -> None:
 
 
 @both_modes
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(range(5), range(5, 20)))
 def test_nothing_is_lost_doubled_or_overtaken_while_paths_come_and_go(
     sealed: bool, seed: int
 ) -> None:

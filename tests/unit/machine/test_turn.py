@@ -580,6 +580,18 @@ def test_a_second_failure_within_a_minute_stops_that_unit_and_no_other() -> None
     assert node.turns.machine("a6") is None
 
 
+def test_a_unit_that_was_stopped_runs_again_when_its_service_forgives_and_adds_it() -> None:
+    node = Node("a6")
+    node.run(("a6", fail))
+    assert node.run(("a6", fail)).failures[0].stopped
+    node.turns.forgive("a6")
+    assert not node.turns.stopped
+    node.turns.add("a6", node.make("a6"))
+    node.run(("a6", "back"))
+    assert node.log[-1] == ("a6", "up", ["back"])
+    assert node.run(("a6", fail)).failures[0].stopped, "within a minute of the last failure"
+
+
 def test_after_a_minute_a_failure_is_forgiven() -> None:
     node = Node("a6")
     for _ in range(5):

@@ -32,6 +32,11 @@ class Choked:
             raise BlockingIOError
         return self._sock.sendto(data, address)
 
+    def sendmsg(self, *given: Any) -> int:
+        if self.full:
+            raise BlockingIOError
+        return self._sock.sendmsg(*given)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sock, name)
 
