@@ -2,11 +2,14 @@
 
 For each class of error the failing paths are covered by as few places as explain them: a node, a subnet, an adapter,
 what an adapter sends or receives, a pair of adapters, a single path. A place is named only if *all* its paths that are
-known fail with that class; of several, the one that explains most is taken first.
+known fail with that class; of several, the one that explains most is taken first. If all known paths of several
+subnets fail alike, that is one cause as well.
 
 Two faults show in more than one way. A filter of TCP in one direction stops connections in both, and the listeners find
 out one after the other. A bad member of a bundle of links takes some flows, and multicast or fragments may be among
 them, or all datagrams of the opposite direction: between the same adapters, these belong to the fault of some flows.
+If it takes all flows of datagrams in one direction, no flow passes there that others could be compared with: multicast
+or fragments of the other direction then belong to the fault of datagrams.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from holdfast.health.classify import DEAD, FLOWS, MULTICAST, PROTOCOL, SIZE
 from holdfast.health.table.path_table import PathKey
 from holdfast.health.table.values import Alarm
 
+EVERYWHERE: Final = "all subnets"
 NODE: Final = "node"
 SUBNET: Final = "subnet"
 ADAPTER: Final = "adapter"
@@ -27,7 +31,7 @@ SENT_BY: Final = "sent by"
 RECEIVED_BY: Final = "received by"
 PAIR: Final = "pair"
 PATH: Final = "path"
-_ORDER: Final = (NODE, SUBNET, ADAPTER, SENT_BY, RECEIVED_BY, PAIR, PATH)
+_ORDER: Final = (NODE, EVERYWHERE, SUBNET, ADAPTER, SENT_BY, RECEIVED_BY, PAIR, PATH)
 _KINDS: Final = ("", "udp", "tcp", "frag", "multicast")
 _BORROWED: Final = ("frag", "multicast")
 """Kinds that have flows of their own, and that are datagrams as well."""
@@ -71,7 +75,7 @@ def causes_of(
     found: list[Cause] = []
     for error_class, failing in by_class.items():
         found += _cover(error_class, failing, places, names)
-    return sorted(found, key=lambda cause: cause.alarm.since_ns)
+    return sorted(_join_pairs(found, names), key=lambda cause: cause.alarm.since_ns)
 
 
 def _stop_both_ways(failing: dict[PathKey, list[Alarm]], known: Mapping[PathKey, bool]) -> None:
@@ -97,6 +101,43 @@ def _join_flows(by_class: dict[str, dict[PathKey, list[Alarm]]]) -> None:
                 flows.setdefault(path, []).extend(failing.pop(path))
 
 
+def _join_pairs(found: list[Cause], names: Names) -> list[Cause]:
+    """Where multicast fails between two adapters and nothing else does, a filter of other datagrams between the same
+    adapters has the same cause. A fault of multicast that more than two adapters share has one of its own."""
+    filtered: dict[frozenset[tuple[bytes, str]], Cause] = {}
+    rest: list[Cause] = []
+    for cause in sorted(found, key=lambda one: one.alarm.error.error_class == MULTICAST):
+        ends, error_class = _ends(cause.paths[0]), cause.alarm.error.error_class
+        if cause.place[0] not in (PAIR, PATH):
+            rest.append(cause)
+        elif error_class == PROTOCOL and "tcp" not in cause.kinds:
+            filtered[ends] = cause
+        elif error_class == MULTICAST and ends in filtered:
+            filtered[ends] = _joined(filtered[ends], cause, names)
+        else:
+            rest.append(cause)
+    return [*filtered.values(), *rest]
+
+
+def _ends(path: PathKey) -> frozenset[tuple[bytes, str]]:
+    return frozenset(((path[0], path[1]), (path[2], path[3])))
+
+
+def _joined(main: Cause, other: Cause, names: Names) -> Cause:
+    paths = dict.fromkeys((*main.paths, *other.paths), True)
+    place, covered = _pair(main.alarm.path, paths, names)
+    alarm = _of_both_ways(main.alarm, covered)
+    return Cause(place, alarm, tuple(covered), tuple(sorted({*main.kinds, *other.kinds})))
+
+
+def _of_both_ways(alarm: Alarm, paths: Iterable[PathKey]) -> Alarm:
+    """Without the claim of one direction, where paths of both have the same cause."""
+    if not alarm.error.one_way or _reverse(alarm.path) not in paths:
+        return alarm
+    error = msgspec.structs.replace(alarm.error, one_way=False)
+    return msgspec.structs.replace(alarm, error=error)
+
+
 def _reverse(path: PathKey) -> PathKey:
     return path[2], path[3], path[0], path[1]
 
@@ -104,6 +145,9 @@ def _reverse(path: PathKey) -> PathKey:
 def _places(known: list[PathKey], names: Names) -> dict[Place, dict[PathKey, bool]]:
     """Every place that more than one path shares, with its paths."""
     places: dict[Place, dict[PathKey, bool]] = {}
+    subnets = {names.subnet(path[0], path[1]) for path in known}
+    if len(subnets) > 1:
+        places[EVERYWHERE, ""] = dict.fromkeys(known, True)
     for path in known:
         sender, adapter, listener, remote = path
         here, there = names.node(sender), names.node(listener)
@@ -173,9 +217,6 @@ def _cause(
         error = alarm.error
         return error.error_class != error_class, _KINDS.index(error.kind), alarm.since_ns
 
-    first = min(alarms, key=says_less)
-    if first.error.one_way and _reverse(first.path) in paths:
-        error = msgspec.structs.replace(first.error, one_way=False)
-        first = msgspec.structs.replace(first, error=error)
+    first = _of_both_ways(min(alarms, key=says_less), paths)
     kinds = dict.fromkeys(alarm.error.kind for alarm in alarms if alarm.error.kind)
     return Cause(place, first, tuple(paths), tuple(sorted(kinds)))

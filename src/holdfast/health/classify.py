@@ -53,7 +53,8 @@ class SoftError(msgspec.Struct, frozen=True, gc=False):
     """The largest size that passes, the loss in parts per million, the number of bad connections, the rate limit in
     kbit/s, or the additional delay in microseconds."""
     values: tuple[str, ...] = ()
-    """The patterns, or the sizes, that do not pass; the number of connections."""
+    """The patterns, or the sizes, that do not pass; the number of connections; the milliseconds in which a loss was
+    counted."""
     one_way: bool | None = None
     """Whether the reverse direction is free of it; None while nothing is heard from there."""
 
@@ -108,6 +109,11 @@ def _size_symptom(error: SoftError) -> str:
     return f"{_kind(error)}packets over {error.value} bytes{payload} vanish"
 
 
+def _loss_symptom(error: SoftError) -> str:
+    window = f" (in the last {int(error.values[0]) / 1000:g} s)" if error.values else ""
+    return f"{error.value / 10_000:.1f} % of {_kind(error)}packets are lost{window}"
+
+
 _SYMPTOMS: Final[Mapping[str, Callable[[SoftError], str]]] = {
     DEAD: lambda _: "nothing is heard",
     SIZE: _size_symptom,
@@ -119,7 +125,7 @@ _SYMPTOMS: Final[Mapping[str, Callable[[SoftError], str]]] = {
     ),
     CONGESTED: lambda e: f"packets are dropped above about {e.value} kbit/s",
     DATA: lambda e: f"{_kind(e)}application data does not pass although probes do,",
-    LOSS: lambda e: f"{e.value / 10_000:.1f} % of {_kind(e)}packets are lost",
+    LOSS: _loss_symptom,
     DELAY: lambda e: f"{_kind(e)}packets take {e.value / 1000:.0f} ms longer than usual",
     FLAPPING: lambda _: "the path changes its state again and again",
 }

@@ -61,6 +61,8 @@ DIRECTION_UNKNOWN: Final = "unknown"
 
 LOSSY_PPM: Final = 20_000
 """From this loss on a path has a soft error."""
+SUSPECT_PPM: Final = 10_000
+"""From this loss on, a path may turn out to have one."""
 DELAY_US_MIN: Final = 20_000
 """A delay of less than this is no error."""
 
@@ -171,11 +173,23 @@ def find_errors(
     both.add((PROTOCOL, "tcp"))  # no connection works in either direction, whichever is filtered
     return tuple(
         msgspec.structs.replace(
-            error, one_way=(error.error_class, error.kind) not in both if back_heard else None
+            error, one_way=_is_one_way(error, both, back) if back_heard else None
         )
         for error in _one_direction(_by_kind(vectors), flapping)
         if not (back_dead and error.error_class == PROTOCOL and error.kind == "tcp")
     )
+
+
+def _is_one_way(
+    error: SoftError, both: set[tuple[str, str]], back: Mapping[str, Vector]
+) -> bool | None:
+    """Whether only this direction has the error; None while the opposite one may have it."""
+    if (error.error_class, error.kind) in both:
+        return False
+    vector = back.get(error.kind)
+    if error.error_class == LOSS and vector is not None and vector.loss_ppm >= SUSPECT_PPM:
+        return None
+    return True
 
 
 def unmet(
@@ -325,8 +339,10 @@ def _of_kind(vector: Vector, kinds: Mapping[str, Vector]) -> Iterator[SoftError]
         yield SoftError(FLOWS, kind, vector.flows_bad, (str(vector.flows),))
     if vector.data_lost:
         yield SoftError(DATA, kind)
-    if vector.loss_ppm >= LOSSY_PPM:
-        yield SoftError(LOSS, kind, vector.loss_ppm)
+    borrowed = kind in ("frag", "multicast") and len(kinds) > 1
+    if vector.loss_ppm >= LOSSY_PPM and not borrowed:  # they have no heartbeats of their own
+        window = (str(vector.loss_window_ms),) if vector.loss_window_ms else ()
+        yield SoftError(LOSS, kind, vector.loss_ppm, window)
     if slow(vector):
         yield SoftError(DELAY, kind, vector.delay_us)
 

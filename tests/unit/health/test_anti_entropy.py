@@ -204,7 +204,7 @@ def test_what_no_node_sends_never_raises_and_does_not_stay(frame: object) -> Non
 
 
 @pytest.mark.parametrize(
-    ("nodes", "most"), [(250, 16), pytest.param(1000, 20, marks=pytest.mark.campaign)]
+    ("nodes", "most"), [(120, 16), pytest.param(1000, 20, marks=pytest.mark.campaign)]
 )
 @pytest.mark.timeout(900)
 def test_with_many_nodes_each_sends_to_few_and_all_hold_the_whole_table(

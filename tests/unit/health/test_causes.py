@@ -39,6 +39,7 @@ def places(
         ([path(other, "n1") for other in NODES[1:]], "received by n1/red"),
         ([one for one in KNOWN if b"n1" in (one[0], one[2]) and one[1] == "red"], "adapter n1/red"),
         ([one for one in KNOWN if one[1] == "red"], "subnet red"),
+        (KNOWN, "all subnets "),
     ],
 )
 def test_the_place_that_explains_all_failing_paths_is_named_once(
@@ -133,3 +134,35 @@ def test_a_size_limit_of_datagrams_beside_bad_flows_is_an_incident_of_its_own() 
         }
     }
     assert len(causes_of(alarms, KNOWN, NAMES)) == 2
+
+
+def test_datagrams_of_one_direction_and_multicast_of_the_other_are_one_incident() -> None:
+    """`holdfast sim health --seeds 3009..3009 --family flows`: all flows of one direction are bad, so no other flow
+    shows that some pass."""
+    there, back = path("n1", "n2"), path("n2", "n1")
+    alarms = {
+        there: {("protocol", "udp"): Alarm(there, SoftError("protocol", "udp", one_way=True), 0)},
+        back: {
+            ("multicast", "multicast"): Alarm(back, SoftError("multicast", "multicast"), 5),
+            ("protocol", "frag"): Alarm(back, SoftError("protocol", "frag", one_way=True), 7),
+        },
+    }
+    (cause,) = causes_of(alarms, KNOWN, NAMES)
+    assert cause.place == ("pair", "n1/red and n2/red")
+    assert cause.kinds == ("frag", "multicast", "udp")
+    error = cause.alarm.error
+    assert (error.error_class, error.kind, error.one_way) == ("protocol", "udp", False)
+
+
+def test_multicast_that_fails_at_a_whole_adapter_is_an_incident_of_its_own() -> None:
+    cast = [path("n1", other) for other in NODES[1:]]
+    alarms = {
+        one: {("multicast", "multicast"): Alarm(one, SoftError("multicast", "multicast"), 0)}
+        for one in cast
+    }
+    filtered = SoftError("protocol", "udp")
+    alarms[path("n2", "n1")] = {("protocol", "udp"): Alarm(path("n2", "n1"), filtered, 5)}
+    assert [" ".join(cause.place) for cause in causes_of(alarms, KNOWN, NAMES)] == [
+        "sent by n1/red",
+        "path n2/red to n1/red",
+    ]

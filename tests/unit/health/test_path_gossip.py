@@ -69,6 +69,8 @@ SOUND = rows(row(), row("tcp"))
         (rows(row(bad_patterns=("55",))), SOUND, [("pattern", "udp", True)]),
         (rows(row(flows=4, flows_bad=1)), SOUND, [("flows", "udp", True)]),
         (rows(row(loss_ppm=200_000)), SOUND, [("loss", "udp", True)]),
+        # The other listener may need longer to distinguish its loss from chance.
+        (rows(row(loss_ppm=200_000)), rows(row(loss_ppm=15_000)), [("loss", "udp", None)]),
         (rows(row(alive=False), row("tcp")), SOUND, [("protocol", "udp", True)]),
         (rows(row(), row("multicast", alive=False)), SOUND, [("multicast", "multicast", True)]),
         (rows(row(alive=False), row("tcp", alive=False)), SOUND, [("dead", "", True)]),
@@ -245,6 +247,22 @@ def test_a_path_that_dies_is_not_taken_for_filtered_because_one_kind_fell_silent
     tcp(alive=True)
     watch.later(5)
     assert watch.incidents() == ["protocol"], "one kind that stays silent is"
+
+
+def test_a_connection_that_is_replaced_at_once_is_no_filter_of_tcp() -> None:
+    """A size limit of TCP in both directions: the connection with data gets stuck, and is closed after a while."""
+    watch = Watch()
+    watch.hear()
+    watch.hear(transport="tcp")
+    watch.later(5)
+    watch.hear(transport="tcp", alive=False)
+    watch.later(0.1)
+    watch.hear(transport="tcp")
+    watch.later(1)
+    assert watch.told == []
+    watch.hear(transport="tcp", alive=False)
+    watch.later(5)
+    assert watch.incidents() == ["protocol"]
 
 
 def test_a_limit_of_all_datagrams_that_ends_is_not_called_one_of_multicast() -> None:

@@ -11,8 +11,10 @@ from tests.unit.health.wires import Packet, Wires, over, pattern
 from holdfast.health.config import Tune
 from holdfast.health.frames import Confirm, Heartbeat, Notice, Settled, Signature, SignatureAck
 from holdfast.health.probing.attributes import NEUTRAL
+from holdfast.health.probing.probe_receiver import limit_became_hole
 from holdfast.health.probing.probe_sender import ProbeSender
 from holdfast.health.probing.signature import STABLE, LaneSender
+from holdfast.health.probing.values import LaneValues
 from holdfast.health.verdict import LOSSY_PPM
 from holdfast.types import MILLISECOND, SECOND, Nanos
 from holdfast.wire.frames import Frame
@@ -138,6 +140,14 @@ def test_while_sizes_come_back_one_by_one_no_limit_is_published_that_never_was()
     wires.faults = []
     wires.run(4)
     assert {fact.size for fact in wires.changes(since=healed)} == {1500}
+
+
+def test_a_limit_of_streams_that_ends_is_not_called_a_hole() -> None:
+    """The connection that measures one size got stuck, and is replaced later than that of a larger one."""
+    before = LaneValues(1000, 1500, (), (), True)
+    after = LaneValues(1000, 1500, (1280,), (), True)
+    assert limit_became_hole(after, before)
+    assert not limit_became_hole(after, LaneValues(1500, 1500, (), (), True)), "this is one"
 
 
 def test_one_packet_that_passes_is_not_enough_to_be_believed() -> None:

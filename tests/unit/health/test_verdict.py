@@ -86,9 +86,16 @@ def test_a_direction_is_claimed_only_while_the_opposite_path_is_heard(
     assert judge([vector(size=1400)], back).direction == direction
 
 
+def test_loss_is_one_error_and_not_one_of_each_kind_of_datagrams() -> None:
+    """Fragments and multicast have no heartbeats of their own: their rows repeat the loss of others."""
+    kinds = [vector(kind=kind, loss_ppm=200_000) for kind in ("udp", "frag", "multicast")]
+    assert [(error.error_class, error.kind) for error in find_errors(kinds)] == [("loss", "udp")]
+
+
 def test_a_verdict_states_limit_loss_and_window() -> None:
     verdict = judge([vector(size=1400), vector(kind="tcp", loss_ppm=210_000, loss_window_ms=4000)])
     assert (verdict.limit, verdict.loss_ppm, verdict.loss_window_ms) == (1400, 210_000, 4000)
+    assert "21.0 % of TCP packets are lost (in the last 4 s)" in verdict.text
     assert verdict.label == "1400"
     assert verdict.text.startswith("UDP packets over 1400 bytes")
 

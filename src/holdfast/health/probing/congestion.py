@@ -126,12 +126,13 @@ class Congestion:
         if live is not None and live.trip.delay.crowded:
             # One came that had waited, and the next ones are missing.
             missed = missed or (live.alive and live.overdue(now))
+        lossy = live is not None and live.window.lossy
         if calmly:
             self._contrary.append(now)
             self._crowd.missed_calmly()
-        elif missed:
+        elif missed and not (lossy and self._is_contrary(now)):
+            # On a lossy path packets are missing of any round, also of those that had to wait for another reason.
             self._crowd.missed(now)
-        lossy = live is not None and live.window.lossy
         if self._ends and not lossy and self._is_policer(now, ENDS_MIN):
             self._policed = True
             for _ in range(CROWD_MISSES):
@@ -168,7 +169,11 @@ class Congestion:
         ends = sum(now - at < WINDOW_NS for at in self._ends)
         if ends < least:
             return False
-        return not any(now - at < WINDOW_NS for at in self._contrary)
+        return not self._is_contrary(now)
+
+    def _is_contrary(self, now: Nanos) -> bool:
+        """Whether datagrams of rounds that had not waited were missing lately."""
+        return any(now - at < WINDOW_NS for at in self._contrary)
 
     def _arrived_kbps(self, now: Nanos) -> int:
         """What came through since the last look: of probes, or of everything, if the link was asked."""

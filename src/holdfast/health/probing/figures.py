@@ -1,6 +1,7 @@
 """Loss, delay, congestion and the fate of application data on one path, as its listener sees them.
 
-They are looked at twice a second, and at once when probes of a round that waited in a queue are missing.
+They are looked at twice a second, more often while loss is suspected, and at once when probes of a round that waited in
+a queue are missing.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from holdfast.health.verdict import LOSSY_PPM
 from holdfast.types import MILLISECOND, FlowId, Nanos
 
 ASK_NS: Final = 500 * MILLISECOND
+LOOK_NS: Final = 100 * MILLISECOND
+"""How often loss is judged while it is suspected."""
 
 
 class Figures:
@@ -69,6 +72,8 @@ class Figures:
             window.roll(now, excused, held and congestion.holds_loss(now))
             if window.suspected or window.lossy:
                 self.doubtful = self.doubtful or window.unsettled
+                if window.suspected:
+                    self.at = now + LOOK_NS
             slow = live.trip.delay.delay_us > 0
             if window.lossy != before or slow != heard.slow:
                 heard.slow = slow

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from typing import Final
 
 from holdfast.health.verdict import DELAY_US_MIN, LOSSY_PPM
-from holdfast.types import MICROSECOND, MILLISECOND, SECOND, Nanos
+from holdfast.types import MICROSECOND, MILLISECOND, NEVER, SECOND, Nanos
 
 LOSS_FLOOR_PPM: Final = 5_000
 _SMOOTH: Final = 16
@@ -36,6 +37,11 @@ CLEAN_NS: Final = 2000 * MILLISECOND
 RATE_PPM_MIN: Final = 50_000
 LONG_MAX: Final = 600
 LUCK: Final = 30
+BY_LUCK: Final = 2
+"""So many losses are not counted in the first estimates: the counting began with one and ended with one."""
+SEEN_MIN: Final = 20
+SEEN_BUCKETS: Final = 3
+"""An estimate needs so many packets, or that time where fewer are sent."""
 DRIFT: Final = 5_000
 DELAY_PACKETS: Final = 8
 DELAY_NS_MIN: Final = DELAY_US_MIN * 1000
@@ -191,7 +197,9 @@ class LossWindow:
             "_long_lost",
             "_long_seen",
             "_lost",
+            "_luck",
             "_onset",
+            "_opened",
         ),
         *("_lost_sum", "_next_at", "_pending", "heard", "lossy", "suspected"),
     )
@@ -213,6 +221,9 @@ class LossWindow:
         self._long_lost = self._long_seen = 0
         """Heartbeats that were lost, and that were sent, since the loss began; of the last few hundred."""
         self._next_at: Nanos = 0
+        self._opened = True
+        """What is counted next begins a bucket."""
+        self._luck = 0
         self._pending: dict[int, Nanos] = {}
         self._buckets: deque[tuple[int, int]] = deque()
         self._heard_sum = self._lost_sum = 0
@@ -225,6 +236,11 @@ class LossWindow:
                 del self._pending[next(iter(self._pending))]
                 self._lost += 1
             self._pending[number] = until
+
+    @property
+    def counts_at(self) -> Nanos:
+        """When the first that is missing counts as lost; never while none is, or while the flow is lossy anyway."""
+        return NEVER if self.lossy else min(self._pending.values(), default=NEVER)
 
     def late(self, number: int) -> bool:
         """One that was overtaken arrived; False when it is a copy."""
@@ -255,28 +271,41 @@ class LossWindow:
             for number in [n for n, until in self._pending.items() if now >= until]:
                 del self._pending[number]
                 self._lost += 1
-        if now < self._next_at:
-            return
-        self._next_at = now + BUCKET_NS
+        closes = now >= self._next_at
+        if not closes and (self.lossy or not (self._lost or self.suspected)):
+            return  # in a bucket it is judged only to find out soon that there is loss
+        if closes:
+            self._next_at = now + BUCKET_NS
         heard, lost = self.heard, 0 if excused else self._lost
         self.heard = self._lost = 0
         for test, (loss, arrival) in enumerate(LOSS_TESTS):
             evidence = self._evidence[test] + lost * loss - heard * arrival
             self._evidence[test] = min(max(0, evidence), 2 * LOSS_EVIDENCE)
-        self._onset = self._onset + 1 if max(self._evidence) else 0
         self._count(heard, lost)
+        if not max(self._evidence):
+            self._onset = 0
+        elif self._opened or not self._onset:
+            self._onset += 1
+        self._opened = closes
         if self.lossy:
             self._follow(heard, lost)
-        elif lost and not held and max(self._evidence) >= LOSS_EVIDENCE and self.ppm >= LOSSY_PPM:
+        elif self._onset and not held and self._is_significant():
             self.lossy, self._clean, self._calm = True, 0, 0
             while len(self._buckets) > self._onset:  # before that there was no loss
                 self._drop()
             # What made it significant was bad luck in part.
             seen = self._lost_sum + self._heard_sum
             self._long_lost, self._long_seen = self._lost_sum, seen + LUCK
+            self._luck = BY_LUCK
         self.suspected = (
             bool(self._onset) and not self.lossy and max(self._evidence) >= LOSS_SUSPECTED
         )
+
+    def _is_significant(self) -> bool:
+        """Whether there is loss, and enough was seen of it to say how much."""
+        seen = sum(heard + lost for heard, lost in islice(reversed(self._buckets), self._onset))
+        enough = seen >= SEEN_MIN or self._onset > SEEN_BUCKETS
+        return enough and max(self._evidence) >= LOSS_EVIDENCE and self.ppm >= LOSSY_PPM
 
     def _follow(self, heard: int, lost: int) -> None:
         """Estimate the rate while it lasts, from more than the window: an estimate that is too high by chance would end
@@ -308,11 +337,16 @@ class LossWindow:
         return len(self._buckets) < BUCKETS or self._run() >= CLEAN_RUN // 4
 
     def _count(self, heard: int, lost: int) -> None:
-        self._buckets.append((heard, lost))
+        if self._opened or not self._buckets:
+            self._buckets.append((heard, lost))
+        else:
+            known = self._buckets[-1]
+            self._buckets[-1] = (known[0] + heard, known[1] + lost)
         self._heard_sum += heard
         self._lost_sum += lost
         if len(self._buckets) > BUCKETS:
             self._drop()
+            self._luck = 0
 
     def _drop(self) -> None:
         heard, lost = self._buckets.popleft()
@@ -327,8 +361,13 @@ class LossWindow:
 
     @property
     def stated_ppm(self) -> int:
-        """What is published: from `LOSSY_PPM` on only if it is significant."""
-        return max(self.ppm, LOSSY_PPM) if self.lossy else min(self.ppm, LOSSY_PPM - 1)
+        """What is published: from `LOSSY_PPM` on only if it is significant. At first it is less than what was lost: the
+        counting begins and ends with a loss, and it ends when many were lost, by chance in part."""
+        if not self.lossy:
+            return min(self.ppm, LOSSY_PPM - 1)
+        lost = max(0, self._lost_sum - self._luck)
+        seen = self._lost_sum + self._heard_sum - self._luck
+        return max(lost * 1_000_000 // max(seen, 1), LOSSY_PPM)
 
     @property
     def window_ms(self) -> int:

@@ -157,6 +157,7 @@ class ProbeReceiver:
                 dead = not heard.live.alive
                 if heard.live.basic(frame, at, lag_ns):
                     self.lives_at = PAST
+                    self._look_by(heard.live.window.counts_at)
                 if dead:
                     self._lives_changed()
                     self._forget(heard.lane)
@@ -344,6 +345,12 @@ class ProbeReceiver:
             codes = bytes([MORE_HEARTBEATS])
             self.replies.append(Notice(self.adapter, self.local, self.plan.id, codes))
 
+    def _look_by(self, at: Nanos) -> None:
+        """Look at loss, delay and congestion by this time."""
+        if at < self.looks.at:
+            self.looks.at = at
+            self.check_at = min(self.check_at, at)
+
     def data_missing(self, now: Nanos, flow: FlowId, missing: bool) -> None:
         """The link says that nothing of the data of applications arrives on a flow, or that something does again."""
         at = self.looks.data.take(now, flow, missing)
@@ -485,6 +492,10 @@ class ProbeReceiver:
         before = self.stated.get(name)
         if name == "multicast" and before is not None and not done and values.alive:
             return False  # its sizes fail one by one when all are filtered: what lies between was no limit
+        if before is not None and name == "tcp" and limit_became_hole(values, before):
+            return (
+                False  # the connection of that size got stuck while larger ones did not pass either
+            )
         if before is not None and not done and values.size < values.size_max:
             better = values.size > before.size or (values.alive and not before.alive)
             if (
@@ -572,6 +583,12 @@ class ProbeReceiver:
                 heard, expected = heard + live.heard, expected + live.heard + live.missed
                 live.heard = live.missed = 0
         return heard, expected
+
+
+def limit_became_hole(values: LaneValues, before: LaneValues) -> bool:
+    """Whether larger sizes pass again above one that does not."""
+    limited = before.alive and before.size < before.size_max and not before.holes
+    return limited and bool(values.holes) and values.size >= before.size
 
 
 def _worse(values: LaneValues, before: LaneValues) -> bool:

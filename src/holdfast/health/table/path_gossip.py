@@ -28,6 +28,7 @@ from holdfast.health.probing.state import BORROWED
 from holdfast.health.probing.values import Interest
 from holdfast.health.table.alarms import Alarms
 from holdfast.health.table.anti_entropy import AntiEntropy
+from holdfast.health.table.directions import Directions
 from holdfast.health.table.path_history import PathHistory
 from holdfast.health.table.path_table import PathKey, PathTable, state_of
 from holdfast.health.table.subscriptions import Subscriptions
@@ -42,6 +43,7 @@ from holdfast.types import MILLISECOND, NEVER, SECOND, Nanos, NodeId
 SETTLE_NS: Final = 600 * MILLISECOND
 TCP_SETTLE_NS: Final = 4 * SECOND
 FLOWS_SETTLE_NS: Final = 1500 * MILLISECOND
+RECONNECT_NS: Final = 300 * MILLISECOND
 CAST_SETTLE_NS: Final = 700 * MILLISECOND
 RETEST_NS: Final = 30 * SECOND
 """After a path has come back, each kind of packets has this time to be heard before it is called filtered; and after
@@ -73,6 +75,7 @@ class PathGossipMachine(Machine):
         self.history = history
         self.anti_entropy = AntiEntropy(table, neighbourhood.everybody, period_ns)
         self.alarms = Alarms()
+        self._directions = Directions()
         self.subscriptions = Subscriptions(roster.subnet_of)
         self._watched: dict[str, int] = {}
         self.wall_offset_ns = wall_offset_ns
@@ -266,6 +269,8 @@ class PathGossipMachine(Machine):
     def _alarm(self, now: Nanos, path: PathKey, out: Outbox) -> tuple[SoftError, ...]:
         """Look at what is wrong with a path now; what of that can be claimed."""
         errors = self._settled(now, path, self.errors(path, flapping=False))
+        if not errors:
+            self._directions.forget(path)
         if path in self._paths:
             self.alarms.turned(now, path, not errors)
         flapping = [e for e in self.errors_now(now, path) if e.error_class == FLAPPING]
@@ -295,6 +300,10 @@ class PathGossipMachine(Machine):
             if error.error_class in (PROTOCOL, MULTICAST):
                 settle_ns = TCP_SETTLE_NS if error.kind == "tcp" else SETTLE_NS
                 at = self._back_at.get(path, now - settle_ns) + settle_ns
+                if (
+                    error.kind == "tcp"
+                ):  # a stuck connection is replaced: the next one shows whether TCP passes
+                    at = max(at, self.table.since.get((*path, "tcp"), now) + RECONNECT_NS)
                 if error.kind in BORROWED:  # a limit of all packets shows there first
                     at = max(at, self._of_its_own(now, path, error))
             elif error.error_class == SIZE and error.kind in BORROWED:
@@ -307,13 +316,25 @@ class PathGossipMachine(Machine):
             else:
                 at = now
             if now >= at:
-                settled.append(error)
+                settled.append(self._with_direction(now, path, error))
                 continue
-            self._unsettled[path] = at
+            self._unsettled[path] = min(at, self._unsettled.get(path, NEVER))
             self._wake_at(at)
             if error.error_class == DEAD:
                 settled.append(msgspec.structs.replace(error, one_way=None))
         return tuple(settled)
+
+    def _with_direction(self, now: Nanos, path: PathKey, error: SoftError) -> SoftError:
+        """The error with the direction that can be claimed now."""
+        if error.error_class == DEAD:
+            return error  # it has waited for its direction
+        active = self.alarms.active.get(path, {})
+        since = self.table.since.get((*path, error.kind), now)
+        settled, again_at = self._directions.settle(now, path, error, active, since)
+        if again_at < NEVER:
+            self._unsettled[path] = min(again_at, self._unsettled.get(path, NEVER))
+            self._wake_at(again_at)
+        return settled
 
     def _of_its_own(self, now: Nanos, path: PathKey, error: SoftError) -> Nanos:
         """When a filter or a limit of fragments or multicast can be claimed. A limit of all packets stops them as well:

@@ -12,6 +12,7 @@ import msgspec
 
 from holdfast.health.causes import (
     ADAPTER,
+    EVERYWHERE,
     NODE,
     PAIR,
     PATH,
@@ -83,8 +84,8 @@ class Incident(msgspec.Struct, frozen=True, gc=False):
     since_s: float
     count: int
     place: str = ""
-    """What the failing paths have in common: `node n1`, `subnet red`, `adapter n1/red`, `sent by n1/red`, `received by
-    n1/red`, `pair n1/red and n2/red`, or `path n1/red to n2/red`."""
+    """What failing paths have in common: `node n1`, `all subnets`, `subnet red`, `adapter n1/red`, `sent by n1/red`,
+    `received by n1/red`, `pair n1/red and n2/red`, or `path n1/red to n2/red`."""
     paths: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
     """The kinds of packets that show it; empty when all do."""
@@ -250,7 +251,7 @@ def _incident(path_gossip: PathGossipMachine, cause: Cause, now: Nanos) -> Incid
         band=size_band(error.value) if error.error_class == SIZE and not error.values else "",
         since_s=round((now - alarm.since_ns) / SECOND, 1),
         count=alarm.count,
-        place=" ".join(cause.place),
+        place=" ".join(cause.place).rstrip(),
         paths=tuple(" -> ".join(map(str, _ends(path_gossip, path))) for path in cause.paths),
         kinds=cause.kinds,
     )
@@ -263,6 +264,7 @@ def _cause_text(cause: Cause, sender: str, listener: str) -> str:
     if kind == NODE:
         return f"{name} is not heard on any path: the machine or the process is down, or all its adapters are cut off"
     where = {
+        EVERYWHERE: "everywhere on all subnets",
         SUBNET: f"everywhere on subnet {name}",
         ADAPTER: f"to and from {name}",
         SENT_BY: f"in everything that {name} sends",
