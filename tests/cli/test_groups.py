@@ -53,6 +53,24 @@ def test_losses_and_decisions_are_shown_with_the_names_of_their_sources(
     assert "│ 02f977b2/3/0" in result.stdout
 
 
+def test_the_protocol_of_stability_and_members_that_block_are_shown(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stability = {
+        "protocol": "cube", "stable": 1403100, "lag_ms": 5210, "held": 48_000,
+        "blockers": [{"name": "cem", "why": "behind", "since_ms": 4900}],
+    }  # fmt: skip
+    group = {**LOSSES["groups"][0], "stability": stability}
+    monkeypatch.setattr(control, "ask", lambda *_: {**LOSSES, "groups": [group]})
+    result = CliRunner().invoke(app, ["groups", str(tmp_path)], catch_exceptions=False)
+    lines = [line.strip() for line in result.stdout.splitlines()]
+    assert (
+        "stability by cube: all have applied up to entry 1403100, lag 5210 ms, 48000 bytes held"
+        in lines
+    )
+    assert "blocked: cem has been behind for 4900 ms" in lines
+
+
 SERVICES: dict[str, Any] = {
     "members": [],
     "groups": [

@@ -9,6 +9,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from tests.support.fifo_rounds import DELAY_US, FifoRounds
 from tests.support.stability_world import World, with_protocol
 from tests.unit.stability.harness import Table
 
@@ -34,7 +35,7 @@ from holdfast.stability.hypercube import (
     tree_degree,
 )
 from holdfast.stability.protocol import Sends
-from holdfast.types import MILLISECOND, SECOND
+from holdfast.types import MICROSECOND, MILLISECOND, SECOND
 
 measured = cache(measure)
 
@@ -79,6 +80,22 @@ def test_the_next_round_starts_delta_after_the_last(protocol: str) -> None:
     assert members[0].deadline == SECOND + 10 * MILLISECOND
     members[0].wake(SECOND + 10 * MILLISECOND, sends)
     assert sends
+
+
+@pytest.mark.parametrize("size", [2, 7, 16, 20])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_message_is_stable_one_delta_and_the_time_of_rounds_after_all_have_it(
+    protocol: str, size: int
+) -> None:
+    """Section 4.1: with rounds every delta seconds that detect stability within RTT, it takes delta + RTT at most from
+    the delivery to all. The round that the message has just missed takes an RTT as well."""
+    delta_ns = 4 * MILLISECOND
+    net = FifoRounds(protocol, size, size, delta_ns)
+    net.run(300 * MILLISECOND)
+    hops = {"cube": dimensions(size) + 1, "coord": 4, "full": 3, "tree": 4 + dimensions(size)}
+    rtt_ns = hops[protocol] * DELAY_US[1] * MICROSECOND
+    assert min(int(member.stable[0]) for member in net.members) > 200
+    assert delta_ns < net.lag_ns_max <= delta_ns + 2 * rtt_ns
 
 
 # -- section 2.1, figure 1: Coord --------------------------------------------------------------------------------------
@@ -242,6 +259,20 @@ def test_a_message_of_an_earlier_round_is_ignored() -> None:
     assert (after.round, after.stable) == (before.round, before.stable)
 
 
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("size", [2, 7, 16, 20])
+def test_with_fifo_channels_no_node_receives_a_message_of_a_later_round(
+    size: int, seed: int
+) -> None:
+    """Section 3.2: before a node begins a round it sends the full state of the last one. Channels are FIFO, so its
+    neighbours have ended that round when they get a message of the new one."""
+    net = FifoRounds("cube", size, seed, MILLISECOND)
+    net.run(100 * MILLISECOND)
+    assert net.ahead == []
+    assert net.frames > 100
+    assert min(member.round for member in net.members) > 5
+
+
 @pytest.mark.parametrize("size", [16, 64, 100])
 def test_every_node_has_the_same_load(size: int) -> None:
     """Section 1, regularity: no node is loaded more than others. A node handles at most 2m(m+1) messages."""
@@ -296,6 +327,15 @@ def test_the_diameter_is_at_most_m_for_under_260_nodes() -> None:
         assert diameter(size) <= dimensions(size), size
 
 
+@pytest.mark.parametrize("size", [5, 7, 9, 14, 17, 23, 33])
+def test_incomplete_cubes_have_about_log_n_disjoint_paths(size: int) -> None:
+    """Sections 1.1 and 3.3: the degree of a node, and the number of independent paths between any pair of nodes, is
+    roughly log n. It is m or m - 1."""
+    m = dimensions(size)
+    found = {disjoint_paths(size, a, b) for a in range(size) for b in range(a + 1, size)}
+    assert found <= {m - 1, m}
+
+
 def test_a_cube_of_one_node_less_has_no_node_with_a_single_neighbour() -> None:
     """Section 1.1: HyperCast leaves a node with one neighbour in a cube of 2^n + 1 nodes; this one does not."""
     for m in range(2, 10):
@@ -334,37 +374,48 @@ def test_the_coordinator_is_the_bottleneck_that_the_cube_does_not_have(size: int
     assert figures("cube", size).busiest < figures("coord", size).busiest / 4
 
 
+def silent_after_a_failure(protocol: str, dead: int, size: int = 40) -> list[int]:
+    """Which members each member has not heard of when one has failed and all others did what they can."""
+    members = build(protocol, size, 2, StabilityConfig(protocol=protocol))
+    living = [member for member in members if member.seat.place != dead]
+    queue: list[tuple[int, int, object]] = []
+    sends: Sends = []
+
+    def post(sender: int) -> None:
+        queue.extend((sender, to, frame) for places, frame in sends for to in places)
+        sends.clear()
+
+    for member in living:
+        if member.initiates:
+            member.want(SECOND, sends)
+            post(member.seat.place)
+    for member in living:
+        member.suspect(1 << dead, SECOND, sends)
+        post(member.seat.place)
+    for sender, to, frame in queue:
+        if to != dead:
+            members[to].take(sender, frame, SECOND, sends)  # type: ignore[arg-type]
+            post(to)
+    assert all(member.rounds == 0 for member in living), "only a view excuses a member"
+    return [member.silent() for member in living]
+
+
 def test_one_failed_node_stops_the_tree_but_not_the_spreading_in_the_cube() -> None:
-    """Section 3.4: if one node of the tree fails, its branch is disconnected. In the cube the reports of all others
-    still reach all others."""
-    found: dict[str, int] = {}
-    for protocol in ("tree", "cube"):
-        members = build(protocol, 40, 2, StabilityConfig(protocol=protocol))
-        dead = 1  # An inner node of the tree.
-        sends: Sends = []
-        queue: list[tuple[int, int, object]] = []
-        for member in members:
-            if member.initiates and member.seat.place != dead:
-                member.want(SECOND, sends)
-                queue += [
-                    (member.seat.place, to, frame) for places, frame in sends for to in places
-                ]
-                sends.clear()
-        for member in members:
-            member.suspect(1 << dead, SECOND, sends)
-            if member.seat.place != dead:
-                queue += [
-                    (member.seat.place, to, frame) for places, frame in sends for to in places
-                ]
-            sends.clear()
-        for sender, to, frame in queue:
-            if to != dead:
-                members[to].take(sender, frame, SECOND, sends)  # type: ignore[arg-type]
-                queue += [(to, there, answer) for places, answer in sends for there in places]
-                sends.clear()
-        found[protocol] = members[0].silent()
-    assert found["cube"] == 1 << 1
-    assert found["tree"].bit_count() > 1
+    """Section 3.4: if one node of the tree fails, its branch is disconnected. In CubeFullDist and FullDist the reports
+    of all others still reach all others."""
+    dead = 1  # An inner node of the tree.
+    assert silent_after_a_failure("cube", dead) == [1 << dead] * 39
+    assert set(silent_after_a_failure("full", dead)) == {1 << dead}
+    assert silent_after_a_failure("tree", dead)[0].bit_count() > 1
+
+
+@pytest.mark.parametrize("protocol", ["coord", "tree"])
+def test_without_the_coordinator_nothing_happens(protocol: str) -> None:
+    """Section 3.4: Coord and S_Coord are not fault tolerant. Without the coordinator, or the root, no round begins."""
+    members = build(protocol, 40, 2, StabilityConfig(protocol=protocol))
+    assert [member.seat.place for member in members if member.initiates] == [0]
+    assert set(silent_after_a_failure(protocol, 0)) == {0}
+    assert silent_after_a_failure("cube", 0) == [1] * 39
 
 
 @pytest.mark.parametrize("size", [8, 14, 16, 100])

@@ -118,10 +118,10 @@ class Campaign:
         self.world.commit(tuple(members))
 
 
-def silence_neighbours(world: World, place: int, count: int) -> list[str]:
-    """Crash `count` neighbours of one place of the cube."""
-    size = len(world.view.members)
-    names = [world.view.members[near].name for near in neighbours(size, place)[:count]]
+def silence_neighbours(world: World, place: int, count: int, first: int = 0) -> list[str]:
+    """Crash `count` neighbours of one place of the cube, from the one at `first` on, in turn."""
+    near = neighbours(len(world.view.members), place)
+    names = [world.view.members[near[(first + k) % len(near)]].name for k in range(count)]
     for name in names:
         world.crash(name)
     return names

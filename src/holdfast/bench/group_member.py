@@ -204,17 +204,22 @@ class Member:
             await asyncio.sleep(_TICK_NS / SECOND)
 
     async def locks(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Acquire and release a lock for some seconds: round trips per second (two for each lock), and the time to
-        acquire."""
-        lock = self._node.group(GROUP).lock("bench")
+        """Acquire and release locks for some seconds, each of `callers` its own: round trips per second (two for each
+        lock), and the time to acquire."""
         begin_ns = monotonic_ns()
-        took_ns: list[int] = []
-        while monotonic_ns() - begin_ns < float(request["seconds"]) * SECOND:
-            asked_ns = monotonic_ns()
-            async with lock:
-                took_ns.append(monotonic_ns() - asked_ns)
+        end_ns = begin_ns + int(float(request["seconds"]) * SECOND)
+        names = [f"bench{number}" for number in range(int(request.get("callers", 1)))]
+        took = await asyncio.gather(*(self._lock_until(name, end_ns) for name in names))
+        took_ns = [one for times in took for one in times]
         rate = 2 * len(took_ns) * SECOND / (monotonic_ns() - begin_ns)
         return {"per_s": rate, "latency_us": _percentiles(took_ns)}
+
+    async def _lock_until(self, name: str, end_ns: int) -> list[int]:
+        lock, took_ns = self._node.group(GROUP).lock(name), []
+        while (asked_ns := monotonic_ns()) < end_ns:
+            async with lock:
+                took_ns.append(monotonic_ns() - asked_ns)
+        return took_ns
 
     async def lone_barriers(self, request: dict[str, Any]) -> dict[str, Any]:
         """Pass barriers of one party for some seconds: the duration of each."""

@@ -1,7 +1,8 @@
 """A bare majority round trip: the baseline of locks and barriers.
 
 A process sends a small request to three others, which send it back, and continues when two of them have answered:
-together with itself, that is a majority of four. Nothing is stored, checked or repeated.
+together with itself, that is a majority of four. Several callers in the process do so concurrently. Nothing is stored,
+checked or repeated.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from holdfast.types import SECOND
 
 OTHERS: Final = 3
 NEEDED: Final = 2
-REQUEST: Final = bytes(100)
+REQUEST_BYTES: Final = 100
 """About the size of an entry for a lock."""
 
 
@@ -33,8 +34,8 @@ async def serve() -> None:
     )  # until the benchmark ends
 
 
-async def majority_trips_per_s(seconds: float) -> float:
-    """Round trips per second, one after the other."""
+async def majority_trips_per_s(seconds: float, callers: int = 1) -> float:
+    """Round trips per second of all callers together. Each makes one after the other."""
     processes = [
         await asyncio.create_subprocess_exec(
             sys.executable, "-m", "holdfast.bench.majority",
@@ -48,37 +49,53 @@ async def majority_trips_per_s(seconds: float) -> float:
             assert process.stdout is not None
             port = int(await process.stdout.readline())
             ends.append(await asyncio.open_connection("127.0.0.1", port))
-        return await _measure(ends, seconds)
+        return await _measure(ends, [Caller(number) for number in range(callers)], seconds)
     finally:
         for process in processes:
             process.kill()
             await process.wait()
 
 
-async def _measure(
-    ends: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]], seconds: float
-) -> float:
-    answered: dict[int, int] = {}
-    wake = asyncio.Event()
+class Caller:
+    """One of several callers of a process. Its requests begin with its number."""
 
+    def __init__(self, number: int) -> None:
+        self.request = bytes([number]) + bytes(REQUEST_BYTES - 1)
+        self.trips = 0
+        self._answered = [0] * OTHERS
+        self._wake = asyncio.Event()
+
+    def heard(self, place: int) -> None:
+        self._answered[place] += 1
+        self._wake.set()
+
+    async def call(self, writers: list[asyncio.StreamWriter], end_ns: int) -> None:
+        while monotonic_ns() < end_ns:
+            for writer in writers:
+                writer.write(self.request)
+            while sum(count > self.trips for count in self._answered) < NEEDED:
+                self._wake.clear()
+                await self._wake.wait()
+            self.trips += 1
+
+
+async def _measure(
+    ends: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]],
+    callers: list[Caller],
+    seconds: float,
+) -> float:
     async def listen(place: int, reader: asyncio.StreamReader) -> None:
-        while await reader.readexactly(len(REQUEST)):
-            answered[place] = answered.get(place, 0) + 1
-            wake.set()
+        while answer := await reader.readexactly(REQUEST_BYTES):
+            callers[answer[0]].heard(place)
 
     tasks = [asyncio.ensure_future(listen(k, reader)) for k, (reader, _) in enumerate(ends)]
-    trips, start_ns = 0, monotonic_ns()
-    while monotonic_ns() - start_ns < seconds * SECOND:
-        trips += 1
-        for _, writer in ends:
-            writer.write(REQUEST)
-        while sum(count >= trips for count in answered.values()) < NEEDED:
-            wake.clear()
-            await wake.wait()
+    writers, start_ns = [writer for _, writer in ends], monotonic_ns()
+    end_ns = start_ns + int(seconds * SECOND)
+    await asyncio.gather(*(caller.call(writers, end_ns) for caller in callers))
     elapsed_ns = monotonic_ns() - start_ns
     for task in tasks:
         task.cancel()
-    return trips * SECOND / elapsed_ns
+    return sum(caller.trips for caller in callers) * SECOND / elapsed_ns
 
 
 if __name__ == "__main__":

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from shlex import join as shell_join
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
 from holdfast.errors import MisuseError, SetupError
 
 if TYPE_CHECKING:
+    from holdfast.sim.campaign import GroupRun
     from holdfast.sim.scenario import Scenario
 
 PROGRESS_EVERY: Final = 25
@@ -43,6 +44,13 @@ def groups(
     services: Annotated[
         bool, typer.Option("--services", help="Nodes also use locks and a barrier of the group.")
     ] = False,
+    stability: Annotated[
+        str,
+        typer.Option(
+            metavar="<protocol>",
+            help="Detect stability with cube, coord, full or tree, instead of what the seed takes.",
+        ),
+    ] = "",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per seed.")
     ] = False,
@@ -52,73 +60,89 @@ def groups(
     Exit code 0: every check held and enough was exercised; 1: not; 2: misuse, or the run was too short to tell.
     """
     from holdfast.cli.sim import seed_range
+    from holdfast.stability.config import PROTOCOLS
 
     try:
         numbers = seed_range(seeds) if seeds else range(seed, seed + 1)
         if len(numbers) > 1 and (trace is not None or smaller):
             raise MisuseError("--trace and --shrink take one seed; nothing was run")
+        if stability and stability not in PROTOCOLS:
+            raise MisuseError(
+                f"--stability must be one of {', '.join(PROTOCOLS)}, not {stability!r}; nothing was run"
+            )
+        options = _Options(seconds, scenario, services, stability)
+        options.scenario_of(numbers[0])  # misuse is reported before anything runs
         if plan:
             for number in numbers:
-                typer.echo(_planned(number, seconds, scenario), nl=False)
+                typer.echo(_planned(number, options), nl=False)
         elif smaller:
-            _shrink(seed, seconds, scenario)
-        elif code := _campaign(
-            _Tasks(numbers, seconds, scenario, trace, services), jobs, failures, covered, as_json
-        ):
+            _shrink(seed, options)
+        elif code := _campaign(_Tasks(numbers, options, trace), jobs, failures, covered, as_json):
             raise typer.Exit(code)
     except (MisuseError, SetupError, OSError) as error:
         typer.echo(f"holdfast sim groups: {error}", err=True)
         raise typer.Exit(2) from None
 
 
+class _Options(NamedTuple):
+    """What the runs of a campaign have in common."""
+
+    seconds: int
+    scenario: str
+    services: bool
+    stability: str
+
+    def run_of(self, seed: int) -> GroupRun:
+        from holdfast.sim.campaign import draw
+
+        return draw(seed, self.seconds, self.services, self.stability)
+
+    def scenario_of(self, seed: int) -> Scenario:
+        from holdfast.sim.scenario import load_scenario
+
+        return load_scenario(self.scenario) if self.scenario else self.run_of(seed).scenario()
+
+    def replay(self, seed: int) -> str:
+        """The command that repeats the run of a seed."""
+        from holdfast.sim.campaign import SECONDS
+
+        words = ["holdfast", "sim", "groups", "--seed", str(seed)]
+        words += ["--seconds", str(self.seconds)] if self.seconds != SECONDS else []
+        words += ["--services"] if self.services else []
+        words += ["--stability", self.stability] if self.stability else []
+        return shell_join(words + (["--scenario", self.scenario] if self.scenario else []))
+
+
 class _Tasks:
     """The runs: seeds and common options."""
 
-    def __init__(
-        self, seeds: range, seconds: int, scenario: str, trace: Path | None, services: bool
-    ) -> None:
+    def __init__(self, seeds: range, options: _Options, trace: Path | None) -> None:
         self.seeds = seeds
-        self._services = services
-        self._seconds = seconds
-        self._scenario = scenario
+        self._options = options
         self._trace = trace
-        _scenario_of(seeds[0], seconds, scenario)  # misuse is reported before anything runs
 
     def outcomes(self, jobs: int) -> Iterator[dict[str, Any]]:
         """In the order of the seeds with one process, in order of completion with several."""
         if jobs == 1:
             for seed in self.seeds:
-                yield _run((seed, self._seconds, self._scenario, self._trace, self._services))
+                yield _run((seed, self._options, self._trace))
             return
-        tasks = ((seed, self._seconds, self._scenario, None, self._services) for seed in self.seeds)
+        tasks = ((seed, self._options, None) for seed in self.seeds)
         # Spawned: a forked process would copy the state of this one, and threads of libraries do not survive it.
         with multiprocessing.get_context("spawn").Pool(jobs) as pool:
             yield from pool.imap_unordered(_run, tasks)
 
 
-def _scenario_of(seed: int, seconds: int, name: str) -> Scenario:
-    from holdfast.sim.campaign import draw
-    from holdfast.sim.scenario import load_scenario
-
-    return load_scenario(name) if name else draw(seed, seconds).scenario()
+def _planned(seed: int, options: _Options) -> str:
+    return f"# seed {seed}: {options.run_of(seed).text()}\n{options.scenario_of(seed).text()}"
 
 
-def _planned(seed: int, seconds: int, scenario: str) -> str:
-    from holdfast.sim.campaign import draw
-
-    return f"# seed {seed}: {draw(seed, seconds).text()}\n{_scenario_of(seed, seconds, scenario).text()}"
-
-
-def _run(task: tuple[int, int, str, Path | None, bool]) -> dict[str, Any]:
-    from holdfast.sim.campaign import SECONDS, draw, simulate
+def _run(task: tuple[int, _Options, Path | None]) -> dict[str, Any]:
+    from holdfast.sim.campaign import simulate
     from holdfast.sim.trace import Trace
 
-    seed, seconds, scenario, trace, services = task
-    words = ["holdfast", "sim", "groups", "--seed", str(seed)]
-    words += ["--seconds", str(seconds)] if seconds != SECONDS else []
-    words += ["--services"] if services else []
-    replay = shell_join(words + (["--scenario", scenario] if scenario else []))
-    run, steps = draw(seed, seconds, services), _scenario_of(seed, seconds, scenario)
+    seed, options, trace = task
+    run, steps, replay = options.run_of(seed), options.scenario_of(seed), options.replay(seed)
     began = perf_counter_ns()
     if trace is None:
         outcome = simulate(run, steps, None, replay)
@@ -191,10 +215,10 @@ def _show(
         typer.echo(f"exercised too little: {text}")
 
 
-def _shrink(seed: int, seconds: int, scenario: str) -> None:
-    from holdfast.sim.campaign import draw, failure, shrink
+def _shrink(seed: int, options: _Options) -> None:
+    from holdfast.sim.campaign import failure, shrink
 
-    run, first = draw(seed, seconds), _scenario_of(seed, seconds, scenario)
+    run, first = options.run_of(seed), options.scenario_of(seed)
     small, attempts = shrink(run, first)
     broken = failure(run, small)
     if broken is None:

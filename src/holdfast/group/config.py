@@ -124,7 +124,7 @@ class GroupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     transport: Literal["channel", "datagram"] = "channel"
     """How messages travel from their source: reliably, or as datagrams, each of which may be lost."""
     datagram_bytes: int = 1100
-    """The approximate size of a payload frame that is sent as a datagram."""
+    """The approximate size of a payload frame that is sent as a datagram, until all paths are known to carry more."""
     datagram_window: int = 512 << 10
     """The maximum of datagram messages in flight."""
     priorities: int = 1

@@ -74,6 +74,11 @@ class Peers:
         return peer
 
     @property
+    def are_any(self) -> bool:
+        """Whether any node has an open session."""
+        return bool(self._by_node)
+
+    @property
     def all(self) -> tuple[Peer, ...]:
         """All nodes with an open session, replica or not."""
         if self._sorted != self.changed:

@@ -188,6 +188,11 @@ class Detector:
         """Whether a round is under way and waits for reports."""
         return self._protocol is not None and self._protocol.running
 
+    @property
+    def initiates(self) -> bool:
+        """Whether this member begins rounds itself."""
+        return self._protocol is not None and self._protocol.initiates
+
     def suspect(self, nodes: Iterable[NodeId], now: Nanos, out: Posts) -> None:
         """The members that cannot be reached now. They stay in the view until an entry removes them (rule 4)."""
         self._suspected = dict.fromkeys(nodes)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
-from tests.unit.group.harness import World
+from tests.unit.group.harness import GROUP, World
 
+from holdfast.group.config import services_unit
+from holdfast.group.services.client import ServiceClient
 from holdfast.group.services.ports import AskBarrier, AskLock, GiveUp, ServiceNotice
 from holdfast.group.services.values import Outcome
+from holdfast.links.ports import PeerUp
 from holdfast.types import SECOND
 
 LEASE = SECOND
@@ -33,6 +37,18 @@ class Served(World):
             if host.replica is not None and host.status["state"] == "leading"
         ]
         return max(found)[1] if found else ""
+
+    def rebuild_services(self, name: str) -> None:
+        """The unit of a node failed: another takes its place, without its state, and hears of all peers again."""
+        host, unit = self.hosts[name], services_unit(GROUP)
+        host.turns.drop(unit)
+        host.services = ServiceClient(
+            config=self.config, node=host.id, name=name, incarnation=host.incarnation, rng=Random(7)
+        )
+        host.turns.add(unit, host.services)
+        for other in self.hosts.values():
+            if other is not host:
+                self.ask(name, PeerUp(other.id, other.member))
 
     def number(self, name: str) -> int:
         self._numbers[name] = self._numbers.get(name, 0) + 1

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from tests.support.seeds import seeds
 from tests.unit.group.chaos import Amnesia, Chaos, Losses, Moves, Relayed
 
-SEEDS = range(50)
+SEEDS = range(25)
 seen: Counter[str] = Counter()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", seeds(SEEDS, range(25, 50)))
 def test_replicas_agree_and_nothing_is_lost_or_doubled_under_faults(seed: int) -> None:
     """docs/design/architecture.md, invariants 1 and 2: loss, doubles, reordering, cuts, and restarts of anybody, one
     memory at a time."""
@@ -25,9 +26,7 @@ def test_replicas_agree_and_nothing_is_lost_or_doubled_under_faults(seed: int) -
     seen["runs"] += 1
 
 
-@pytest.mark.parametrize(
-    "seed", [*range(1, 6), *(pytest.param(k, marks=pytest.mark.campaign) for k in range(6, 41))]
-)
+@pytest.mark.parametrize("seed", seeds(range(1, 6), range(6, 41)))
 def test_learners_with_feeds_agree_under_faults(seed: int) -> None:
     """Rule 11 of stability: feeds are cut, restarted and replaced while messages flow."""
     world = Relayed(seed, steps=20).run()
@@ -37,7 +36,7 @@ def test_learners_with_feeds_agree_under_faults(seed: int) -> None:
     seen["relayed runs"] += 1
 
 
-@pytest.mark.parametrize("seed", range(100, 120))
+@pytest.mark.parametrize("seed", seeds(range(100, 110), range(110, 120)))
 def test_replicas_never_disagree_however_many_forget(seed: int) -> None:
     """Restarts at any moment, as long as one voter remembers. The group may halt; it may not begin another epoch."""
     world = Amnesia(seed, steps=40).run()
@@ -46,7 +45,7 @@ def test_replicas_never_disagree_however_many_forget(seed: int) -> None:
     seen["let in again"] += len(world.events("view"))
 
 
-@pytest.mark.parametrize("seed", [*range(1, 61), 40540, 42006])
+@pytest.mark.parametrize("seed", seeds([*range(1, 31), 40540, 42006], range(31, 61)))
 def test_members_agree_and_go_on_while_replicas_come_and_go(seed: int) -> None:
     """L10, and invariants 1 and 2: changes of the view all the time, under every fault and in every mode."""
     moves = Moves(seed)
@@ -56,7 +55,7 @@ def test_members_agree_and_go_on_while_replicas_come_and_go(seed: int) -> None:
     seen["leaders"] += len(world.events("leads"))
 
 
-@pytest.mark.parametrize("seed", range(1, 31))
+@pytest.mark.parametrize("seed", seeds(range(1, 16), range(16, 31)))
 def test_members_agree_and_go_on_whatever_is_chosen_about_lost_messages(seed: int) -> None:
     """The same with lost datagrams, every kind of answer, and outputs, each of which comes once."""
     world = Losses(seed).run()
@@ -68,12 +67,12 @@ def test_the_runs_above_were_worth_it() -> None:
     """A campaign that exercises nothing proves nothing."""
     if seen["runs"] < len(SEEDS):
         pytest.skip("only some of the seeds were run")
-    assert seen["deliveries"] > 10_000
-    assert min(seen["recovered"], seen["restored"], seen["cuts"]) > 50
-    assert seen["leader restarts"] > 10
-    assert seen["let in again"] > 100
+    assert seen["deliveries"] > 5_000
+    assert min(seen["recovered"], seen["restored"], seen["cuts"]) > 25
+    assert seen["leader restarts"] > 5
+    assert seen["let in again"] > 50
     assert seen["views"] > 5 * seen["moving runs"]
     assert seen["leaders"] > 2 * seen["moving runs"]
-    assert seen["questions"] > 30
-    assert seen["outputs"] > 10_000
+    assert seen["questions"] > 15
+    assert seen["outputs"] > 5_000
     assert seen["passed on"] > 100 * seen["relayed runs"]

@@ -8,6 +8,7 @@ from tests.unit.group.serving import LEASE, Served
 
 from holdfast.group.loss.actions import IGNORE
 from holdfast.group.ports import Apply
+from holdfast.group.services.client import POLL_NS
 from holdfast.group.services.frames import ServiceAnswer, ServiceReply, ServiceRequest
 from holdfast.group.services.values import Op, Outcome, ServiceOp
 from holdfast.links.ports import Received
@@ -292,6 +293,41 @@ def test_requests_are_repeated_until_they_are_committed() -> None:
         token = world.wait("s1", number, HELD, 20 * SECOND).value
         world.release("s1", number, token)
         world.wait("s1", number, RELEASED, 20 * SECOND)
+
+
+def test_a_request_that_waits_asks_again_before_its_next_renewal() -> None:
+    """Rule 13. The answer that the lock was granted is lost. The renewal that would show it is 20 s away."""
+    world = Served(sources=1).begin()
+    leader = world.leader()
+    first = world.lock(leader, lease_ns=60 * SECOND)
+    token = world.token(leader, first)
+    second = world.lock("s1", lease_ns=60 * SECOND)
+    world.run(50 * MILLISECOND)
+    world.drop = lambda _from, to, frame: isinstance(frame, ServiceReply) and to == "s1"
+    world.release(leader, first, token)
+    world.run(50 * MILLISECOND)
+    world.drop = None
+    assert not world.has("s1", second, HELD)
+    world.wait("s1", second, HELD, 2 * POLL_NS)
+
+
+def test_a_unit_that_was_rebuilt_gives_back_what_it_does_not_know() -> None:
+    """Rule 13. It would renew a lock for ever that no caller holds any more."""
+    world = Served(sources=1).begin()
+    world.token("s1", world.lock("s1", "till"))
+    released: list[int] = []
+
+    def look(_from: str, _to: str, frame: object) -> bool:
+        if isinstance(frame, ServiceRequest):
+            released.extend(op.number for op in frame.ops if op.op == Op.RELEASE)
+        return False
+
+    world.drop = look
+    world.rebuild_services("s1")
+    world.token("s1", world.lock("s1", "other"))
+    waiting = world.lock(world.leader(), "till")
+    world.wait(world.leader(), waiting, HELD, LEASE)
+    assert released
 
 
 def test_services_act_on_commit_in_fast_groups_too() -> None:

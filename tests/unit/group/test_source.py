@@ -14,7 +14,15 @@ from holdfast.group.ports import Flush, Multicast, SourceRoom
 from holdfast.group.streams.source import ASK_FIRST_NS
 from holdfast.group.streams.stream_buffer import Streams
 from holdfast.group.streams.values import PIECE_OVERHEAD, Note
-from holdfast.links.ports import PeerUp, Received, SendChannel, SendDatagrams, link_unit
+from holdfast.links.ports import (
+    DatagramRoom,
+    PeerDown,
+    PeerUp,
+    Received,
+    SendChannel,
+    SendDatagrams,
+    link_unit,
+)
 from holdfast.machine import Outbox
 from holdfast.telemetry.facts import GroupFact
 from holdfast.types import DATA, MILLISECOND, SECOND, SYNC, NodeId
@@ -296,8 +304,10 @@ def test_a_stream_begun_after_a_failure_speaks_of_its_room_and_takes_nothing_of_
     assert room.taken == 14, "whoever has a handle of this stream handed over just these"
 
 
-def test_the_last_number_is_repeated_quickly_then_slowly() -> None:
-    bench = Bench()
+@pytest.mark.parametrize(("transport", "first_ms"), [("datagram", 5), ("channel", 40)])
+def test_the_last_number_is_repeated_quickly_then_slowly(transport: str, first_ms: int) -> None:
+    """A channel loses nothing while the session lasts."""
+    bench = Bench(transport=transport)
     bench.send(3)
     bench.frames(ONE)
     gaps = []
@@ -306,11 +316,11 @@ def test_the_last_number_is_repeated_quickly_then_slowly() -> None:
         gaps.append(bench.now - before)
         bench.source.wake(bench.now, bench.out)
         assert idles(bench.frames(ONE, SYNC)) == [(3, 0)]
-    assert gaps[0] == 5 * MILLISECOND
-    assert all(later >= earlier for earlier, later in pairwise(gaps[:7]))
+    assert gaps[0] == first_ms * MILLISECOND
+    assert all(later >= earlier for earlier, later in pairwise(gaps[:4]))
     assert SECOND <= gaps[-1] <= SECOND * 9 // 8
     bench.send(1)
-    assert bench.source.deadline == bench.now + 5 * MILLISECOND
+    assert bench.source.deadline == bench.now + first_ms * MILLISECOND
 
 
 def test_a_replica_that_comes_up_is_told_the_last_number() -> None:
@@ -365,6 +375,62 @@ def test_datagrams_are_of_about_the_size_of_a_packet_and_are_sent_again_by_the_c
     assert numbers(bench.frames(ONE, DATA)) == [(3, 4)]
     bench.free(4)
     assert numbers(bench.frames(ONE, DATAGRAM)) == [(9, 10), (11, 12)]
+
+
+def fits(bench: Bench, room: int) -> list[int]:
+    """The sizes of the datagrams that were sent, all within `room`."""
+    sent = [item for unit, item, _ in bench.out.downs if isinstance(item, SendDatagrams)]
+    sizes = [len(frame) for item in sent for frame in item.frames]
+    bench.frames(ONE)
+    assert max(sizes) <= room
+    return sizes
+
+
+def test_datagrams_have_the_size_that_passes_to_every_replica() -> None:
+    """One packet for eight messages costs little more than one for one."""
+    bench = Bench(transport="datagram")
+    bench.give(DatagramRoom(ONE, 8900))
+    bench.send(32, 1000)
+    assert len(bench.frames(ONE, DATAGRAM)) == 32, "nothing is known of the other one"
+    bench.give(DatagramRoom(TWO, 6000))
+    bench.send(30, 1000)
+    assert [frame.count for frame in bench.frames(ONE, DATAGRAM)] == [5] * 6
+    bench.give(DatagramRoom(TWO, 500))
+    bench.send(10, 1000)
+    assert [frame.count for frame in bench.frames(ONE, DATAGRAM)] == [1] * 10
+    bench.give(PeerDown(TWO, "gone"))
+    bench.send(16, 1000)
+    assert [frame.count for frame in bench.frames(ONE, DATAGRAM)] == [8, 8]
+
+
+@pytest.mark.parametrize("size", [1, 30, 100, 1000, 3000])
+@pytest.mark.parametrize("priorities", [1, 8])
+def test_no_frame_is_above_the_size_that_passes_whatever_is_attached(
+    size: int, priorities: int
+) -> None:
+    """It would use a stream."""
+    bench = Bench(transport="datagram", priorities=priorities)
+    for room in (1500, 4000, 8900):
+        for node in (ONE, TWO):
+            bench.give(DatagramRoom(node, room))
+        notes = (
+            [Note()] * 3,
+            [Note(0 if priorities > 1 else -1, f"topic {k}" * 9, b"r" * 64) for k in range(200)],
+            [Note(topic="same", resync=True)] * 200,
+        )
+        for some in notes:
+            messages = [bytes(size)] * 200
+            bench.give(Multicast(messages, tuple(enumerate(some))))
+            fits(bench, max(room, size + 400))
+            bench.free(int(str(bench.source.status()["last"])))
+
+
+def test_several_datagrams_fit_into_the_window_however_large_they_may_be() -> None:
+    bench = Bench(transport="datagram", datagram_window=64_000)
+    for node in (ONE, TWO):
+        bench.give(DatagramRoom(node, 60_000))
+    bench.send(100, 500)
+    assert len(bench.frames(ONE, DATAGRAM)) >= 10
 
 
 def test_what_was_kept_is_the_same_frame_again() -> None:

@@ -668,7 +668,8 @@ def test_one_that_never_has_its_state_is_waited_for_ever_less_often() -> None:
     ]
     times = [b - a for a, b in pairwise(ends)]
     assert len(times) >= 3
-    assert times == sorted(times)
+    # The last waits are equal, but for the moment in which each is noticed.
+    assert all(later > time - 20 * MILLISECOND for time, later in pairwise(times))
     assert times[-1] > 3 * times[0]
 
 

@@ -5,6 +5,8 @@ A failing seed is in the message. Replay it with `pytest tests/unit/stability/te
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from tests.support.stability_campaign import (
     Campaign,
@@ -14,7 +16,7 @@ from tests.support.stability_campaign import (
 from tests.support.stability_world import World, with_protocol
 
 from holdfast.stability import PROTOCOLS
-from holdfast.stability.hypercube import neighbours
+from holdfast.stability.hypercube import distances, neighbours
 from holdfast.types import MILLISECOND, SECOND
 
 
@@ -75,6 +77,60 @@ def test_degree_less_one_silent_neighbours_cut_no_member_off(size: int) -> None:
     assert silent == set(gone), "member 0 was heard: only those that crashed are missing"
     world.commit_view([name for name in world.hosts if name not in gone])
     assert world.run(settle_bound_ns(world), world.is_settled)
+
+
+def check_failed_neighbours(size: int, seed: int, protocol: str = "cube") -> None:
+    """Up to degree - 1 neighbours of any member crash under load, with loss. `World` checks after every step that
+    nothing was freed that a member lacks. Members that the others still reach are not called silent, and when the view
+    excuses those that crashed, everything becomes stable."""
+    rng = Random(seed)
+    world = World(size, with_protocol(protocol), seed, loss=0.1, duplicate=0.1)
+    world.order(10)
+    world.run(rng.randint(0, 20) * MILLISECOND)
+    place = rng.randrange(size)
+    degree = len(neighbours(size, place))
+    gone = silence_neighbours(world, place, rng.randint(0, degree - 1), rng.randrange(degree))
+    for name in world.hosts:
+        if name not in gone:
+            world.suspect(name, gone)
+    world.order(10)
+    world.run(rng.randint(60, 120) * MILLISECOND)
+    reached = reachable(size, place, gone)
+    if protocol == "cube" and len(reached) + len(gone) == size:
+        for blocker in world.status(f"m{place}").blockers:
+            assert blocker.why != "silent" or blocker.name in gone, (size, place, gone)
+    world.heal()
+    if gone:
+        world.commit_view([name for name in world.hosts if name not in gone])
+    bound_ns = settle_bound_ns(world)
+    assert world.run(bound_ns, world.is_settled), (size, place, gone)
+
+
+def reachable(size: int, place: int, gone: list[str]) -> list[int]:
+    """The places that can be reached on the cube without the members that are gone."""
+    without = [other for other in range(size) if f"m{other}" in gone]
+    return [k for k, hops in enumerate(distances(size, place, without=without)) if hops >= 0]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_failures_among_the_neighbours_of_a_member(seed: int) -> None:
+    """Sizes 2 to 31 in turn, whatever their distance from a power of two."""
+    check_failed_neighbours(2 + seed, seed)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("first", range(2, 301, 23))
+def test_failures_among_the_neighbours_of_a_member_at_all_sizes(first: int) -> None:
+    """Every size from 2 to 300."""
+    for size in range(first, min(first + 23, 301)):
+        check_failed_neighbours(size, size)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_failures_of_several_members_at_three_hundred(protocol: str) -> None:
+    """The other protocols have no neighbours: the same members fail."""
+    check_failed_neighbours(60 if protocol == "full" else 300, 300, protocol)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

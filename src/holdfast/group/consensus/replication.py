@@ -107,11 +107,14 @@ class Replication:
         """The next turn must check the members, whatever has changed."""
         self.checks = 0
         """How often all members were checked."""
+        self._patient: tuple[int, int, Nanos] = (0, -1, 0)
+        """Entries from the first to the second index that may wait for others, until this time."""
 
     def begin(self, now: Nanos) -> None:
         self.progress = {}
         self._leaving = {}
         self._stale = True
+        self._patient = (0, -1, 0)
         self.follow_view(now)
 
     def follow_view(self, now: Nanos) -> None:
@@ -246,6 +249,20 @@ class Replication:
 
     # -- sending -------------------------------------------------------------------------------------------------
 
+    def let_wait(self, now: Nanos) -> None:
+        """Nothing waits for the last entry of the log: it is sent with the next one that is urgent, or a little later.
+        Entries that wait do so no longer than the first of them."""
+        last = self._log.last
+        first, before, until_ns = self._patient
+        if before != last - 1 or now >= until_ns:
+            first, until_ns = last, now + self._config.free_period_ns
+        self._patient = (first, last, until_ns)
+
+    def _may_wait(self, progress: Progress, now: Nanos) -> bool:
+        """Whether a replica lacks only entries that nothing waits for."""
+        first, last, until_ns = self._patient
+        return last == self._log.last and first <= progress.next <= last and now < until_ns
+
     def send(self, now: Nanos, out: Outbox) -> None:
         """Send every reachable member what it lacks: entries, the commit index, or a heartbeat.
 
@@ -299,6 +316,9 @@ class Replication:
                 return due
         lacks_state = progress.next <= log.ground.index
         limit = min(log.last, _window_end(progress))
+        if self._may_wait(progress, now):
+            self._held_back_ns = min(self._held_back_ns, self._patient[2])
+            limit = 0
         while not lacks_state and progress.next <= limit and len(due) < FRAMES_PER_TURN:
             count = min(ENTRIES_PER_FRAME, log.last - progress.next + 1)
             due.append((progress.next - 1, count))

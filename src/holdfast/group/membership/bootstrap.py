@@ -208,4 +208,5 @@ class Bootstrap:
     def deadline(self) -> Nanos:
         if self._unasked:
             return 0
-        return self._seek_ns if self._core.peers.all else NEVER
+        # Asked in every turn: `peers.all` would sort them all again for each one that appears.
+        return self._seek_ns if self._core.peers.are_any else NEVER

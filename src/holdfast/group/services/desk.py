@@ -139,9 +139,20 @@ class ServiceDesk:
             return False
         self._order.append(Kind.SERVICE, None, 0, 0, encode_data(served), now, out)
         self._indexes.append(self._log.last)
+        if self._waits(served):
+            self._replication.let_wait(now)
         if served.op.lease_ns:
             self._due_ns = min(self._due_ns, self._log.tail.log_ns + served.op.lease_ns)
         return True
+
+    def _waits(self, served: Served) -> bool:
+        """Whether a request waits for others, so that its commit changes nothing: a place in the queue of a lock, or an
+        arrival at a barrier that is not full. The entry that ends the wait carries it along."""
+        if served.op.op not in (Op.ACQUIRE, Op.ARRIVE):
+            return False
+        tables = self._log.tail.metadata.services
+        event = tables.outcome(served.node, served.incarnation, served.op)
+        return event is not None and event.outcome in (Outcome.QUEUED, Outcome.WAITING)
 
     # -- leases --------------------------------------------------------------------------------------------------
 

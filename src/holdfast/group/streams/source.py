@@ -7,7 +7,8 @@ burst, by `Idle`, which repeats the last number with increasing intervals. `mess
 frames.
 
 Payload uses the data channel or, if configured, datagrams: a frame then has about the size of a packet, so that the
-loss of a packet is the loss of one frame, and retransmissions use the channel.
+loss of a packet is the loss of one frame, and retransmissions use the channel. Packets have the largest size that is
+known to pass to every replica (`DatagramRoom`), because each packet costs as much as many messages.
 
 The window is bounded by `window_bytes`. Above that, messages wait here without a number, for as much again.
 `SourceRoom` informs senders, which stop long before that; further messages are refused, counted and recorded.
@@ -36,7 +37,14 @@ from holdfast.group.ports import Flush, Multicast, SourceRoom
 from holdfast.group.streams.message_metadata import Annotator
 from holdfast.group.streams.sent_frames import SentFrames
 from holdfast.group.streams.values import Note, SentFrame
-from holdfast.links.ports import PeerDown, PeerUp, Received, SendDatagrams, link_unit
+from holdfast.links.ports import (
+    DatagramRoom,
+    PeerDown,
+    PeerUp,
+    Received,
+    SendDatagrams,
+    link_unit,
+)
 from holdfast.machine import Machine, Outbox
 from holdfast.telemetry.facts import GroupFact
 from holdfast.types import DATA, MILLISECOND, NEVER, Nanos, NodeId
@@ -48,18 +56,29 @@ PACKED_AT_ONCE: Final = 8192
 """How many waiting messages are examined at once: a full buffer must not cost more than what leaves it."""
 QUIET: Final = 32
 """How much less often a source whose messages are all free is announced: there may be thousands of them."""
+RELIABLE: Final = 8
+"""How much later a source on channels is announced: they lose nothing while the session lasts, and a new session
+announces it at once."""
 ASK_FIRST_NS: Final = 5 * MILLISECOND
 ASK_MAX_NS: Final = 320 * MILLISECOND
 """How long a source waits before it asks whether its messages are committed, and at most before it asks again."""
 RESEND_BYTES: Final = 1 << 20
 """The approximate size of the answer to one retransmission request; the rest is requested again."""
+FRAME_HEAD: Final = 200
+"""The maximum of a payload frame without messages, its group, and the distances of priorities."""
+MESSAGE_HEAD: Final = 6
+"""Of each message in a frame: its length, priority and topic."""
+NOTE_HEAD: Final = 16
+"""Of each message with metadata, besides its topic and its request id."""
+FRAMES_AT_LEAST: Final = 16
+"""How many frames fit into the window of datagrams, however large datagrams may be."""
 
 
 class SourceMachine(Machine):
     """The unit `source/<group>` of a node. Each machine is one stream, from number 1 on."""
 
     layer: ClassVar[str] = "source"
-    hears: ClassVar[tuple[type, ...]] = (PeerUp, PeerDown)
+    hears: ClassVar[tuple[type, ...]] = (PeerUp, PeerDown, DatagramRoom)
 
     def __init__(
         self,
@@ -91,9 +110,13 @@ class SourceMachine(Machine):
         self._notes: list[tuple[int, Note]] = []
         self._annotator = Annotator(config.priorities)
         self._datagrams = config.transport == "datagram"
+        self._rooms: dict[NodeId, int] = {}
+        """The largest frame that one datagram to a node carries, if it is known."""
         self._last = 0
         self._created_ns = 0
-        self._idle_delay_ns = config.idle_first_ns
+        reliable = RELIABLE if config.transport == "channel" else 1
+        self._idle_first_ns = min(config.idle_first_ns * reliable, config.idle_max_ns)
+        self._idle_delay_ns = self._idle_first_ns
         self._taken = 0
         """Bytes of everything that it received from senders, including what it refused."""
         self._wanted = self._settled = 0
@@ -111,6 +134,7 @@ class SourceMachine(Machine):
             Received: self._received,
             PeerUp: self._peer_up,
             PeerDown: self._peer_down,
+            DatagramRoom: self._datagram_room,
         }
 
     @property
@@ -191,6 +215,10 @@ class SourceMachine(Machine):
 
     def _peer_down(self, _now: Nanos, item: PeerDown, _out: Outbox) -> None:
         self._peers.down(item.peer)
+        self._rooms.pop(item.peer, None)
+
+    def _datagram_room(self, _now: Nanos, item: DatagramRoom, _out: Outbox) -> None:
+        self._rooms[item.peer] = item.size
 
     def _received(self, now: Nanos, item: Received, out: Outbox) -> None:
         for frame in item.frames:
@@ -269,7 +297,7 @@ class SourceMachine(Machine):
             out.up(self._replica, Received(self._node, frames, now))
             if self._config.message_log_bytes:
                 out.up(log_unit(self._config.name), Received(self._node, frames, now))
-        self._idle_delay_ns = self._config.idle_first_ns
+        self._idle_delay_ns = self._idle_first_ns
         # rule: 7c
         self._idle_ns = now + self._idle_delay_ns
 
@@ -285,10 +313,14 @@ class SourceMachine(Machine):
         """Take about `room` bytes of what waits, as blocks of the size of a frame."""
         config = self._config
         queue, limit = self._queue, config.payload_bytes
+        sizes = list(map(len, queue[:PACKED_AT_ONCE]))
         if self._datagrams:
             # rule: 12a
             limit = min(limit, config.datagram_bytes)
-        ends = list(accumulate(map(len, queue[:PACKED_AT_ONCE])))
+            passing = self._passing
+            if passing > limit:
+                limit, sizes = passing, self._sizes_in_frame(sizes)
+        ends = list(accumulate(sizes))
         blocks: list[tuple[bytes, int, list[tuple[int, Note]]]] = []
         done = begin = 0
         while done < len(ends) and begin < room:
@@ -301,6 +333,24 @@ class SourceMachine(Machine):
         del queue[:done]
         self._queue_start += done
         return blocks
+
+    @property
+    def _passing(self) -> int:
+        """How much fits into a frame that one datagram carries to every replica; 0 if that is not known."""
+        config, rooms = self._config, self._rooms
+        room = min([rooms.get(peer.node, 0) for peer in self._peers.replicas], default=0)
+        head = FRAME_HEAD + len(config.name.encode()) + NOTE_HEAD * config.priorities
+        return min(room - head, config.payload_bytes, config.datagram_window // FRAMES_AT_LEAST)
+
+    def _sizes_in_frame(self, sizes: list[int]) -> list[int]:
+        """The maximum that each waiting message adds to its frame: a frame above the limit would use a stream."""
+        sizes = [size + MESSAGE_HEAD for size in sizes]
+        for place, note in self._notes:
+            at = place - self._queue_start
+            if at >= len(sizes):
+                break
+            sizes[at] += NOTE_HEAD + len(note.topic.encode()) + len(note.request)
+        return sizes
 
     def _notes_of(self, first: int, stop: int) -> list[tuple[int, Note]]:
         """The notes of a part of the queue, by place in that part. Parts are taken in order."""
