@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Callable
+from typing import Any
 
+import pytest
+from tests.support.dialogs import MEMBER
+
+from holdfast.dialog.ports import Take
+from holdfast.dialog.subsystem import DialogService
+from holdfast.links.ports import PeerUp
+from holdfast.sim.checkers import CheckFailed
 from holdfast.sim.checkers.dialogs import DialogChecks
-from holdfast.sim.dialog_load import DialogLoad
+from holdfast.sim.dialog_load import STORE, UNIT, DialogLoad
+from holdfast.sim.host import Host
+from holdfast.types import SECOND, NodeId
+
+POISON: Any = PeerUp(NodeId([]), MEMBER)  # type: ignore[arg-type]  # it cannot be looked up, so the unit raises
 
 SEEDS = (1, 3)
+FOUND = (920107,)
+"""An end moved whose messages shared a block with those of another dialog."""
 CAMPAIGN = range(100, 400)
 
 
@@ -32,10 +46,43 @@ def test_campaign(first: int) -> None:
     assert aborted, "a transaction was aborted in some of the runs"
 
 
+@pytest.mark.parametrize("seed", FOUND)
+def test_seeds_that_found_mistakes(seed: int) -> None:
+    assert DialogLoad(seed, messages=60, seconds=30).run()["moved"]
+
+
 def test_the_same_seed_gives_the_same_run() -> None:
     assert (
         DialogLoad(9, messages=20, seconds=26).run() == DialogLoad(9, messages=20, seconds=26).run()
     )
+
+
+class TestMistakesThatAStoreRepairs:
+    """What raises comes back from its store, so the assurances hold; the run must fail all the same."""
+
+    def run(self, act: Callable[[Host], None], says: str) -> None:
+        load = DialogLoad(1, messages=5, seconds=26)
+        # In the time without faults.
+        load.world.at(20 * SECOND, act, load.world.hosts["n1"])
+        with pytest.raises(CheckFailed, match=says):
+            load.run()
+
+    def test_a_unit_that_raises(self) -> None:
+        def act(host: Host) -> None:
+            assert host.give(UNIT, POISON)
+
+        self.run(act, "no unit fails.*TypeError")
+
+    def test_a_dialog_that_raises(self) -> None:
+        def act(host: Host) -> None:
+            core: Any = host.core
+            dialogs = core.service(DialogService).manager(STORE).core.dialogs
+            dialog = next(iter(dialogs))
+            received = dialogs[dialog].inc.received
+            received.starts[:] = received.stops[:] = ["damaged"]
+            assert host.give(UNIT, Take(token=0, dialog=dialog, count=1))
+
+        self.run(act, "no dialog raises.*TypeError")
 
 
 class TestTheCheckerFindsViolations:

@@ -588,3 +588,9 @@ def transact(unit: Unit, tx: bytes, commit: bool = True, counts: bool = True) ->
     unit.give(Outcome(tx, done, counts))
     world.run(5 * MILLISECOND)
     return done
+
+
+def damage_arrivals(unit: Unit, dialog: bytes) -> None:
+    """The end raises at the next arrival: the set of the numbers that it has received is damaged."""
+    received = unit.manager.core.dialogs[dialog].inc.received
+    received.starts[:] = received.stops[:] = ["damaged"]  # type: ignore[list-item]

@@ -39,7 +39,7 @@ from holdfast.dialog.ids import (
 )
 from holdfast.dialog.ports import Event
 from holdfast.dialog.records import EndingRow
-from holdfast.dialog.requests import URI_MAX, decline, invited_id, make_offer
+from holdfast.dialog.requests.opening import URI_MAX, decline, invited_id, make_offer
 from holdfast.dialog.routes import service_of
 from holdfast.dialog.session import Dialog
 from holdfast.dialog.states import MOVED, OFFERED, OPEN

@@ -93,9 +93,10 @@ class Blocks:
     # -- what is not needed any more -----------------------------------------------------------------------------
 
     def free(self, block: int, dialog: bytes, count: int) -> None:
+        if not block:
+            return  # A copy of a message that was taken before: it was never stored.
         held = self._blocks.get(block)
-        if held is None:
-            return
+        assert held is not None, "a message is freed once"
         left = held.live.get(dialog, 0) - count
         assert left >= 0, "a message is freed once"
         if left:

@@ -21,7 +21,7 @@ from holdfast.dialog.quota import Budget
 from holdfast.dialog.session import Dialog, Surroundings
 from holdfast.dialog.transactions import Transaction
 from holdfast.machine import Deadlines, Write
-from holdfast.types import SECOND, Nanos
+from holdfast.types import NEVER, SECOND, Nanos
 from holdfast.wire.frames.base import Frame
 
 P = ParamSpec("P")
@@ -219,6 +219,11 @@ class Core:
         self.over[tx] = None
         if len(self.over) > OVER_MAX:
             del self.over[next(iter(self.over))]
+
+    def leave_any(self, request: Take) -> None:
+        """A receive from any dialog waits no more."""
+        self.any_takers.remove(request)
+        self.deadlines.set(f"any{request.token}", NEVER)
 
     # -- the index -----------------------------------------------------------------------------------------------
 

@@ -277,12 +277,14 @@ def imported(core: Core, state: State) -> Dialog:
             )
             before = len(d.out.queue)
             d.out.restore(run)
-            d.stage.runs += list(d.out.queue)[before:]
+            for part in list(d.out.queue)[before:]:
+                part.place = Place()  # Each part is stored, and freed, by itself.
+                d.stage.runs.append(part)
         else:
             d.inc.restore_piece(Piece(record.first, messages))
-    d.stage.parcels += [
-        Parcel(piece.first, piece.messages, piece.place) for piece in d.inc.early.values()
-    ]
+    for piece in d.inc.early.values():
+        piece.place = Place()
+        d.stage.parcels.append(Parcel(piece.first, piece.messages, piece.place))
     _ready(core, d)
     d.stage.row = d.stage.position = True
     return d

@@ -17,7 +17,6 @@ from holdfast.dialog import (
     lifecycle,
     loading,
     pairing,
-    requests,
     sending,
     timers,
     transfer,
@@ -52,6 +51,8 @@ from holdfast.dialog.records import (
     after,
     encode,
 )
+from holdfast.dialog.requests import any_dialog, messages, transactions
+from holdfast.dialog.requests.table import HANDLERS, NAMES_A_DIALOG
 from holdfast.dialog.session import Dialog, Passed, Stage, Surroundings, inspected
 from holdfast.dialog.states import COMPLETED, CONFIRMING, FAULTED, INVITING, OPEN
 from holdfast.dialog.transactions import KEPT_NS, OUTCOMES_NS
@@ -189,14 +190,10 @@ class DialogManager(Machine):
     def _take(self, now: Nanos, item: Any) -> None:
         core = self.core
         kind = type(item)
-        handler = requests.HANDLERS.get(kind)
+        handler = HANDLERS.get(kind)
         if handler is not None:
             any_dialog = kind is Take and not item.dialog
-            if (
-                kind in requests.NAMES_A_DIALOG
-                and not any_dialog
-                and item.dialog not in core.dialogs
-            ):
+            if kind in NAMES_A_DIALOG and not any_dialog and item.dialog not in core.dialogs:
                 self._elsewhere(now, item)
             else:
                 self._carry_out(now, item)
@@ -226,7 +223,7 @@ class DialogManager(Machine):
         """Hand a request to its function. If its dialog raises, the request is refused."""
         core = self.core
         core.token = getattr(item, "token", 0)
-        requests.HANDLERS[type(item)](core, now, item)
+        HANDLERS[type(item)](core, now, item)
         core.token = 0
 
     def _refuse_all(self, inputs: list[Any], out: Outbox) -> None:
@@ -256,7 +253,7 @@ class DialogManager(Machine):
         here = parked.dialog in core.dialogs
         for entry in parked.inputs:
             if entry[0] == "outcome":
-                requests.outcome(core, now, entry[1])
+                transactions.outcome(core, now, entry[1])
             elif entry[0] == "request":
                 if here:
                     self._carry_out(now, entry[1])
@@ -322,7 +319,7 @@ class DialogManager(Machine):
         for d in list(core.touched.values()):
             core.run(d, now, self._settle, now)
         if core.any_takers:
-            requests.serve_any(core, now)
+            any_dialog.serve_any(core, now)
         payload = self._transmit(now)
         self._copy_forward()
         frames: dict[bytes, list[Any]] = {}
@@ -343,7 +340,7 @@ class DialogManager(Machine):
         """Everything that follows from what the dialog was given in this turn."""
         core = self.core
         for request, bodies in sending.serve_waiting(d, now):
-            requests.stage(core, now, d, request, bodies)
+            messages.stage(core, now, d, request, bodies)
         delivery.serve_takers(d)
         if delivery.available(d):
             core.delivering.add(d.id, d.settings.priority)

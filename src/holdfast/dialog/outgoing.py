@@ -72,7 +72,7 @@ class Outgoing:
 
     __slots__ = (
         "acked", "acknowledges", "backoff", "buffered", "buffered_bytes", "flight", "flight_bytes", "limit", "lowest",
-        "mean_ns", "next", "queue", "resent", "spread_ns", "timed",
+        "mean_ns", "next", "queue", "resent", "spread_ns", "timed", "top",
     )  # fmt: skip
 
     def __init__(self, acknowledges: bool) -> None:
@@ -84,6 +84,8 @@ class Outgoing:
         self.acked = RangeSet()
         self.lowest = 0
         """No number below is sent again."""
+        self.top = 0
+        """No number from here on was transmitted, as far as this process knows."""
         self.queue: deque[Run] = deque()
         self.flight: dict[int, Run] = {}
         self.flight_bytes = 0
@@ -153,6 +155,7 @@ class Outgoing:
             self.buffered_bytes += sum(r.size for r in self.flight.values())
         run.sent_at = now
         run.sends += 1
+        self.top = max(self.top, run.stop)
         if self.acknowledges:
             self.flight[run.first] = run
             self.flight_bytes += run.size
@@ -218,6 +221,11 @@ class Outgoing:
             last = stop
         return not ranges or (ranges[0] >= 0 and last <= self.next)
 
+    def credible(self, ranges: list[int]) -> bool:
+        """Whether valid ranges list nothing that was never transmitted. Those of a resume may: an earlier process may
+        have transmitted more than this one knows."""
+        return not ranges or ranges[-1] <= self.top
+
     def acknowledge(self, ranges: list[int], now: Nanos = 0) -> list[Run]:
         """Free what the partner's store has. The ranges were found valid."""
         if not self.acknowledges or not ranges:
@@ -227,6 +235,7 @@ class Outgoing:
             if stop > before:
                 self.acked.add(start, stop)
         top = ranges[-1]
+        self.top = max(self.top, top)
         freed: list[Run] = []
         sample = 0
         for run in [run for run in self.flight.values() if run.first < top]:

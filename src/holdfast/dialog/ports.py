@@ -343,6 +343,8 @@ class UnitLost(msgspec.Struct, frozen=True):
 
     unit: str
     reason: str
+    wait_ns: Nanos = 0
+    """Before it is opened again. 0: as soon as possible; `NEVER`: it stays closed until the node is restarted."""
 
 
 class RepairWanted(msgspec.Struct, frozen=True):

@@ -279,6 +279,7 @@ class Dialog:
         out.next = row.next
         out.acked = RangeSet(pairs(row.acked))
         out.lowest = out.acked.first_missing(0)
+        out.top = out.acked.stops[-1] if out.acked.stops else 0
         # The window is told again by the resume; until then nothing is sent.
         self.inc.restore(RangeSet(pairs(row.received)), RangeSet(pairs(row.taken)), row.expected)
         self.total_out, self.total_in, self.done_in = row.total_out, row.total_in, row.done_in

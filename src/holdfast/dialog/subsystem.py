@@ -1,6 +1,7 @@
 """Dialogs as a subsystem of a node: the router, and one unit for each store that is open.
 
-Stores are opened by the edge, off the event loop; a unit is built when its store is open, and again after it failed.
+Stores are opened by the edge, off the event loop; a unit is built when its store is open, and again after it failed:
+at once, then after growing waits, a bounded number of times (`reopening`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from holdfast.dialog.ids import StoreId, dialog_name
 from holdfast.dialog.inspection import Inspection
 from holdfast.dialog.manager import DialogManager
 from holdfast.dialog.ports import UNIT, OpenStore, UnitLost, dialog_unit
+from holdfast.dialog.reopening import Reopening, outlook
 from holdfast.dialog.router import ROUTER, Router, Table
 from holdfast.dialog.section import DIALOGS, check_dialogs
 from holdfast.links.ports import Reannounce
@@ -37,6 +39,9 @@ class DialogService(Service):
         self.table.node_ids = self._node_ids
         self._open: dict[str, OpenStore] = {}
         self.counts: dict[str, int] = {}
+        self.closed: dict[str, str] = {}
+        """Why a store is not open, by name; the edge adds those that it cannot open."""
+        self._reopening = Reopening()
 
     def _node_ids(self, names: tuple[str, ...]) -> tuple[bytes, ...]:
         members = self._node.service(LinkService).directory.members
@@ -53,15 +58,18 @@ class DialogService(Service):
         self.table.units[store.store] = unit
         if self._node.turns.machine(unit) is not None:
             self._node.drop(unit)
+        self._node.turns.forgive(unit)
         self._node.add(unit)
+        self.closed.pop(store.name, None)
         for link in self._node.turns.units():
             if link.startswith("link/"):
                 # It was not there when these links came up.
                 self._node.turns.post(link, Reannounce(unit))
 
-    def gone(self, name: str) -> None:
-        """A store failed: its unit ends, until it is open again."""
-        unit = dialog_unit(name)
+    def gone(self, lost: UnitLost) -> None:
+        """A store failed, or its unit did: the unit ends, until the store is open again."""
+        unit = lost.unit
+        self.closed[unit.removeprefix(UNIT)] = outlook(lost.reason, lost.wait_ns)
         # The router still knows the store: frames for it are lost, and not answered with `Unknown`.
         self._open.pop(unit, None)
         if self._node.turns.machine(unit) is not None:
@@ -84,7 +92,11 @@ class DialogService(Service):
 
     def unit_failed(self, failure: Failure, result: Result) -> None:
         if failure.unit.startswith(UNIT):
-            result.effects.append(UnitLost(failure.unit, repr(failure.error)))
+            result.effects.append(self.lost(failure.unit, failure.error, failure.at))
+
+    def lost(self, unit: str, error: BaseException, now: Nanos) -> UnitLost:
+        """A unit raised, or could not be made from its store."""
+        return UnitLost(unit, repr(error), self._reopening.failed(unit, now))
 
     def manager(self, name: str) -> DialogManager | None:
         found = self._node.turns.machine(dialog_unit(name))
@@ -104,6 +116,7 @@ class DialogService(Service):
         for name, manager in self.managers():
             stores.append({"name": name, **manager.status()})
             dialogs += [described(end) for end in manager.list(SHOWN)]
+        stores += [{"name": name, "error": why} for name, why in list(self.closed.items())]
         return {"dialog_stores": stores, "dialogs": dialogs}
 
 
@@ -144,6 +157,11 @@ def dialog_metrics(status: Mapping[str, Any]) -> Iterable[Family]:
     stores = rows(status, "dialog_stores")
     if not stores:
         return
+    standing: Samples = [
+        ({"store": store.get("name", "")}, 0 if "error" in store else 1) for store in stores
+    ]
+    text = "1: the dialog store is open; 0: its dialogs stand still."
+    yield "holdfast_dialog_store_open", "gauge", text, standing
     states: Samples = [
         ({"store": store.get("name", ""), "state": state}, count)
         for store in stores

@@ -71,7 +71,7 @@ def on_ack(d: Dialog, now: Nanos, frame: Ack) -> None:
     if not d.resumed or d.state != OPEN:
         return
     out = d.out
-    if not out.valid(frame.ranges):
+    if not out.valid(frame.ranges) or not out.credible(frame.ranges):
         # Never frees anything: a peer that acknowledges what was not sent is wrong about everything.
         d.env.count("false_acknowledgements")
         return
@@ -272,6 +272,7 @@ def _admitted(d: Dialog, peer: bytes, frame: Resume) -> bool:
         return False
     if frame.owner_epoch > d.partner_owner:
         d.partner_owner = frame.owner_epoch
+        d.last_asked = 0  # A new unit counts its questions from another number.
         d.stage.row = True
     return True
 

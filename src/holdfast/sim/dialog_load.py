@@ -15,7 +15,8 @@ import msgspec
 from holdfast.dialog import ports
 from holdfast.dialog.config import Settings, assurances_of
 from holdfast.dialog.ports import dialog_unit
-from holdfast.sim.checkers.dialogs import DialogChecks
+from holdfast.sim.checkers import NoFailures
+from holdfast.sim.checkers.dialogs import DialogChecks, NoDialogRaises
 from holdfast.sim.cluster import make_core
 from holdfast.sim.dialogs import commit_transaction
 from holdfast.sim.host import Host
@@ -299,7 +300,8 @@ class DialogLoad:
         self.target = "n2"
         self.names: dict[bytes, str] = {}
         self.checks = DialogChecks(self.world.fail)
-        self.world.check(self.checks)
+        for check in (self.checks, NoDialogRaises(), NoFailures()):
+            self.world.check(check)
         hosts = add_nodes(self.world, make_core)
         self.calls = {host.name: Calls(host) for host in hosts}
         codes = random.sample(range(8), 3)

@@ -23,7 +23,7 @@ from holdfast.sim.disk import Disk
 from holdfast.sim.host import Host
 from holdfast.sim.seeds import chance
 from holdfast.subsystem import Edge, EffectHandler, Port
-from holdfast.types import MILLISECOND, NodeId
+from holdfast.types import MILLISECOND, NEVER, NodeId
 
 OWNER: Final = "owner"
 """The table with the epoch of a store's owner."""
@@ -77,9 +77,12 @@ class SimDialogEdge(Edge):
         """A unit or its disk failed: read the store again after a while."""
         host = self._host
         name = effect.unit.removeprefix(UNIT)
-        self._service.gone(name)
+        self._service.gone(effect)
+        if effect.wait_ns >= NEVER:
+            return
         store = next(each for each in self._config.store if each.name == name)
-        host.world.at(host.world.now + REOPEN_NS, self._again, (host.boots, store))
+        wait = effect.wait_ns or REOPEN_NS
+        host.world.at(host.world.now + wait, self._again, (host.boots, store))
 
     def _again(self, what: tuple[int, StoreConfig]) -> None:
         boots, store = what

@@ -11,7 +11,7 @@ from tests.support.dialogs import Pair, World
 
 from holdfast.dialog import frames
 from holdfast.dialog.frames import Ack, DialogFrame, Done, Fin, Invite, Messages, Resume, Terms
-from holdfast.types import SECOND
+from holdfast.types import MILLISECOND, SECOND
 from holdfast.wire.blocks import pack_block
 
 KINDS = DialogFrame.__args__  # type: ignore[attr-defined]
@@ -43,6 +43,77 @@ def test_an_acknowledgement_of_what_was_not_sent_frees_nothing(ranges: list[int]
     world.filter = lambda *_: True
     world.run(60 * SECOND)
     assert pair.drain() == [b"1", b"2", b"3"]
+
+
+def test_an_acknowledgement_of_what_waits_to_be_transmitted_frees_nothing() -> None:
+    """The partner shuts its window, and acknowledges what it was never sent."""
+    world = World(8)
+    pair = Pair(world, far={"quota_messages": 1})
+    world.finish(pair.send(b"1"))
+    world.finish(pair.send(b"2"))
+    world.run(SECOND)
+    assert (pair.here().acked, pair.here().queued) == ([(0, 1)], 1)
+    attack(world, pair, Ack(pair.near.store, pair.dialog, 0, [0, 2], 1, 0, 0))
+    assert counts(pair)["false_acknowledgements"] == 1
+    assert pair.here().queued == 1
+    assert pair.drain() == [b"1"]
+    world.run(30 * SECOND)
+    assert pair.drain() == [b"2"]
+
+
+def test_an_acknowledgement_of_what_an_earlier_process_transmitted_is_taken() -> None:
+    """It was lost with the process. The resume says it again."""
+    world = World(9)
+    pair = Pair(world)
+    world.filter = lambda _u, _n, frame: type(frame) is not Ack
+    world.finish(pair.send(b"1"))
+    world.run(SECOND)
+    world.crash(pair.a)
+    world.run(SECOND)
+    assert pair.here().acked == [(0, 1)]
+    world.filter = lambda *_: True
+    world.finish(pair.send(b"2"))
+    world.run(SECOND)
+    assert pair.here().acked == [(0, 2)]
+    assert "false_acknowledgements" not in counts(pair)
+
+
+@pytest.mark.parametrize("kind", [frames.Confirmed, frames.NeverConfirmed])
+def test_a_third_node_cannot_answer_for_the_instance_that_is_asked_to_confirm(
+    kind: type[Any],
+) -> None:
+    """The creator would deliver to an end that has not confirmed, or pair with a second instance."""
+    world = World(10)
+    world.filter = lambda unit, _n, frame: unit.host.name != "b" or type(frame) is frames.Offer
+    pair = Pair(world, wait=False)
+    world.run(SECOND)
+    assert pair.here().state == "confirming"
+    c = world.add("c")
+    world.connect(pair.a, c)
+    world.run(SECOND)
+    thief = c.units["default"]
+    more = {"limit": 100} if kind is frames.Confirmed else {}
+    world.carry(thief, pair.a.node, kind(pair.near.store, pair.dialog, thief.store, **more))
+    # In the name of the instance's store, too: the node counts.
+    world.carry(thief, pair.a.node, kind(pair.near.store, pair.dialog, pair.far.store, **more))
+    world.run(10 * MILLISECOND)
+    assert pair.here().state == "confirming"
+    assert pair.here().partner.node == pair.b.node
+    world.filter = lambda *_: True
+    world.run(60 * SECOND)
+    assert pair.here().state == pair.there().state == "open"
+
+
+def test_a_second_confirmation_with_another_secret_is_not_answered() -> None:
+    """Whoever knows the secret may move the end: it is the one that was recorded."""
+    world = World(11)
+    pair = Pair(world)
+    before = len([f for _, f in pair.far.frames if type(f) is frames.Confirmed])
+    forged = frames.Confirm(pair.far.store, pair.dialog, pair.near.store, b"x" * 32, 100)
+    world.carry(pair.near, pair.b.node, forged)
+    world.run(SECOND)
+    assert len([f for _, f in pair.far.frames if type(f) is frames.Confirmed]) == before
+    assert pair.far.manager.core.dialogs[pair.dialog].secret != b"x" * 32
 
 
 def test_a_third_node_cannot_speak_for_the_partner() -> None:

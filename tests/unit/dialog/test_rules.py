@@ -13,6 +13,7 @@ from tests.support.dialogs import (
     Unit,
     World,
     bodies,
+    damage_arrivals,
     serve,
     settings,
     transact,
@@ -856,7 +857,7 @@ def test_rule_22_a_dialog_that_raises_is_read_again_and_the_others_do_not_notice
     world.finish(pair.send(b"one"))
     world.run(SECOND)
     # Its memory is damaged: the next arrival raises.
-    pair.far.manager.core.dialogs[pair.dialog].inc.received = None  # type: ignore[assignment]
+    damage_arrivals(pair.far, pair.dialog)
     both = [
         pair.send(b"two"),
         pair.near.call(Send(token=0, dialog=other, bodies=[b"undisturbed"])),
@@ -872,7 +873,7 @@ def test_rule_22_a_dialog_that_raises_twice_is_faulted_alone() -> None:
     world = World(43)
     pair = Pair(world)
     for n in range(2):
-        pair.far.manager.core.dialogs[pair.dialog].inc.received = None  # type: ignore[assignment]
+        damage_arrivals(pair.far, pair.dialog)
         world.finish(pair.send(b"%d" % n))
         world.run(5 * SECOND)
     assert pair.there().fault == "internal"

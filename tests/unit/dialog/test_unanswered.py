@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-from tests.support.dialogs import Pair, World, bodies, transact
+from collections import deque
+from collections.abc import Iterator
 
+import pytest
+from tests.support.dialogs import Pair, World, bodies, damage_arrivals, transact
+
+from holdfast.dialog.outgoing import Run
 from holdfast.dialog.ports import (
     Cancel,
     Deactivate,
@@ -22,9 +26,19 @@ TX = b"t" * 16
 OTHER = b"u" * 16
 
 
+class BrokenQueue(deque[Run]):
+    def append(self, run: Run) -> None:
+        raise ValueError("a bug")
+
+
+class Bug(list[int]):
+    def __iter__(self) -> Iterator[int]:
+        raise ValueError("a bug")
+
+
 def damage(pair: Pair) -> None:
     """The far end raises at the next arrival."""
-    pair.far.manager.core.dialogs[pair.dialog].inc.received = None  # type: ignore[assignment]
+    damage_arrivals(pair.far, pair.dialog)
 
 
 # -- a transaction that ends while its requests wait -----------------------------------------------------------
@@ -133,7 +147,7 @@ def test_a_transaction_ends_while_its_dialog_is_read() -> None:
 def test_rule_22_a_request_that_raises_is_answered() -> None:
     world = World(10)
     pair = Pair(world)
-    pair.near.manager.core.dialogs[pair.dialog].out.queue = None  # type: ignore[assignment]
+    pair.near.manager.core.dialogs[pair.dialog].out.queue = BrokenQueue()
     call = pair.send(b"x")
     world.finish(call)
     assert call.refused == "internal"
@@ -161,7 +175,8 @@ def test_rule_22_every_request_of_a_turn_that_is_discarded_is_answered() -> None
 def test_rule_22_termination_that_raises_is_not_reported_as_done() -> None:
     world = World(12)
     pair = Pair(world)
-    pair.near.manager.core.dialogs[pair.dialog].out = None  # type: ignore[assignment]
+    received = pair.near.manager.core.dialogs[pair.dialog].inc.received
+    received.starts = Bug()  # the notice to the partner lists the ranges
     call = pair.near.call(Terminate(token=0, dialog=pair.dialog))
     world.finish(call)
     assert call.refused == "internal"

@@ -18,7 +18,7 @@ import pytest
 
 from holdfast.dialog.records import BLOCK, DIALOG, STAGED, TX, number_key
 from holdfast.errors import StoreDamaged, StoreError, StoreFenced, TransactionAborted
-from holdfast.machine import Put
+from holdfast.machine import Erase, Put
 from holdfast.runtime.dialogs.stores import ThreadWorker
 from holdfast.stores.dialogs.fairlock import FairLock
 from holdfast.stores.dialogs.sqlite import SqliteDialogStore
@@ -67,11 +67,34 @@ def test_a_copy_taken_at_any_moment_has_whole_batches_only(tmp_path: Path) -> No
         again.close()
 
 
+def test_every_commit_is_synced(tmp_path: Path) -> None:
+    """With less, SQLite reports a commit that a power cut undoes."""
+    store = opened(tmp_path)
+    for db in (store._db, store._tx):
+        assert db.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    store.close()
+
+
+def test_the_log_does_not_grow_under_steady_load(tmp_path: Path) -> None:
+    """It begins anew only when everything in it is in the file."""
+    store = opened(tmp_path)
+    body = os.urandom(64 << 10)
+    log = tmp_path / "d.sqlite-wal"
+    sizes = []
+    for n in range(0, 48 * 20, 20):
+        blocks = [Put(BLOCK, number_key(n + k), body) for k in range(20)]
+        store.commit([*blocks, Erase(BLOCK, number_key(0), number_key(n))])
+        sizes.append(log.stat().st_size >> 20)
+    store.close()
+    assert max(sizes) <= 32, "more than 100 MB were written"
+
+
 CHILD = """
 import os, sys
 from pathlib import Path
 from holdfast.dialog.records import DIALOG, BLOCK, number_key
-from holdfast.machine import Put
+from holdfast.machine import Erase, Put
 from holdfast.stores.dialogs.sqlite import SqliteDialogStore
 store = SqliteDialogStore(Path(sys.argv[1]), os.urandom)
 store.open()
@@ -143,6 +166,43 @@ def test_rule_10_the_lock_alternates_writer_and_transactions() -> None:
         thread.join()
     changes = sum(a != b for a, b in pairwise(order))
     assert changes >= 35, "neither takes it twice while the other waits"
+
+
+def test_rule_10_the_lock_is_given_in_the_order_of_asking() -> None:
+    lock = FairLock()
+    order: list[int] = []
+    lock.acquire()
+
+    def worker(number: int) -> None:
+        lock.acquire()
+        order.append(number)
+        lock.release()
+
+    threads = [threading.Thread(target=worker, args=(number,)) for number in range(4)]
+    for number, thread in enumerate(threads):
+        thread.start()
+        while lock.waiting <= number:
+            time.sleep(0)
+    lock.release()
+    for thread in threads:
+        thread.join()
+    assert order == [0, 1, 2, 3]
+
+
+def test_rule_10_a_transaction_takes_the_file_at_its_first_statement(tmp_path: Path) -> None:
+    """A read that takes it only later would find that another process has written, and could not commit."""
+    store = opened(tmp_path)
+    transaction = store.begin()
+    other = sqlite3.connect(tmp_path / "d.sqlite", timeout=0, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    other.execute("ROLLBACK")
+    transaction.run(lambda db: db.execute("SELECT count(*) FROM holdfast_dialog").fetchone())
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        other.execute("BEGIN IMMEDIATE")
+    transaction.abort()
+    other.execute("BEGIN IMMEDIATE")
+    other.close()
+    store.close()
 
 
 def test_rule_10_waiting_for_the_lock_has_a_limit() -> None:

@@ -342,6 +342,12 @@ class DialogApi(Traced):
             self._settings.pop(event.dialog, None)
             self._dialogs.pop((store, event.dialog), None)
 
+    def look_again(self, store: str) -> None:
+        """A store failed: its handles check whether waiting makes sense."""
+        for dialog in self._dialogs.values():
+            if dialog.store == store:
+                dialog.look_again()
+
     def announce(self, service: str, kind: str, dialog: bytes, uri: str) -> None:
         """Give a dialog that another node opened to the listener of its service."""
         listener = self._listeners.get(service)

@@ -19,7 +19,14 @@ from holdfast.dialog.router import ROUTER
 from holdfast.dialog.routes import service_of, service_role
 from holdfast.dialog.section import DIALOGS, DialogsConfig
 from holdfast.dialog.subsystem import DialogService
-from holdfast.errors import DialogError, HoldfastError, MisuseError, NodeStopped, SetupError
+from holdfast.errors import (
+    DialogError,
+    HoldfastError,
+    MisuseError,
+    NodeStopped,
+    SetupError,
+    StoreError,
+)
 from holdfast.links.ports import Received
 from holdfast.runtime.dialogs.api import DialogApi, Look, Returned
 from holdfast.runtime.dialogs.control import DialogControl
@@ -91,7 +98,7 @@ class DialogEdge(DialogApi, Edge):
             self.service.table.ready = True
             return
         self.default_store = next(iter(stores))
-        self.stores.start(port, stores, self._begun)
+        self.stores.start(port, stores, self._begun, self.service.closed)
         self._wall_offset = port.core.wall_offset_ns
         self._clock = asyncio.get_running_loop().call_later(CLOCK_EVERY_S, self._watch_clock)
         if port.config.data and config.serve:
@@ -171,9 +178,15 @@ class DialogEdge(DialogApi, Edge):
 
     # -- stores --------------------------------------------------------------------------------------------------
 
-    def _begun(self, opened: OpenStore) -> None:
-        """A store is open: its unit begins."""
-        self.service.opened(opened)
+    def _begun(self, opened: OpenStore) -> bool:
+        """A store is open: its unit begins. False if it cannot be made from what the store has."""
+        try:
+            self.service.opened(opened)
+        except Exception as error:  # noqa: BLE001 whatever it raised, only this store may suffer
+            self._unit_lost(
+                self.service.lost(dialog_unit(opened.name), error, self.running().clock())
+            )
+            return False
         for request in self.listening.values():
             if request.settings.store == opened.name:
                 self.tell(opened.name, request)
@@ -181,16 +194,18 @@ class DialogEdge(DialogApi, Edge):
         if not remaining:
             self.service.table.ready = True
         self.running().answer(ROUTER, None)
+        return True
 
     def _unit_lost(self, effect: ports.UnitLost) -> None:
         name = effect.unit.removeprefix(UNIT)
-        self.service.gone(name)
+        self.service.gone(effect)
         for token, (future, store, _, _) in list(self._waiting.items()):
             if store == name and not future.done():
                 text = f"the dialog store failed ({effect.reason}); the request may have taken effect or not"
                 future.set_exception(DialogError(text))
                 del self._waiting[token]
-        self.stores.lost(name, effect.reason)
+        self.stores.lost(name, effect.wait_ns)
+        self.look_again(name)
 
     def check_store(self, store: str) -> None:
         self.stores.check(store)
@@ -202,9 +217,11 @@ class DialogEdge(DialogApi, Edge):
         return await self.stores.settle(store, tx)
 
     async def kept(self, store: str, tx: bytes) -> bool:
-        """Whether the store has kept the outcome `committed` of a transaction."""
-        self.stores.check(store)
-        await self.stores.ready[store].wait()
+        """Whether the store has kept the outcome `committed` of a transaction. `StoreError`: it cannot say now."""
+        try:
+            await self.stores.until_open(store)
+        except DialogError as error:
+            raise StoreError(f"{error}") from error
         future = self.stores.read(store, lambda made: made.read(KEPT, tx, after(tx)))
         return bool(await asyncio.wrap_future(future))
 
@@ -236,7 +253,7 @@ class DialogEdge(DialogApi, Edge):
         unit = dialog_unit(store)
         while True:
             # Again after each wait: the store may have failed meanwhile, and its unit with it.
-            await self.stores.ready[store].wait()
+            await self.stores.until_open(store)
             if self.running().offer(unit, item, size + 64, DATA):
                 break
             self._room.clear()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from time import monotonic_ns
@@ -12,14 +14,25 @@ import msgspec
 
 from holdfast.dialog import ports
 from holdfast.dialog.ids import dialog_name
-from holdfast.errors import DialogEnded, DialogFaulted, HoldfastError
+from holdfast.errors import (
+    DialogEnded,
+    DialogFaulted,
+    DialogUnknown,
+    HoldfastError,
+    MisuseError,
+    NodeStopped,
+)
 from holdfast.runtime.tracing import CONSUMER, PRODUCER, set_attributes
 from holdfast.types import NEVER, SECOND
 
 if TYPE_CHECKING:
     from holdfast.runtime.dialogs.api import DialogApi, OpenTransaction
 
+log = logging.getLogger("holdfast")
+
 EVENTS_MAX: Final = 1024
+RECEIVE_AGAIN_S: Final = 0.5
+"""How long a message handler waits after an error before it receives again."""
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -197,13 +210,37 @@ class Dialog:
             yield message
 
     def on_message(self, handler: Callable[[Message], Any]) -> None:
-        """Call `await handler(message)` for each message, one after the other."""
+        """Call `handler(message)` for each message, and await it if it is a coroutine function. The next call follows
+        when it has returned. What it raises is logged, and the next message follows."""
+        if self._handler is not None and not self._handler.done():
+            raise MisuseError(f"{self!r} has a handler already; nothing was changed")
+        self._handler = asyncio.ensure_future(self._serve(handler))
 
-        async def serve() -> None:
-            async for message in self:
-                await handler(message)
-
-        self._handler = asyncio.ensure_future(serve())
+    async def _serve(self, handler: Callable[[Message], Any]) -> None:
+        while True:
+            try:
+                message = await self.receive()
+            except (DialogEnded, DialogUnknown, MisuseError, NodeStopped):
+                return
+            except HoldfastError as error:
+                # Its store failed, and is opened again.
+                fields = _fields("receive_failed", self.id, error=str(error))
+                log.warning("dialog %s: %s; receiving again", fields["dialog"], error, extra=fields)
+                await asyncio.sleep(RECEIVE_AGAIN_S)
+                continue
+            try:
+                done = handler(message)
+                if inspect.isawaitable(done):
+                    await done
+            except Exception:
+                fields = _fields("message_handler_failed", self.id, number=message.number)
+                log.exception(
+                    "the message handler of dialog %s failed on message %d; use a transaction to receive a message "
+                    "again after an error",
+                    fields["dialog"],
+                    message.number,
+                    extra=fields,
+                )
 
     # -- its life ------------------------------------------------------------------------------------------------
 
@@ -298,9 +335,14 @@ class Dialog:
         self._error = error
         self._changed.set()
 
+    def look_again(self) -> None:
+        """Its store failed: what waits for the dialog may have to be refused."""
+        self._changed.set()
+
     def _check_alive(self) -> None:
         if self._error is not None:
             raise type(self._error)(*self._error.args)
+        self._edge.check_store(self.store)
 
 
 class Listener:
@@ -356,3 +398,8 @@ def _deadline(timeout_s: float | None) -> int:
     if timeout_s is None:
         return NEVER
     return monotonic_ns() + int(timeout_s * SECOND) if timeout_s > 0 else 0
+
+
+def _fields(event: str, dialog: bytes, **more: Any) -> dict[str, Any]:
+    """What the log knows about an event of a dialog."""
+    return {"event": event, "subsystem": "dialog", "dialog": dialog_name(dialog), **more}

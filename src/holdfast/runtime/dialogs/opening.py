@@ -17,12 +17,13 @@ from holdfast.runtime.dialogs.writer import DialogWriter
 from holdfast.stores.dialogs.memory import MemoryDialogStore, Shelf
 from holdfast.stores.dialogs.port import DialogStore
 from holdfast.subsystem import Port
+from holdfast.types import NEVER, SECOND, Nanos
 
 log = logging.getLogger("holdfast")
 
 REOPEN_S: Final = 1.0
 REOPEN_S_MAX: Final = 30.0
-Begun = Callable[[OpenStore], None]
+Begun = Callable[[OpenStore], bool]
 
 
 class OpenStores:
@@ -33,6 +34,8 @@ class OpenStores:
         self.failures: dict[str, str] = {}
         """Why a store is not open, by name."""
         self.ready: dict[str, asyncio.Event] = {}
+        self._still: dict[str, None] = {}
+        """Stores whose unit failed repeatedly: requests are refused until they are open again."""
         self._shelves: dict[str, Shelf] = {}
         """Memory stores live as long as the process that made the node."""
         self._writers: dict[str, DialogWriter] = {}
@@ -40,15 +43,24 @@ class OpenStores:
         self._made: dict[str, DialogStore] = {}
         self._closing = threading.Event()
         self._port: Port | None = None
-        self._begun: Begun = lambda _: None
+        self._begun: Begun = lambda _: True
 
     def inspect(self, name: str) -> Any:
         """A store that is open, for people and tests."""
         return self._made[name]
 
-    def start(self, port: Port, configs: Mapping[str, StoreConfig], begun: Begun) -> None:
-        """Open every store. `begun` is called on the event loop with each that is open."""
+    def start(
+        self,
+        port: Port,
+        configs: Mapping[str, StoreConfig],
+        begun: Begun,
+        failures: dict[str, str],
+    ) -> None:
+        """Open every store. `begun` is called on the event loop with each that is open. `failures` is kept up to date
+        with why a store is not open."""
         self.configs = dict(configs)
+        self.failures = failures
+        self._still.clear()
         self._port, self._begun = port, begun
         self._closing.clear()
         self._loop = asyncio.get_running_loop()
@@ -96,7 +108,6 @@ class OpenStores:
             return
         name = opened.name
         unit = dialog_unit(name)
-        self.failures.pop(name, None)
         old = self._writers.pop(name, None)
         if old is not None:
             threading.Thread(target=old.close, daemon=True).start()
@@ -109,27 +120,37 @@ class OpenStores:
         self._made[name] = store
         if name not in self._workers:
             self._workers[name] = make_worker(self.configs[name], store)
-        self._begun(opened)
-        self.ready[name].set()
+        if self._begun(opened):
+            self.failures.pop(name, None)
+            self._still.pop(name, None)
+            self.ready[name].set()
 
     @property
     def all_open(self) -> bool:
         return all(event.is_set() for event in self.ready.values())
 
-    def lost(self, name: str, reason: str) -> None:
-        """A store failed, or its unit did: read it again."""
-        log.error(
-            "dialog store %s: %s; it is opened again",
-            name,
-            reason,
-            extra=_fields("store_lost", name, reason),
-        )
-        self.failures[name] = reason
+    def lost(self, name: str, wait_ns: Nanos) -> None:
+        """A store failed, or its unit did: read it again, after a wait if it failed repeatedly."""
+        reason = self.failures[name]
+        event = "store_stands_still" if wait_ns else "store_lost"
+        log.error("dialog store %s: %s", name, reason, extra=_fields(event, name, reason))
+        if wait_ns:
+            self._still[name] = None
+            self.ready[name].set()  # Requests that wait for the store are refused.
         self.ready[name].clear()
         worker = self._workers.pop(name, None)
         if worker is not None:
             worker.close()
-        self._open_in_thread(name, REOPEN_S)
+        if wait_ns < NEVER:
+            self._open_in_thread(name, max(REOPEN_S, wait_ns / SECOND))
+
+    async def until_open(self, name: str) -> None:
+        """Wait until a store is open. A request of a store whose dialogs stand still is refused."""
+        self.check(name)
+        ready = self.ready[name]
+        while not ready.is_set() and not self._closing.is_set():
+            await ready.wait()
+            self.check(name)
 
     def read(self, name: str, work: Callable[[DialogStore], Any]) -> Any:
         """Call `work(store)` on the store's thread, after every turn submitted so far; gives a future."""
@@ -152,6 +173,10 @@ class OpenStores:
         if name not in self.configs:
             known = ", ".join(self.configs) or "none; add [[dialogs.store]] to the configuration"
             raise MisuseError(f"this node has no dialog store {name!r}; it has {known}")
+        if name in self._still:
+            raise DialogError(
+                f"dialog store {name!r}: {self.failures.get(name, '')}; this request had no effect"
+            )
 
     def halt(self) -> None:
         self._port = None

@@ -206,6 +206,7 @@ class RemoteTransaction(TransactionScope):
         self._give_back()
         if self._work is not None:
             await self._work.abort()
+            counts = counts and not self._work.lost
             self._dialogs.tell(self._durable, ports.Outcome(self.id, False, counts))
         elif self._stores:
             await self._dialogs.call(ABORT, body=(b"1" if counts else b"0") + self.id)

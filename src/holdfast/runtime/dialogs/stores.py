@@ -70,6 +70,11 @@ class Work(Protocol):
         """The store's writer cannot write until it ends."""
         ...
 
+    @property
+    def lost(self) -> bool:
+        """It was aborted, and its connection to the database was gone."""
+        ...
+
     async def run(self, act: Callable[[Any], Any]) -> Any: ...
     async def commit(self, inserts: Sequence[Put], epoch: int) -> None: ...
     async def abort(self) -> None: ...
@@ -104,6 +109,7 @@ class ThreadWorker:
 
 class ThreadWork:
     connection: Any = None
+    lost = False
 
     def __init__(self, store: DialogStore, pool: ThreadPoolExecutor, turn: asyncio.Lock) -> None:
         self._store = store
@@ -232,6 +238,10 @@ class PostgresWork:
         self._pool = pool
         self.connection: Any = tx.connection
         self.holds_file = False
+
+    @property
+    def lost(self) -> bool:
+        return bool(self._tx.lost)
 
     async def run(self, act: Callable[[Any], Any]) -> Any:
         """Await `act(connection)`."""

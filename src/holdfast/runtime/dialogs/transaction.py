@@ -172,6 +172,8 @@ class Transaction(TransactionScope):
         for work in self._works.values():
             with contextlib.suppress(HoldfastError):
                 await work.abort()
+            # The database went away in the middle, which says nothing about the messages.
+            counts = counts and not work.lost
         self._works.clear()
         for store in names:
             self._edge.tell(store, ports.Outcome(self.id, committed, counts))

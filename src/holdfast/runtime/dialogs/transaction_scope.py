@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self
 
-from holdfast.errors import DialogError, StoreError
+from holdfast.runtime.dialogs.blame import is_infrastructure
 from holdfast.runtime.tracing import INTERNAL, Tracing
 
 
@@ -53,8 +52,7 @@ class TransactionScope:
             if kind is None:
                 await self.commit()
             else:
-                counts = not isinstance(error, (asyncio.CancelledError, DialogError, StoreError))
-                await self.abort(counts=counts)
+                await self.abort(counts=not is_infrastructure(error))
         except BaseException:
             self._end_span(*sys.exc_info())
             raise

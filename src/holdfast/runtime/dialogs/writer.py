@@ -1,6 +1,8 @@
 """A thread around a dialog store: batches go in, commits come out in turn order; reads and questions take their turn.
 
-While one commit is on its way, the turns behind it pile up; the next commit takes them all.
+While one commit is on its way, the turns behind it pile up. The next commit takes as many of them as the store writes
+in `COMMIT_NS`, by the rate of the last ones: messages leave when their commit ends, so in a burst a commit that takes
+everything would leave the partner without work until the whole burst is stored.
 """
 
 from __future__ import annotations
@@ -9,16 +11,24 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from time import monotonic_ns
 from typing import Any, Final
 
 import msgspec
 
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.machine import Put, Write
+from holdfast.stores.dialogs.coalesce import coalesce
 from holdfast.stores.dialogs.port import DialogStore
+from holdfast.types import MILLISECOND
 
 BOUND_BYTES: Final = 32 << 20
 WRITE_BYTES: Final = 64
+COMMIT_NS: Final = 100 * MILLISECOND
+"""The time that a commit of several turns should take."""
+COMMIT_BYTES_MIN: Final = 1 << 20
+COMMIT_BYTES_START: Final = 4 << 20
+"""Until the rate of the store is known."""
 
 
 Batch = tuple[int, Sequence[Write], int]
@@ -47,6 +57,8 @@ class DialogWriter:
         self._queue: deque[Batch | Call] = deque()
         self._changed = threading.Condition()
         self._outstanding = 0
+        self._share = COMMIT_BYTES_START
+        """A commit ends with the turn that reaches this size."""
         self._closing = False
         self._error: HoldfastError | None = None
         self._thread = threading.Thread(target=self._run, name="holdfast-dialogs", daemon=True)
@@ -103,13 +115,15 @@ class DialogWriter:
                 return
 
     def _next(self) -> tuple[list[Batch], Call | None]:
-        """All turns up to the next call, or that call."""
+        """The turns of the next commit, which ends before the next call, or that call."""
         turns: list[Batch] = []
-        while self._queue:
+        size = 0
+        while self._queue and size < self._share:
             job = self._queue[0]
             if isinstance(job, Call):
                 break
             turns.append(job)
+            size += job[2]
             self._queue.popleft()
         if turns:
             return turns, None
@@ -118,8 +132,9 @@ class DialogWriter:
         return [], call
 
     def _commit(self, turns: list[Batch]) -> bool:
+        begin = monotonic_ns()
         try:
-            self._store.commit([write for _, writes, _ in turns for write in writes])
+            self._store.commit(coalesce([write for _, writes, _ in turns for write in writes]))
         except HoldfastError as error:
             self._error = error
         except Exception as error:  # noqa: BLE001 a foreign store may raise anything; its units must learn of it
@@ -130,10 +145,19 @@ class DialogWriter:
             self._on_failed(self._error)
             return False
         self.commits += 1
+        size = sum(size for _, _, size in turns)
+        self._adapt(size, monotonic_ns() - begin)
         with self._changed:
-            self._outstanding -= sum(size for _, _, size in turns)
+            self._outstanding -= size
         self._on_written(turns[-1][0])
         return True
+
+    def _adapt(self, size: int, took: int) -> None:
+        """Shrink at once, grow by halves. Small commits say nothing about the rate: their time is that of the sync."""
+        if size >= COMMIT_BYTES_MIN:
+            wanted = size * COMMIT_NS // max(took, 1)
+            grown = (self._share + wanted) // 2
+            self._share = max(COMMIT_BYTES_MIN, min(wanted, grown, BOUND_BYTES))
 
     @staticmethod
     def _answer(work: Callable[[], Any], future: Future[Any]) -> None:

@@ -14,9 +14,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from holdfast.dialog import ports
+from holdfast.dialog.ids import dialog_name
+from holdfast.dialog.subsystem import DialogService
 from holdfast.sim.checkers.base import Checker
 
 if TYPE_CHECKING:
+    from holdfast.machine import Result
     from holdfast.sim.host import Host
     from holdfast.sim.world import World
 
@@ -42,6 +45,17 @@ class Passage:
         self.highest = -1
         self.excused = False
         """The application ended the dialog, or lost messages itself: completeness cannot be checked."""
+
+
+class NoDialogRaises(Checker):
+    """No dialog raises. It would be read again from its store, which hides most mistakes from the other checks."""
+
+    def turn(self, host: Host, result: Result) -> None:
+        assert host.core is not None
+        for name, manager in host.core.service(DialogService).managers():  # type: ignore[attr-defined]  # a real core
+            for dialog, error in manager.core.errors:
+                detail = f"{dialog_name(dialog)} of store {name} on {host.name} raised {error!r}"
+                host.world.fail("no dialog raises", detail, error)
 
 
 class DialogChecks(Checker):

@@ -23,7 +23,7 @@ from typing import Any, Final, TypeVar
 
 import asyncpg
 
-from holdfast.dialog.records import ABORTED, COMMITTED, TABLES, TX
+from holdfast.dialog.records import ABORTED, BLOCK, COMMITTED, STAGED, TABLES, TX
 from holdfast.errors import (
     MisuseError,
     StoreError,
@@ -34,7 +34,7 @@ from holdfast.errors import (
 from holdfast.machine import Put, Write
 from holdfast.stores.dialogs.memory import conflict, fenced
 from holdfast.stores.dialogs.port import DISK, Ownership
-from holdfast.stores.dialogs.postgres_batch import make_function, write_batch
+from holdfast.stores.dialogs.postgres_batch import commit_checked, make_function, write_batch
 from holdfast.stores.failure import refuse_after
 
 T = TypeVar("T")
@@ -56,6 +56,21 @@ LOST: Final = (
     asyncio.IncompleteReadError,
 )
 
+_LIMITS = """
+SET idle_in_transaction_session_timeout = '15s';
+SET tcp_keepalives_idle = 5;
+SET tcp_keepalives_interval = 5;
+SET tcp_keepalives_count = 2"""
+"""A large batch takes several round trips, and holds the row of the store from the first to the last. When the network
+fails between them, the server must notice before `RECONNECT_S` is over, or the next connection waits for the row in
+vain."""
+_SYNCED: Final = """SELECT set_config('synchronous_commit', 'on', {local})
+WHERE current_setting('synchronous_commit') = 'off'"""
+"""A commit must be on the disk when it returns, also where the database or the role says otherwise."""
+_STORAGE = (
+    "SELECT attstorage FROM pg_attribute WHERE attrelid = $1::text::regclass AND attname = 'value'"
+)
+_EXTERNAL: Final = b"e"
 _SHARE = "SELECT epoch FROM holdfast.store WHERE name = $1 AND epoch = $2 FOR KEY SHARE"
 _WHERE = "SELECT owner, epoch, seq FROM holdfast.store WHERE name = $1 FOR UPDATE"
 
@@ -121,6 +136,8 @@ class PostgresDialogStore:
                     f"CREATE TABLE IF NOT EXISTS holdfast.{table} (store text NOT NULL, key bytea NOT NULL, "
                     "value bytea NOT NULL, PRIMARY KEY (store, key))"
                 )
+            for table in (BLOCK, STAGED):
+                await _store_uncompressed(connection, table)
             await make_function(connection)
             await connection.execute(
                 "INSERT INTO holdfast.store VALUES ($1, $2, $3, 0, 0, $4) ON CONFLICT DO NOTHING",
@@ -189,9 +206,12 @@ class PostgresDialogStore:
         return bool(row["seq"] == self._seq + 1)
 
     async def _commit(self, writes: Sequence[Write]) -> None:
-        now = await write_batch(
-            self._connection, self.name, self._owner, self._epoch, self._seq, writes
-        )
+        try:
+            now = await write_batch(
+                self._connection, self.name, self._owner, self._epoch, self._seq, writes
+            )
+        except TransactionAborted as error:
+            raise StoreError(f"store {self.name!r}: {error}") from error
         if now is not None:
             raise fenced(now, self._epoch)
 
@@ -211,6 +231,8 @@ class PostgresDialogStore:
             try:
                 if self._connection is None:
                     self._connection = await asyncpg.connect(self.dsn, command_timeout=COMMAND_S)
+                    await self._connection.execute(_LIMITS)
+                    await self._connection.execute(_SYNCED.format(local="false"))
                 return await work()
             except LOST as error:
                 await self._drop()
@@ -274,6 +296,8 @@ class PostgresTransaction:
         self.connection = connection
         self._name = name
         self._over = False
+        self.lost = False
+        """It was aborted, and the connection was gone."""
 
     async def commit(self, inserts: Sequence[Put], epoch: int) -> None:
         """The fence first, the id last, and the tag of COMMIT is looked at."""
@@ -305,7 +329,7 @@ class PostgresTransaction:
             raise
         self._over = True
         try:
-            await _commit_checked(connection)
+            await commit_checked(connection)
         except LOST as error:
             raise TransactionInDoubt(
                 f"the connection was lost during COMMIT ({error!r}); the outcome is being asked for"
@@ -330,14 +354,16 @@ class PostgresTransaction:
         if self._over:
             return
         self._over = True
-        with contextlib.suppress(Exception):
+        try:
             await self.connection.execute("ROLLBACK")
+        except Exception:  # noqa: BLE001 whatever the reason, the server rolls back by itself
+            self.lost = True
 
 
 async def begin_transaction(connection: Any, name: str) -> PostgresTransaction:
     if connection.is_in_transaction():
         raise MisuseError("the connection is in a transaction already; nothing was begun")
-    await connection.execute("BEGIN")
+    await connection.execute(f"BEGIN; {_SYNCED.format(local='true')}")
     return PostgresTransaction(connection, name)
 
 
@@ -392,17 +418,20 @@ class BlockingTransaction:
         self._store._wait(work())
 
 
+async def _store_uncompressed(connection: Any, table: str) -> None:
+    """The server's pglz takes longer to compress messages than to write them, also when it finds that it cannot. They
+    stay only until they are acknowledged."""
+    found = await connection.fetchval(_STORAGE, f"holdfast.{table}")
+    if found != _EXTERNAL:
+        await connection.execute(
+            f"ALTER TABLE holdfast.{table} ALTER COLUMN value SET STORAGE EXTERNAL"
+        )
+
+
 async def _terminate(connection: Any) -> None:
     """Close the socket now: the loop runs only while the store is used."""
     connection.terminate()
     await asyncio.sleep(0)
-
-
-async def _commit_checked(connection: Any) -> None:
-    """COMMIT of a failed transaction answers ROLLBACK, without an error."""
-    tag = await connection.execute("COMMIT")
-    if tag != "COMMIT":
-        raise TransactionAborted(f"the database answered {tag} to COMMIT: nothing took effect")
 
 
 def _known(table: str) -> str:

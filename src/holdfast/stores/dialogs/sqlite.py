@@ -38,6 +38,9 @@ TRANSACTION_LIMIT_S: Final = 10.0
 """How long an application's transaction may hold the file, reads included."""
 CHECKPOINT_BYTES: Final = 8 << 20
 """Written to the log since the last checkpoint before another thread makes one."""
+LOG_PAGES: Final = 4096
+"""A log of so many pages (16 MB) is checkpointed by the commit itself. The log begins anew only behind a complete
+checkpoint, which the other thread never makes while commits follow one another closely: the file would grow."""
 
 _STORE = """CREATE TABLE holdfast_store (one INTEGER PRIMARY KEY CHECK (one = 1), schema INTEGER NOT NULL,
             id BLOB NOT NULL, epoch INTEGER NOT NULL, seq INTEGER NOT NULL)"""
@@ -78,7 +81,7 @@ class SqliteDialogStore:
             make_directory(path.parent)
             self._db = _connect(path)
             self._make(entropy)
-            self._db.execute("PRAGMA wal_autocheckpoint = 0")
+            self._db.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
             self._tx = _connect(path)
             self._tx.execute("PRAGMA wal_autocheckpoint = 0")
         except sqlite3.Error as error:

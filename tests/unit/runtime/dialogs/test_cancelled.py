@@ -253,6 +253,30 @@ def test_a_commit_whose_task_is_cancelled_is_carried_out(tmp_path: Path) -> None
     run(work)
 
 
+def test_an_abort_whose_task_is_cancelled_is_carried_out(tmp_path: Path) -> None:
+    """Rule 8. The message and the file of the transaction would stay taken."""
+
+    async def work() -> None:
+        async with nodes(tmp_path, "ann", "ben") as (ann, ben):
+            listener = await ben.dialogs.listen("orders")
+            near = await ann.dialogs.open("orders")
+            far = await listener.next()
+            await near.send(b"job")
+            tx = ben.dialogs.transaction()
+            assert (await far.receive(tx=tx)).body == b"job"
+            await tx.run(lambda db: db.execute("CREATE TABLE own (n INTEGER)"))
+            aborting = asyncio.create_task(tx.abort())
+            await asyncio.sleep(0)
+            aborting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await aborting
+            async with ben.dialogs.transaction() as again:
+                assert (await far.receive(tx=again, timeout_s=5)).body == b"job"
+                await again.run(lambda db: db.execute("CREATE TABLE own (n INTEGER)"))
+
+    run(work)
+
+
 def test_doubt_ends_when_the_node_stops(tmp_path: Path) -> None:
     """The database is away: asking for the outcome would go on without end."""
 

@@ -139,3 +139,33 @@ def test_an_operator_sees_the_fault_and_what_to_do(tmp_path: Path) -> None:
             assert "no dialog needs help" in await asyncio.to_thread(command, "faults")
 
     run(work, 60)
+
+
+def test_a_foreign_certificate_is_a_fault_and_no_message_is_lost(tmp_path: Path) -> None:
+    """An authority of the same name signed it, and the partner's node does not know that authority."""
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    authority_in(foreign)
+
+    async def work() -> None:
+        async with two_nodes(tmp_path) as (ann, ben):
+            await ben.dialogs.listen("orders", idle_ns=0)
+            near = await ann.dialogs.open("holdfast://ben/orders", idle_ns=0)
+            await near.send(b"1")
+            wrong = load_tls(credentials(foreign, "ann"), "demo", "ann")
+            for transport in ann._drive().transports.values():
+                assert isinstance(transport, TcpTransport)
+                transport.use_tls(wrong)
+            await ben.stop()
+            await near.send(b"2")
+            await ben.start()
+            while (event := await near.next_event()).kind != "faulted":
+                pass
+            assert event.code == "credentials"
+            assert "certificate" in event.detail
+            await ann.renew_credentials()
+            far = await ben.dialogs.reactivate(near.id)
+            got = [(await far.receive(timeout_s=40)).body for _ in range(2)]
+            assert got == [b"1", b"2"]
+
+    run(work, 60)

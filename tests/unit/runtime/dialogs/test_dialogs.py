@@ -18,6 +18,7 @@ from holdfast.errors import (
     MisuseError,
     QuotaExceeded,
     SendTimeout,
+    StoreError,
     TransactionAborted,
 )
 from holdfast.runtime.control import ask
@@ -193,6 +194,40 @@ kind = "memory"
                 _, messages = await ann.dialogs.receive_any(10, store="memory")
                 got += [m.body for m in messages]
             assert sorted(got) == [b"3", b"4"]
+
+    run(work)
+
+
+def test_rule_11_dialogs_in_memory_follow_the_durable_store(tmp_path: Path) -> None:
+    """Another process has taken the file over, so the commit fails there: nothing may be sent from memory."""
+    import os
+
+    from holdfast.stores.dialogs.sqlite import SqliteDialogStore
+
+    async def work() -> None:
+        async with nodes(tmp_path, "ann") as (ann,):
+            memory = await ann.dialogs.open("orders", wait=False, store="memory")
+            durable = await ann.dialogs.open("orders", wait=False)
+
+            async def both() -> None:
+                async with ann.dialogs.transaction() as tx:
+                    await memory.send(b"1", tx=tx)
+                    await durable.send(b"2", tx=tx)
+                    other = SqliteDialogStore(
+                        tmp_path / "ann" / "dialogs-default.sqlite", os.urandom
+                    )
+                    await asyncio.to_thread(other.open)
+                    other.close()
+
+            with pytest.raises(StoreError):
+                await both()
+            manager = ann.dialogs.service.manager("memory")
+            assert manager is not None
+            await until(lambda: not manager.core.transactions, 10)
+            end = manager.inspect(memory.id)
+            assert end is not None
+            assert (end.next, end.queued) == (0, 0)
+            assert await memory.send(b"3") == 0
 
     run(work)
 

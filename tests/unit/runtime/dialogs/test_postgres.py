@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -12,6 +13,7 @@ from tests.support.postgres import postgres
 
 from holdfast import connect_dialogs
 from holdfast.errors import MisuseError
+from holdfast.runtime.dialogs.api import DialogApi
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +110,48 @@ def test_an_application_at_the_daemon_commits_with_its_own_connection(
             assert await own.fetchval("SELECT count(*) FROM remote_done") == 2
             with pytest.raises(MisuseError, match="no connection"):
                 _ = dialogs.transaction().connection
+        await own.close()
+
+    run(work, 60)
+
+
+async def end_connection(own: Any, connection: Any) -> None:
+    """As an administrator, or a fail-over, ends it."""
+    pid = await connection.fetchval("SELECT pg_backend_pid()")
+    await own.execute("SELECT pg_terminate_backend($1, 5000)", pid)
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_rule_14_a_connection_that_is_lost_does_not_count_against_the_message(
+    tmp_path: Path, dsn: str, remote: bool
+) -> None:
+    """The database restarts whenever the job is processed: the job must not become poison."""
+    names = {name: f"{name}{3 + remote}" for name in ("ann", "ben")}
+
+    async def work() -> None:
+        own = await asyncpg.connect(dsn)
+        sections = {name: section(dsn, store) for name, store in names.items()}
+        async with (
+            nodes(tmp_path, "ann", "ben", special=sections) as (ann, ben),
+            connect_dialogs(tmp_path / "ben") as application,
+        ):
+            dialogs: DialogApi = application if remote else ben.dialogs
+            listener = await dialogs.listen("orders", poison_after=1)
+            near = await ann.dialogs.open("orders")
+            far = await listener.next()
+            await near.send(b"job")
+
+            async def cut_off() -> None:
+                async with dialogs.transaction(store=names["ben"]) as tx:
+                    assert (await far.receive(tx=tx)).body == b"job"
+                    await end_connection(own, tx.connection)
+                    await tx.connection.execute("SELECT 1")
+
+            for _ in range(2):
+                with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
+                    await cut_off()
+            async with dialogs.transaction(store=names["ben"]) as tx:
+                assert (await far.receive(tx=tx, timeout_s=10)).body == b"job"
         await own.close()
 
     run(work, 60)
