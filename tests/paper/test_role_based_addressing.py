@@ -12,8 +12,8 @@ import pytest
 from tests.support.overlay_world import FAST, PORT, World, node_id
 
 from holdfast.overlay import tree_id
-from holdfast.overlay.frames import GET, NOT_FOUND, Message, Reply, Unpartition, Wave
-from holdfast.overlay.ids import owner_of, owners_of, realm_id, role_key, swapped
+from holdfast.overlay.frames import GET, NOT_FOUND, PUT, Message, Reply, Unpartition, Wave
+from holdfast.overlay.ids import node_of, owner_of, owners_of, realm_id, role_key, swapped
 from holdfast.overlay.ports import (
     CHANGE,
     CONTINUE,
@@ -437,7 +437,13 @@ def test_only_the_nodes_on_the_way_of_the_reply_change_their_routes() -> None:
     world.request("x", b"warm")
     before = {n: world.hosts[n].machine.inspect.routes(TREE, "role") for n in "xy"}
     granting(world, "c", True)
-    world.request("a", b"ask", run_ns=300 * MILLISECOND)
+    world.send("a", b"ask")
+    while not world.hosts["a"].told(RoleGained):
+        world.run(MILLISECOND // 10)
+    for name, link in (("c", "b"), ("b", "a")):
+        links = world.hosts[name].machine.inspect.route_links(TREE, "role")
+        assert links == [node_id(link)], "re-pointed before the taker could publish"
+    world.run(300 * MILLISECOND)
     assert {n: world.hosts[n].machine.inspect.routes(TREE, "role") for n in "xy"} == before
     assert world.holders() == ["a"]
     assert world.request("x", b"follow").kind == "done"
@@ -682,17 +688,26 @@ def test_entries_move_when_a_better_owner_joins() -> None:
     key = role_key(TREE, "role")
     best = owner_of(key, sorted(node_id(name) for name in names))
     late = next(name for name in names if node_id(name) == best)
-    for name in names:
-        if name != late:
-            world.add(name)
+    rest = [name for name in names if name != late]
+    for name in rest:
+        world.add(name)
     world.mesh()
     world.run(2 * SECOND)
-    publisher = next(name for name in names if name != late)
+    before = owner_of(key, sorted(node_id(name) for name in rest))
+    publisher = next(name for name in rest if node_id(name) != before)
     publish(world, publisher)
+
+    def not_registered_again(_sender: Any, _receiver: Any, frame: Any) -> list[Any]:
+        """Only the former owner hands the entry over; the instance itself is not heard."""
+        puts = isinstance(frame, Wave) and frame.op == PUT
+        return [] if puts and node_of(frame.wave) == node_id(publisher) else [frame]
+
+    world.filter = not_registered_again
     world.add(late)
     world.mesh()
     world.run(3 * SECOND)
     assert world.hosts[late].machine.inspect.sizes()["entries"] >= 1
+    world.filter = None
     end = world.request(late, b"x")
     assert end.kind == "done"
 
@@ -847,6 +862,27 @@ def test_an_unpartition_event_names_both_ends_and_reaches_all_of_the_side() -> N
     world.run(2 * SECOND)
     told = {(s, r, world.by_id[e.near].name, world.by_id[e.far].name) for s, r, e in events}
     assert told == {("b", "a", "b", "c"), ("c", "d", "c", "b")}
+
+
+def test_an_unpartition_event_is_not_sent_to_the_far_end_of_its_link() -> None:
+    """'except for nodes now reachable over the newly added link': here a also has a link to the far end of b's."""
+    world = world_of("a", "b", "c", links="a-b b-c c-a")
+    publish(world, "a", "c")
+    world.cut("b", "c")
+    world.cut("a", "c")
+    world.run(2 * SECOND)
+    events: list[tuple[str, str, Any]] = []
+
+    def watch(sender: Any, receiver: Any, frame: Any) -> None:
+        if isinstance(frame, Unpartition):
+            events.append((sender.name, receiver.name, frame.event))
+
+    world.watch = watch
+    world.link("b", "c")
+    world.link("a", "c")
+    world.run(2 * SECOND)
+    assert events
+    assert [(s, r) for s, r, e in events if node_id(r) == e.far] == []
 
 
 def test_directed_recovery_crosses_the_new_link() -> None:

@@ -20,6 +20,7 @@ from holdfast.overlay.frames import (
     INFINITE,
     PUBLISH,
     RECOVER,
+    SEEN,
     UNPUBLISH,
     Break,
     Edge,
@@ -28,6 +29,7 @@ from holdfast.overlay.frames import (
     Reply,
     Reverse,
     Wave,
+    WaveAnswer,
 )
 from holdfast.overlay.hoptimes import HopTimes, averaged
 from holdfast.overlay.ids import node_of
@@ -83,7 +85,7 @@ def publish(world: World, *names: str, **options: Any) -> None:
         assert done.ok, done
 
 
-def seen_frames(world: World, kind: type) -> list[tuple[str, str, Any]]:
+def seen_frames(world: World, kind: type | tuple[type, ...]) -> list[tuple[str, str, Any]]:
     found: list[tuple[str, str, Any]] = []
 
     def watch(sender: Any, receiver: Any, frame: Any) -> None:
@@ -103,11 +105,13 @@ def test_publish_rule_1_a_message_that_was_seen_is_not_processed_again() -> None
     world = world_of("a", "b", "c", links="a-b b-c c-a")
     waves = seen_frames(world, Wave)
     publish(world, "a", extent=5)
-    acted = {}
-    for sender, receiver, wave in waves:
-        if wave.kind == PUBLISH:
-            acted.setdefault((wave.root, receiver), []).append(sender)
-    assert any(len(senders) > 1 for senders in acted.values()), "no node got it twice"
+    copies = [
+        (wave.root, sender, receiver) for sender, receiver, wave in waves if wave.kind == PUBLISH
+    ]
+    received = [(root, receiver) for root, _, receiver in copies]
+    assert len(set(received)) < len(received), "no node got it twice"
+    passed_on = [(root, sender) for root, sender, _ in copies if sender != "a"]
+    assert len(set(passed_on)) == len(passed_on), "a node sent it on twice"
     for name in ("b", "c"):
         assert len(world.hosts[name].machine.inspect.routes(TREE, "role")) == 1
     assert all(host.machine.inspect.sizes()["waves"] == 0 for host in world.hosts.values())
@@ -194,8 +198,15 @@ def test_a_publish_leaves_a_route_at_every_node_that_it_passes() -> None:
 
 
 def test_recovery_rule_1_a_request_that_was_seen_is_answered_seen() -> None:
+    """'the recovery request message is discarded, with no processing': b and c get it from a and from each other."""
     world = world_of("a", "b", "c", links="a-b b-c c-a", config=SEED_ONLY)
+    frames = seen_frames(world, (Wave, WaveAnswer))
     end = world.request("a", b"x")
+    requests = [(s, f.root) for s, _, f in frames if isinstance(f, Wave) and f.kind == RECOVER]
+    passed_on = [(s, root) for s, root in requests if s != "a"]
+    assert passed_on
+    assert len(set(passed_on)) == len(passed_on), "a node sent it on twice"
+    assert SEEN in [f.status for _, _, f in frames if isinstance(f, WaveAnswer)]
     assert end.kind == "not_found"
     assert all(host.machine.inspect.sizes()["waves"] == 0 for host in world.hosts.values())
     assert all(h.machine.hub.counters.get("wave_timeout", 0) == 0 for h in world.hosts.values())
@@ -248,25 +259,33 @@ def test_a_recovery_by_the_seeds_rules_alone_finds_a_way_around_a_failure() -> N
 
 
 def test_instances_on_the_exclude_list_do_not_answer() -> None:
-    """'Routes to role instances in the exclude list do not need to be recovered.'"""
+    """'Routes to role instances in the exclude list do not need to be recovered.' Here the request also reaches r, to
+    which b has a route already."""
     world = world_of("l", "b", "r", links="l-b b-r")
     publish(world, "l", "r")
-    answers = []
-
-    def watch(sender: Any, receiver: Any, frame: Any) -> None:
-        if isinstance(frame, Wave) and frame.kind == RECOVER:
-            answers.append(frame.exclude)
-
     world.cut("b", "l")
     world.run(SECOND)
     world.link("b", "l")
     world.run(SECOND)
-    world.watch = watch
-    world.request("b", b"x")
-    right = world.hosts["r"].machine.local.get(TREE, "role")
+    b, r = world.hosts["b"].machine, world.hosts["r"].machine
+    left, right = (world.hosts[name].machine.local.get(TREE, "role") for name in "lr")
+    assert left is not None
     assert right is not None
-    assert answers
-    assert all(right.instance in excluded for excluded in answers)
+    answers = seen_frames(world, WaveAnswer)
+    for excluded in ((right.instance,), ()):
+        frame = b.waves.wave(RECOVER, TREE, "role", exclude=excluded)
+        b.waves.begin(frame, [(peer, frame) for peer in b.hub.open_peers], lambda _: None)
+        world.post(world.hosts["b"], [])
+        world.run(SECOND)
+    found = [(s, [one.instance for one in answer.found]) for s, _, answer in answers]
+    assert found.count(("l", [left.instance])) == 2
+    assert [instances for s, instances in found if s == "r"] == [[], [right.instance]]
+    assert r.inspect.sizes()["waves"] == 0
+    requests = seen_frames(world, Wave)
+    world.request("b", b"x")
+    excludes = [wave.exclude for _, _, wave in requests if wave.kind == RECOVER]
+    assert excludes
+    assert all(right.instance in exclude for exclude in excludes), "b names what it has"
 
 
 def test_a_link_that_fails_during_a_recovery_makes_it_start_again() -> None:
@@ -622,7 +641,7 @@ def test_cycle_step_8_other_roles_on_the_edge_are_not_built() -> None:
 def _trace() -> Any:
     from holdfast.overlay.records import Trace
 
-    return Trace(None, True)
+    return Trace(None)
 
 
 def test_cycle_step_7_reverse_routes_lead_back_to_the_sender_of_the_message() -> None:
@@ -638,7 +657,13 @@ def test_cycle_step_7_reverse_routes_lead_back_to_the_sender_of_the_message() ->
 
 def test_cycle_step_7d_a_reverse_route_goes_on_to_the_next_node_on_the_way_back() -> None:
     """The message came from t by s: s gets a reverse route to t, and t, which sent it, none."""
-    world = world_of("t", "s", "p", "q", links="t-s s-p s-q p-q")
+    world = World(7)
+    for name in ("t", "s", "p", "q"):
+        world.add(name)
+    for pair in (("t", "s"), ("s", "p"), ("s", "q")):
+        world.link(*pair, delay=MILLISECOND)
+    world.link("p", "q", delay=50 * MILLISECOND)  # the copies meet between p and q
+    world.run(2 * SECOND)
     publish(world, "p", "q")
     world.request("t", b"warm")
     for name in ("p", "q"):
@@ -648,7 +673,8 @@ def test_cycle_step_7d_a_reverse_route_goes_on_to_the_next_node_on_the_way_back(
     reverse = seen_frames(world, Reverse)
     world.request("t", b"x")
     assert world.receivers(b"x") == {"p": 1, "q": 1}
-    assert ("s", "t") in [(s, r) for s, r, _ in reverse]
+    assert {(s, r) for s, r, _ in reverse if s == "s"} == {("s", "t")}
+    assert "s" in [r for _, r, _ in reverse]
     assert node_id("t") in world.hosts["s"].machine.inspect.route_links(TREE, "role")
     assert world.hosts["t"].machine.inspect.route_links(TREE, "role") == [node_id("s")]
 
@@ -664,11 +690,43 @@ def test_only_the_link_between_realms_is_broken_when_a_circle_leaves_the_realm()
     world.run(5 * SECOND)
     publish(world, "b", "x", "a")
     world.run(3 * SECOND)
-    for k in range(6):
+    outside = world.hosts["x"].machine.local.get(TREE, "role")
+    assert outside is not None
+    world.request("a", b"named", instance=outside.instance)
+    copies = seen_frames(world, Message)
+    for k in range(3):
+        copies.clear()
         world.request("a", f"{k}".encode())
         assert world.receivers(f"{k}".encode()) == {"a": 1, "b": 1, "x": 1}
-    assert world.request("a", b"near", realm_only=True).kind == "done"
-    assert world.receivers(b"near") == {"a": 1, "b": 1}
+        ways = [(s, r) for s, r, _ in copies]
+        assert ("b", "a") in ways, "a gets back what went out by x and came in again"
+        assert world.request("a", f"near {k}".encode(), realm_only=True).kind == "done"
+        assert world.receivers(f"near {k}".encode()) == {"a": 1, "b": 1}
+
+
+def test_a_circle_that_leaves_the_realm_is_broken_outside_when_the_way_inside_is_faster() -> None:
+    """'due to the fact that latency within a realm is significantly lower than outside a realm, ... it is favorable to
+    break the route.'"""
+    world = World(7)
+    for name, realm in (("a", "east"), ("b", "east"), ("x", "west")):
+        world.add(name, realm)
+    world.link("a", "b", delay=MILLISECOND)
+    world.link("a", "x", delay=50 * MILLISECOND)
+    world.link("x", "b", delay=50 * MILLISECOND)
+    world.run(5 * SECOND)
+    publish(world, "b", "x", "a")
+    outside = world.hosts["x"].machine.local.get(TREE, "role")
+    assert outside is not None
+    world.request("a", b"named", instance=outside.instance)
+    broken = seen_frames(world, Break)
+    world.request("a", b"all")
+    assert world.receivers(b"all") == {"a": 1, "b": 1, "x": 1}
+    assert broken
+    assert all("x" in (s, r) for s, r, _ in broken)
+    copies = seen_frames(world, Message)
+    world.request("a", b"again")
+    assert world.receivers(b"again") == {"a": 1, "b": 1, "x": 1}
+    assert len(copies) == 2, "no circle is left"
 
 
 # -- Removing Stale Routes ---------------------------------------------------------------------------------------

@@ -173,6 +173,7 @@ class Builder:
     def lost(self, state: RoleState | None, realm_only: bool) -> list[bytes]:
         if state is None or not state.lost:
             return []
+        # rule: O-built-1b
         if not realm_only:
             return list(state.lost)
         realm = self._hub.realm
@@ -186,6 +187,7 @@ class Builder:
     ) -> bool:
         if local is not None and not local.linked:
             return False
+        # rule: O-7a
         if local is None and not self.usable(state, realm_only):
             return False
         if local is not None and not local.is_anchor and not (state and state.routes):
@@ -217,6 +219,7 @@ class Builder:
         for tree in self._cache.all():
             tree.edges.pop(peer, None)
             for role in tree.roles.values():
+                # rule: O-built-1a
                 if role.remove_over(peer):
                     role.mark_lost(peer)
                     role.outside_lost |= outside
@@ -269,6 +272,7 @@ class Builder:
     def _on_recover(self, at: WaveState) -> Sends:
         frame = at.frame
         local = self._local.get(frame.tree, frame.role)
+        # rule: O-recovery-7a
         if local is not None and local.instance not in frame.exclude and at.parent is not None:
             found = local.answer()
             at.result.found[found.instance] = found
@@ -357,6 +361,7 @@ class Builder:
             return False
         found = Found(frame.instance, frame.epoch, frame.exclusive, frame.seq, frame.hops)
         local = self._local.get(frame.tree, frame.role)
+        # rule: O-publish-7a
         outcome = self.add_route(frame.tree, frame.role, found, at.parent)
         if outcome == BEATEN:
             top = state.top
@@ -397,6 +402,7 @@ class Builder:
         sends = self._forward(at, state, local is not None and at.parent is not None)
         if at.parent is None:
             return sends
+        # rule: O-13g
         if local is not None and local.instance == frame.instance and frame.epoch >= local.epoch:
             if not local.exclusive:
                 self._outrank(local, frame.epoch)

@@ -17,8 +17,10 @@ from holdfast.overlay.frames import (
     WaveAnswer,
 )
 from holdfast.overlay.ids import (
+    NODE_SIZE,
     NUMBERED_SIZE,
     REALM_BYTES_MAX,
+    ROLE_PLAIN_MAX,
     TREE_SIZE,
     is_node,
     is_numbered,
@@ -96,15 +98,16 @@ def sound_message(frame: Message) -> bool:
         len(frame.request) == NUMBERED_SIZE
         and 0 <= frame.attempt < 1 << 31
         and len(frame.tree) == TREE_SIZE
-        and is_role(frame.role)
+        and (0 < len(frame.role) <= ROLE_PLAIN_MAX or is_role(frame.role))
         and 0 <= frame.protocol < 1 << 31
         and len(frame.data) <= DATA_MAX
         and 0 < frame.ttl_ms <= TTL_MS_MAX
         and 0 <= frame.hops <= HOPS_MAX
-        and (not frame.instance or is_numbered(frame.instance))
-        and (not frame.prefer or is_numbered(frame.prefer))
-        and (not frame.taker or is_numbered(frame.taker))
+        and (not frame.instance or len(frame.instance) == NUMBERED_SIZE)
+        and (not frame.prefer or len(frame.prefer) == NUMBERED_SIZE)
+        and (not frame.taker or len(frame.taker) == NUMBERED_SIZE)
         and len(frame.trace) <= TRACE_MAX
+        and (not frame.entry or len(frame.entry) == NODE_SIZE)
     )
 
 

@@ -42,18 +42,21 @@ class Cycles:
     def duplicate(self, peer: NodeId, message: Message, trace: Trace) -> None:
         """End B: the copy from `peer` closed a circle."""
         hub = self._hub
+        # rule: O-10e
         if message.late or trace.late or message.direct or message.one or message.instance:
             return  # sent on a route that was found behind it, or on trial: breaks nothing
         if not hub.config.break_cycles or trace.sent.get(peer):
             return
-        if not trace.inside and hub.inside(peer):
-            return  # first from outside, now from inside: only the link between the realms may be broken
+        # rule: O-cycle-10a
+        if hub.inside(peer) and message.entry != trace.entry:
+            return  # the circle leaves the realm: only a link between realms may be broken
         hub.count("cycles")
         hub.fact("cycle", message.tree, message.role, peer=peer.hex())
         if trace.incoming == peer:
             return
         self._reroute(message.tree, message.role, message.request, message.attempt, peer, trace)
         # The other end removes the edge by force when it has put its own reverse routes in.
+        # rule: O-cycle-4a
         hub.send(peer, Break(message.tree, message.role, message.request, message.attempt, False))
 
     def broken(self, peer: NodeId, frame: Break) -> None:
@@ -62,6 +65,7 @@ class Cycles:
             self._hub.count("bad_break")
             return
         trace = self._seen.get(record_key(frame.request, frame.attempt), self._hub.now)
+        # rule: O-10b
         if trace is None or peer not in trace.sent:
             self._hub.count("break_without_message")
             return
@@ -71,6 +75,7 @@ class Cycles:
             self._reroute(frame.tree, frame.role, frame.request, frame.attempt, peer, trace)
             tree = self._cache.peek(frame.tree)
             if tree is not None:
+                # rule: O-cycle-9b
                 self._builder.edges.force(tree, peer)
 
     def _reroute(
@@ -81,13 +86,16 @@ class Cycles:
         if tree is None:
             return
         for name, state in tree.roles.items():
+            # rule: O-cycle-8a
             if state.remove_over(peer) and name != role:
                 state.mark_lost(peer)
+        # rule: O-cycle-9a
         tree.edges.pop(peer, None)
         self._note_broken(tree_id, peer)
         if trace.incoming is None:
             return  # the sender itself: its other routes led to the other end
         frame = Reverse(tree_id, role, request, attempt, (hub.me, peer))
+        # rule: O-cycle-7a
         self._reverse(frame, trace)
 
     def _note_broken(self, tree: bytes, peer: bytes) -> None:
@@ -110,16 +118,20 @@ class Cycles:
             return
         trace = self._seen.get(record_key(frame.request, frame.attempt), self._hub.now)
         if trace is None or peer not in trace.sent:
+            # rule: O-10a
             self._suspicious(frame)
             return
         if trace.incoming is not None:
+            # rule: O-cycle-7d
             self._reverse(frame, trace)
 
     def _reverse(self, frame: Reverse, trace: Trace) -> None:
         """Steps 7b and 7c: a dummy route over the link that the message came over, and on along it."""
         hub, incoming = self._hub, trace.incoming
         assert incoming is not None
+        # rule: O-10c
         gone = self._broken.get((frame.tree, incoming), 0) > hub.now
+        # rule: O-10d
         if gone or not hub.is_open(incoming):
             self._suspicious(frame)
             return
@@ -147,7 +159,9 @@ class Cycles:
         state = tree.roles.get(frame.role) if tree is not None else None
         if tree is None or state is None:
             return
+        # rule: O-stale-6a
         if state.remove_over(peer):
             self._hub.count("stale_removed")
             self._hub.fact("stale", frame.tree, frame.role, peer=peer.hex())
+        # rule: O-stale-6b
         self._builder.edges.tidy(tree)

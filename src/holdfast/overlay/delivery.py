@@ -69,19 +69,22 @@ class Deliveries:
             if part is not None:
                 self._part(record, part, None)
             return
+        now = self._hub.now
         if not message.one_way:
-            known = self.cache.get(message.request, instance, self._hub.now)
+            # rule: O-1b
+            known = self.cache.get(message.request, instance, now)
             if known is not None:
                 self._answer_again(record, instance, known)
                 return
         ports = self._listeners.ports_for(message.tree, message.protocol)
         if not ports:
             self._hub.count("no_listener")
+            # rule: O-2a
             record.conclude(instance, NO_LISTENER)
             return
         entry = None
         if not message.one_way:
-            entry = self.cache.open(message.request, instance, self._hub.now, record.remembered)
+            entry = self.cache.open(message.request, instance, now, record.remembered)
             if entry is None:
                 self._hub.count("reply_cache_full")
                 record.fail((instance,), REFUSED, "reply cache full")
@@ -176,7 +179,7 @@ class Deliveries:
         record.tokens.pop(token, None)
         if delivery.open_ports == 0:
             if delivery.entry is not None:
-                self.cache.finish(delivery.entry, outcome)
+                delivery.entry.finish(outcome)
             if not record.done:
                 record.conclude(delivery.instance, outcome)
         if not record.done:

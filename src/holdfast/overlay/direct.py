@@ -117,6 +117,7 @@ class Direct:
 
     def _locate(self, record: Record, local: LocalRole) -> Part | None:
         """This node's instance says where it is, unless it declines."""
+        # rule: O-direct-2a
         if not local.joinable:
             return None
         place = Location(local.tree, local.role, local.instance, self._hub.me, self._hub.realm)
@@ -155,6 +156,7 @@ class Direct:
             if end.answered:
                 done("held")
             else:
+                # rule: O-13h
                 done("free" if end.kind == "not_found" and not end.incomplete else "unknown")
 
         self._internal(SendToRole(0, tree, role, b"", PING), lambda *_: None, ended)
@@ -217,10 +219,12 @@ class Direct:
         if connecting is None or connecting.missing:
             return
         tree, router = connecting.tree, self._router
+        # rule: O-16c
         if connecting.before is None:
             roles = dict.fromkeys((place.tree, place.role) for place in tree.locations)
             connecting.before = [key for role in roles for key in router.under_way(*role)]
         connecting.before = [key for key in connecting.before if router.is_under_way(key)]
+        # rule: O-16b
         if connecting.before:
             self._hub.after(DRAIN_NS, lambda: self._ready(op))
             return
@@ -325,8 +329,10 @@ class Direct:
             cache.move_to_end(node)
             return True
         config = self._hub.config
+        # rule: O-direct-1a
         while cache and len(cache) >= config.neighbourhood_links:
             self._release(neighbourhood, next(iter(cache)))
+        # rule: O-direct-1d
         if self._leased() >= config.direct_links_max:
             self._hub.count("direct_links_full")
             return False
@@ -341,12 +347,14 @@ class Direct:
     def _use(self, neighbourhood: int, node: bytes) -> None:
         cache = self._caches.get(neighbourhood)
         if cache is not None and node in cache:
+            # rule: O-direct-1b
             cache.move_to_end(node)
 
     def _release(self, neighbourhood: int, node: bytes) -> None:
         """Least recently used: this neighbourhood does not need the link; another may."""
         del self._caches[neighbourhood][node]
         self._hub.count("direct_links_released")
+        # rule: O-direct-1c
         if not self.needs(node) and not self._mesh_needs(node):
             self._hub.down(DIRECTORY, ReleaseLink(NodeId(node), OVERLAY))
 

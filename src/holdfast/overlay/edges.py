@@ -97,6 +97,7 @@ class Edges:
             return
         used = peer in tree.route_links()
         if frame.op == EDGE_ASK:
+            # rule: O-built-2a
             if not used:
                 tree.edges.pop(peer, None)
             self._hub.send(peer, Edge(tree.id, EDGE_KEEP if used else EDGE_AGREE))

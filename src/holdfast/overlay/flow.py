@@ -33,12 +33,9 @@ class Flow:
         return True
 
     def arrived(self, neighbour: Neighbour) -> bool:
-        """A message came. False when the neighbour ignores its window: it is refused."""
-        owed = neighbour.owed = neighbour.owed + 1
-        credit = self._hub.config.credit
-        if owed * 2 < credit:
-            return True
-        if owed > 2 * credit:
+        """A message came and has been counted in `owed`, which is half of the window or more. False when the neighbour
+        ignores its window: the message is refused."""
+        if neighbour.owed > 2 * self._hub.config.credit:
             self._hub.count("window_ignored")
             return False
         self._pay(neighbour)

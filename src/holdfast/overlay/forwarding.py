@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
 from holdfast.overlay.frames import (
     GONE,
     RECOVER,
     REFUSED,
+    Message,
 )
 from holdfast.overlay.ids import node_of
 from holdfast.overlay.message_table import MessageTable
@@ -34,6 +33,7 @@ class Forwarding(MessageTable):
         state = self._cache.role(message.tree, message.role)
         if message.one and self._forward_one(record, local, state):
             return
+        # rule: O-7b
         if record.recovered < FORWARD_TRIES and self._recoveries.needed(message, local, state):
             self._recover(record)
             return
@@ -58,8 +58,9 @@ class Forwarding(MessageTable):
     ) -> bool:
         """To the local instance, or over any route. False when there is neither: routes must be recovered first."""
         if local is not None:
-            record.forwarded = True
-            self._deliver(record, local, not self._links(record, state))
+            record.forwarded = record.good = True
+            endpoint = state is None or not state.routes or not self._links(record, state)
+            self.deliveries.deliver(record, local, endpoint)
             if not record.tokens:
                 self._check(record)
             return True
@@ -102,18 +103,23 @@ class Forwarding(MessageTable):
         if state is None or not state.routes:
             return []
         hub, realm_only = self._hub, record.message.realm_only
-        incoming, sent, is_open = record.incoming, record.trace.sent, hub.is_open
-        links = state.links()
+        incoming, sent, neighbours = record.incoming, record.trace.sent, hub.neighbours
+        links = state.links_known
+        if links is None:
+            links = state.links()
         if state.draining and not record.message.one:
             links = self._with_draining(state, links)
-        return [
-            link
-            for link in links
-            if link != incoming
-            and link not in sent
-            and is_open(link)
-            and (not realm_only or hub.inside(link))
-        ]
+        usable: list[NodeId] = []
+        for link in links:
+            if link == incoming or link in sent:
+                continue
+            neighbour = neighbours.get(link)
+            if neighbour is None or not (neighbour.echoed and neighbour.epoch):
+                continue
+            # rule: O-built-4a
+            if not realm_only or neighbour.realm == hub.realm:
+                usable.append(link)
+        return usable
 
     def _with_draining(self, state: RoleState, links: list[NodeId]) -> list[NodeId]:
         """A route that moved: for a while messages take the old way as well, until the instances there have linked."""
@@ -139,13 +145,27 @@ class Forwarding(MessageTable):
     ) -> None:
         """Send the message over a link, and note that the link owes a last reply."""
         message = record.message
-        left = max(record.deadline - self._hub.now, MILLISECOND)
-        onward = msgspec.structs.replace(
-            message,
-            hops=message.hops + 1,
-            ttl_ms=max(shortened(left) // MILLISECOND, 1),
-            late=late or message.late,
-            prefer=prefer,
+        ttl_ms = shortened(record.deadline - self._hub.now) // MILLISECOND
+        onward = Message(
+            message.request,
+            message.attempt,
+            message.tree,
+            message.role,
+            message.protocol,
+            message.data,
+            ttl_ms if ttl_ms > 0 else 1,
+            message.hops + 1,
+            message.instance,
+            prefer,
+            message.one,
+            message.aggregate,
+            message.one_way,
+            message.realm_only,
+            late or message.late,
+            message.direct,
+            message.taker,
+            message.trace,
+            record.trace.entry,
         )
         record.trace.sent[link] = late
         if not self._flow.send(link, onward):
@@ -156,6 +176,7 @@ class Forwarding(MessageTable):
             record.fail(ids, REFUSED, "queue full")
             return
         if not message.one_way:
+            # rule: O-17a
             if ids:
                 record.expect(ids)
             record.pending[link] = ids
@@ -250,6 +271,7 @@ class Forwarding(MessageTable):
         else:
             record.not_found = True
         if incoming is not None and not message.one:
+            # rule: O-stale-4a
             self.cycles.stale(incoming, message)
 
     def _deliver(self, record: Record, local: LocalRole, endpoint: bool) -> None:
@@ -274,6 +296,7 @@ class Forwarding(MessageTable):
                 and (not message.realm_only or self._hub.inside(link))
                 and message.hops < HOPS_MAX
             ):
+                # rule: O-message-2a
                 self._copy(record, link, self._ids_over(state, link), True)
 
     def _own_id(self, record: Record) -> bytes:

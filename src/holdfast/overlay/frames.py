@@ -272,6 +272,8 @@ class Message(Frame, frozen=True, gc=False, array_like=True, tag=72):
     """The instance id that the sender would take if the role were granted to it; empty: that of the request."""
     trace: str = ""
     """The trace context of the sender (W3C `traceparent`), for the receiver's spans; empty: it does not trace."""
+    entry: bytes = b""
+    """The node by which this copy came into the realm it is in; empty where it began."""
 
 
 class Part(msgspec.Struct, frozen=True, gc=False, array_like=True):

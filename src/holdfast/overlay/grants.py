@@ -81,14 +81,17 @@ class Grants:
         local = self._local.get(delivery.tree, name)
         if local is None or local.moving_to:
             return "this node does not hold the role that it grants"
+        # rule: O-message-3a
         if local.exclusive and not answer.give_up:
             return "an exclusive role can only be granted by giving it up"
         if not taker or node_of(taker) == self._hub.me:
             return "the sender of this message cannot take a role"
+        # rule: O-11c
         if delivery.record.done or delivery.record.orphan:
             return "the request is over: the role stays here"
         if not answer.give_up:
             return Part(delivery.instance, answer.data, name, False, False, local.epoch)
+        # rule: O-11a
         self._reserve(local, taker)
         return Part(
             delivery.instance,
@@ -170,6 +173,7 @@ class Grants:
             self._hub.count("bad_grant")
             return None
         if part.give_up:
+            # rule: O-message-3b
             self._repoint(record, part)
         if record.incoming is None:
             self._take(record, part)
@@ -205,6 +209,7 @@ class Grants:
 
     def _take(self, record: Record, part: Part) -> None:
         message = record.message
+        # rule: O-11b
         if record.cancelled or self._local.get(message.tree, part.grant) is not None:
             self._return(part, message.tree, taker_of(message))
             return

@@ -19,6 +19,7 @@ HOPS_MAX: Final = 64
 
 
 def averaged(old: Nanos, new: Nanos) -> Nanos:
+    # rule: O-timing-2a
     return (9 * old + new) // 10 if old else new
 
 
@@ -49,6 +50,7 @@ class HopTimes:
 
     def timeout(self, inside: bool, nodes: int) -> Nanos:
         """For a recovery that starts now. Before any was measured, by the hop time and the expected hops."""
+        # rule: O-timing-2b
         recent = self._inside if inside else self._all
         hops = min(2 * max(nodes, 2).bit_length() + 4, HOPS_MAX)
         longest = max(recent) if recent else 2 * hops * self.global_ns

@@ -169,6 +169,7 @@ class Hub:
     def flush(self, out: Outbox, encode: Callable[[Frame], bytes]) -> None:
         pending, self._out = self._out, {}
         for (peer, channel), frames in pending.items():
+            # rule: O-20d
             messages = [encode(frame) for frame in _bulked(frames)]
             out.down(link_unit(NodeId(peer)), SendChannel(channel, messages))
         if self._effects:

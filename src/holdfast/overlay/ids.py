@@ -24,6 +24,8 @@ NODE_SIZES: Final = frozenset((NODE_SIZE,))
 TREE_SIZE: Final = 16
 NUMBERED_SIZE: Final = 32
 ROLE_BYTES_MAX: Final = 255
+ROLE_PLAIN_MAX: Final = 63
+"""Characters that always fit, because one has at most four bytes."""
 REALM_BYTES_MAX: Final = 63
 
 _NUMBERS: Final = Struct(">QQ")
@@ -92,8 +94,8 @@ def is_tree(value: bytes) -> bool:
 
 def is_role(value: str) -> bool:
     size = len(value)
-    if 0 < size <= ROLE_BYTES_MAX // 4:
-        return True  # a character has at most four bytes
+    if 0 < size <= ROLE_PLAIN_MAX:
+        return True
     return 0 < size <= ROLE_BYTES_MAX and len(value.encode()) <= ROLE_BYTES_MAX
 
 

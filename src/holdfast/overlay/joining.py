@@ -42,6 +42,7 @@ class Joining:
                     if not route.dummy and route.link != peer
                 )[:FOUND_MAX]
                 built = self._builder.built(tree.id, role.name)
+                # rule: O-7d
                 if found and built:
                     infos.append(TreeInfo(tree.id, role.name, built, found))
             if len(infos) >= limit:
@@ -54,6 +55,7 @@ class Joining:
             self._hub.count("trees_unasked")
             return
         for info in frame.trees:
+            # rule: O-7e
             if not is_tree(info.tree) or not is_role(info.role) or not info.built:
                 continue
             for found in info.found[:FOUND_MAX]:

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.links.directory import DIRECTORY
 from holdfast.links.ports import LinkImpossible, NeighboursChanged, PeerDown, PeerUp, Received
-from holdfast.machine import Machine, Outbox
+from holdfast.machine import Outbox
 from holdfast.overlay.config import OverlayConfig
 from holdfast.overlay.cycles import Cycles
 from holdfast.overlay.frames import (
@@ -69,7 +69,7 @@ SWEEP_NS: Final = 5 * SECOND
 PING_NS: Final = 10 * SECOND
 
 
-class OverlayMachine(Parts, Machine):
+class OverlayMachine(Parts):
     """Unit `overlay`."""
 
     layer: ClassVar[str] = "overlay"
@@ -333,6 +333,7 @@ class OverlayMachine(Parts, Machine):
         gone = [n for n in members if known and topology.knows(n) and not topology.reaches(n)]
         self.mesh.follow(members, topology.realm_of, gone)
         wanted = dict(self.mesh.wanted())
+        # rule: O-19a
         wanted.update({peer: True for peer in self.hub.open_peers if self.inspect.uses(peer)})
         return wanted
 

@@ -53,6 +53,7 @@ def links_made_by(me: bytes, members: Mapping[bytes, str], config: OverlayConfig
     own = realms[members[me]]
     place = own.index(me)
     found = dict.fromkeys(successors_of(own, place, config.successors))
+    # rule: O-20a
     found.update(dict.fromkeys(chords_of(own, place, config.successors)))
     names = list(realms)
     for k, name in enumerate(names):

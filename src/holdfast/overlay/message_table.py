@@ -77,17 +77,23 @@ class MessageTable:
         op: int = 0,
     ) -> Record | None:
         """A record for a message that was not seen before; None when it cannot be remembered."""
-        hub = self._hub
-        if key in self._records:
+        hub, records = self._hub, self._records
+        if key in records:
             return None
-        trace = Trace(incoming, incoming is None or hub.inside(incoming), message.late)
-        until = hub.now + lifetime
-        whole = min(lifetime_at_sender(lifetime, message.hops), hub.config.lifetime_ns_max)
-        remembered = hub.now + whole + MARGIN_NS
-        if not self.seen.put(key, trace, hub.now, remembered):
+        now, whole, entry = hub.now, lifetime, message.entry
+        if incoming is not None:
+            if hub.neighbours[incoming].realm != hub.realm:
+                entry = hub.me
+            # rule: O-18d
+            whole = lifetime_at_sender(lifetime, message.hops)
+        longest = hub.config.lifetime_ns_max
+        remembered = now + min(whole, longest) + MARGIN_NS
+        trace = Trace(incoming, entry, message.late)
+        if not self.seen.put(key, trace, now, remembered):
             hub.count("seen_full")
             return None
-        record = self._records[key] = Record(key, message, trace, until, op)
+        until = now + lifetime
+        record = records[key] = Record(key, message, trace, until, op)
         record.remembered = remembered
         name = (message.tree, message.role)
         of_role = self._by_role.get(name)
@@ -96,19 +102,20 @@ class MessageTable:
         of_role[key] = record
         if op:
             self._ops[op] = record
-        self._schedule(key, min(until, hub.now + ONE_WAY_NS) if message.one_way else until)
+        slot = (min(until, now + ONE_WAY_NS) if message.one_way else until) // SLOT_NS + 1
+        keys = self._expiring.get(slot)
+        if keys is None:
+            self._expire_later(slot, key)
+        else:
+            keys.append(key)
         if incoming is not None:
             hub.neighbours[incoming].pending += 1
         return record
 
-    def _schedule(self, key: bytes, until: Nanos) -> None:
+    def _expire_later(self, slot: int, key: bytes) -> None:
         """Records that expire at about the same time share a timer; most of them end long before."""
-        slot = until // SLOT_NS + 1
-        keys = self._expiring.get(slot)
-        if keys is None:
-            keys = self._expiring[slot] = []
-            self._hub.after(slot * SLOT_NS - self._hub.now, lambda: self._expire_slot(slot))
-        keys.append(key)
+        self._expiring[slot] = [key]
+        self._hub.after(slot * SLOT_NS - self._hub.now, lambda: self._expire_slot(slot))
 
     def _expire_slot(self, slot: int) -> None:
         for key in self._expiring.pop(slot):

@@ -71,10 +71,12 @@ class Cuts:
 
     def missed(self, state: RoleState | None) -> bool:
         """Whether events that this role has not recovered from have left the list."""
+        # rule: O-20e
         return state is not None and state.cuts_done < self._dropped
 
     def legs(self, state: RoleState) -> list[tuple[bytes, bytes]]:
         """(near, far) of the links to cross; those that are gone, or inside what we reach anyway, are skipped."""
+        # rule: O-partition-1a
         missed = self._events[max(state.cuts_done - self._dropped, 0) :]
         return [(e.near, e.far) for e in missed if self._topology.reaches(e.near)]
 
@@ -116,6 +118,7 @@ class Partition:
             if hello.settled:
                 self.settle()
             return
+        # rule: O-4a
         if hello.settled and was_settled:
             self._heal(peer, (self.colour, hello.colour))
         if hello.settled == was_settled:
@@ -147,8 +150,10 @@ class Partition:
         hub.fact("unpartition", peer=event.far.hex())
         hub.event("unpartition", nodes=(event.near, event.far), detail=event.realm)
         for peer in hub.open_peers:
+            # rule: O-partition-1b
             if peer not in (source, event.far):
                 hub.send(peer, Unpartition(event), SYNC)
+        # rule: O-5a
         self.healed()
 
     def received_event(self, peer: NodeId, frame: Unpartition) -> None:
@@ -204,6 +209,7 @@ class Partition:
         """The settling time is over: is the other end reached in another way?"""
         self._settling = False
         lost, self._lost = self._lost, {}
+        # rule: O-partition-2a
         gone = [peer for peer in lost if not self._topology.reaches(peer)]
         if not gone:
             return
@@ -213,6 +219,7 @@ class Partition:
 
     def _separate(self) -> None:
         """Make a new colour for our side, unless another node has."""
+        # rule: O-partition-2b
         gone, self._gone = [p for p in self._gone if not self._topology.reaches(p)], []
         if not gone:
             return

@@ -8,6 +8,7 @@ the sessions  what begins and ends with a link
 
 from __future__ import annotations
 
+from holdfast.machine import Machine
 from holdfast.overlay.builder import Builder
 from holdfast.overlay.direct import Direct
 from holdfast.overlay.flow import Flow
@@ -32,7 +33,7 @@ from holdfast.overlay.waves import Waves
 from holdfast.types import Nanos
 
 
-class Parts:
+class Parts(Machine):
     def __init__(self, hub: Hub, now: Nanos) -> None:
         self.hub = hub
         hub.now = now

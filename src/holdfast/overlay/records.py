@@ -27,6 +27,7 @@ _FIRST: Final = bytes(4)
 
 def record_key(request: bytes, attempt: int) -> bytes:
     """Request and attempt: a re-send is a new message to the forwarders (rule 1)."""
+    # rule: O-1a
     return request + (attempt & 0xFFFFFFFF).to_bytes(4, "big") if attempt else request + _FIRST
 
 
@@ -34,14 +35,14 @@ class Trace:
     """What stays of a record after it ended, for as long as the message lives: enough to tell a duplicate, and to
     follow the way back for a reverse route."""
 
-    __slots__ = ("incoming", "inside", "late", "sent")
+    __slots__ = ("entry", "incoming", "late", "sent")
 
-    def __init__(self, incoming: NodeId | None, inside: bool, late: bool = False) -> None:
+    def __init__(self, incoming: NodeId | None, entry: bytes = b"", late: bool = False) -> None:
         self.incoming = incoming
         self.late = late
         """It first came as a late copy: a second one, on a regular route, is no circle."""
-        self.inside = inside
-        """It first came from inside the realm."""
+        self.entry = entry
+        """The node by which the first copy came into the realm."""
         self.sent: dict[NodeId, bool] = {}
         """Links that copies were sent over, and whether on a route that was found later."""
 
@@ -118,26 +119,38 @@ class Record:
             if instance not in self.outcomes:
                 self.conclude(instance, outcome)
 
-    def all_answered(self) -> bool:
-        """Every instance that was expected has answered, in the order in which they were expected."""
-        return self.outcomes == dict.fromkeys(self.expected, ANSWERED)
-
     def merge(self, reply: Reply) -> None:
         """What the last reply of a copy says of the instances behind its link."""
-        if reply.expected:
-            self.expect(reply.expected)
-        for instance, outcome in reply.outcomes:
-            self.conclude(instance, outcome)
+        if not self.outcomes and len(reply.outcomes) == 1 == len(reply.expected):
+            # One copy to one instance, as most messages are.
+            instance, outcome = reply.outcomes[0]
+            if reply.expected[0] == instance and len(self.expected) < IDS_MAX:
+                self.expected[instance] = True
+                self.outcomes[instance] = outcome
+            else:
+                self._merge_names(reply)
+        else:
+            self._merge_names(reply)
         if reply.unknown:
             self.unknown = True
         if reply.reason and not self.reason:
             self.reason = reply.reason
+        # rule: O-9a
         if reply.kind == END:
             self.good = True
         elif reply.kind == NULL:
             self.null = True
         elif reply.kind == NOT_FOUND:
             self.not_found = True
+
+    def all_answered(self) -> bool:
+        """Every instance that was expected has answered, in the order in which they were expected."""
+        return self.outcomes == dict.fromkeys(self.expected, ANSWERED)
+
+    def _merge_names(self, reply: Reply) -> None:
+        self.expect(reply.expected)
+        for instance, outcome in reply.outcomes:
+            self.conclude(instance, outcome)
 
     def silent(self) -> list[bytes]:
         """Expected, and nothing was heard of them."""
@@ -151,12 +164,12 @@ class Record:
             return END
         return NOT_FOUND if self.not_found else HIDDEN
 
-    def last(self) -> Reply:
+    def last(self, kind: int) -> Reply:
         message = self.message
         return Reply(
             message.request,
             message.attempt,
-            self.kind(),
+            kind,
             True,
             tuple(self.parts),
             tuple(self.expected),

@@ -106,11 +106,15 @@ class Recoveries:
         run.afresh |= self._builder.missed_cuts(state)
         frame = self._frame(key, run)
         by_rules = not self._hub.config.directed
+        # rule: O-6c
         sends = [] if by_rules else self._builder.legs(frame, state, realm_only)
         noted = self._builder.repairing(state, realm_only)
 
         def done(result: Result) -> None:
-            noted(result)
+            # rule: O-7c
+            if not frame.any_one:  # one instance is enough: the others were perhaps not asked
+                noted(result)
+            # rule: O-recovery-8a
             if result.failed and run.tries < self._hub.config.recovery_tries:
                 run.tries += 1
                 pause = self._hub.jitter(self._hub.config.retry_ns << run.tries)
@@ -183,6 +187,7 @@ class Recoveries:
             return
         run.searched = answer.entry
         frame = self._frame(key, run)
+        # rule: O-search-6a
         sends = self._waves.directed(frame, node_of(answer.entry.instance))
 
         def done(result: Result) -> None:
@@ -210,9 +215,11 @@ class Recoveries:
         def done(result: Result) -> None:
             state = self._cache.role(tree, role)
             if self._builder.usable(state, realm_only):
+                # rule: O-search-5b
                 self._reregister(key, state.instances() if state is not None else [])
                 self._finish(key, run)
             elif stage == 0:
+                # rule: O-search-5a
                 self._spread(key, run, 1)
             elif result.failed and run.tries < self._hub.config.recovery_tries:
                 run.tries += 1
@@ -251,5 +258,6 @@ class Recoveries:
         else:
             outcome = UNKNOWN if run.failed else ABSENT
         self._hub.fact("recovery", tree, role, detail=outcome)
+        # rule: O-16a
         for done in run.waiters:
             done(outcome)

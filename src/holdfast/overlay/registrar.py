@@ -88,6 +88,7 @@ class Registrar(Linking):
         """The handshake: ask the role first, so that a holder keeps it. No answer means asking again."""
 
         def answered(what: str) -> None:
+            # rule: O-13d
             if what == "free":
                 self._with_epoch(role)
             elif what == "held" or role.tries >= GIVE_UP_TRIES:
@@ -190,6 +191,7 @@ class Registrar(Linking):
         if state is None or len(request.instance) != 32:
             self._hub.effect(Unpublished(request.op, False, "no such instance is known"))
             return
+        # rule: O-13f
         self._builder.bury(state, request.instance, request.epoch, False)
         entry = Entry(
             request.tree, request.role, request.instance, request.epoch, True, self._hub.realm
@@ -259,6 +261,7 @@ class Registrar(Linking):
             owners = self._search.owners(role.key, role.realm_only)
             first = role.anchor.instance if role.anchor is not None else b""
             gone = first and not self._topology.alive(node_of(first), incarnation_of(first))
+            # rule: O-5b
             if role.linked and (gone or owners != role.owners):
                 if gone:
                     self.again(role)

@@ -69,20 +69,25 @@ class Replies(Forwarding):
         if reply.kind == MOVED:
             self._moved(record, peer)
         if reply.kind in (NOT_FOUND, HIDDEN) and record.message.one and not record.pending:
+            # rule: O-message-1a
             self._next_candidate(record)
 
     def _part(self, record: Record, part: Part, link: NodeId | None) -> None:
         """A reply, of a local listener (`link` is None) or from a copy, goes on towards the sender."""
-        held = self.on_part(record, part, link) if part.grant else part
-        if held is None:
+        if part.grant:
+            passed = self.on_part(record, part, link)
+            if passed is None:
+                return
+            part = passed
+        elif record.closing and not record.op and not self._listeners.snoops:
+            record.parts.append(part)  # travels with our own `last`
             return
-        listeners = self._listeners
-        if listeners.snoops and self._snooper(record) is not None:
-            record.held.append(held)
+        if self._listeners.snoops and self._snooper(record) is not None:
+            record.held.append(part)
             if len(record.held) == 1:
                 self._show_reply(record)
             return
-        self._pass_part(record, held)
+        self._pass_part(record, part)
 
     # -- replies at a snooper ------------------------------------------------------------------------------------------
 
@@ -104,6 +109,7 @@ class Replies(Forwarding):
             del record.held[0]
             if not record.done and action != CONSUME:
                 self._pass_part(record, msgspec.structs.replace(part, data=data))
+            # rule: O-2c
             self._show_reply(record)
 
         def swept() -> None:
@@ -175,6 +181,7 @@ class Replies(Forwarding):
         """End the record when nothing is owed any more."""
         if record.done or record.pending or record.tokens or record.waiting or record.held:
             return
+        # rule: O-18c
         if record.sending:
             return
         if not record.forwarded and not self._ended_early(record):
@@ -206,19 +213,20 @@ class Replies(Forwarding):
     def _finish(self, record: Record) -> None:
         self._close(record)
         message = record.message
-        if len(record.outcomes) < len(record.expected) and record.kind() == END:
+        kind = record.kind()
+        if kind == END and len(record.outcomes) < len(record.expected):
             for instance in record.silent():
                 self._builder.unheard(message.tree, message.role, instance, record.trace.sent)
         if record.incoming is None:
             if record.op and (record.good or not self._attempt_again(record)):
                 self._tell_sender(record, record.op)
         elif not message.one_way and not record.orphan and self._hub.is_open(record.incoming):
-            reply = record.last()
-            if record.moved and reply.kind == HIDDEN:
-                reply = msgspec.structs.replace(reply, kind=MOVED)
-            elif reply.kind == HIDDEN and record.stale:
-                reply = msgspec.structs.replace(reply, reason="stale")
-            self._hub.send(record.incoming, reply)
+            if kind == HIDDEN and record.moved:
+                kind = MOVED
+            elif kind == HIDDEN and record.stale:
+                record.reason = "stale"
+            # rule: O-16d
+            self._hub.send(record.incoming, record.last(kind))
 
     def _attempt_again(self, record: Record) -> bool:
         """All copies led nowhere, so no instance has seen the message: the next attempt takes the routes that are left,

@@ -23,6 +23,14 @@ class CachedReply:
         self.waiters: tuple[Callable[[CachedReply], None], ...] = ()
         """Later attempts of the same request that came while it was running."""
 
+    def finish(self, outcome: int) -> None:
+        self.finished = True
+        self.outcome = outcome
+        if self.waiters:
+            waiters, self.waiters = self.waiters, ()
+            for waiter in waiters:
+                waiter(self)
+
 
 class ReplyCache:
     def __init__(self, limit: int) -> None:
@@ -35,24 +43,23 @@ class ReplyCache:
 
     def get(self, request: bytes, instance: bytes, now: Nanos) -> CachedReply | None:
         entry = self._entries.get((request, instance))
+        # rule: O-18a
         return entry if entry is not None and entry.until > now else None
 
     def open(self, request: bytes, instance: bytes, now: Nanos, until: Nanos) -> CachedReply | None:
         """None when the cache is full."""
         if len(self._entries) >= self._limit:
             self.sweep(now)
+            # rule: O-18b
             if len(self._entries) >= self._limit:
                 return None
         entry = self._entries[request, instance] = CachedReply(until)
-        self._slots.setdefault(until // SECOND, []).append((request, instance))
+        keys = self._slots.get(until // SECOND)
+        if keys is None:
+            self._slots[until // SECOND] = [(request, instance)]
+        else:
+            keys.append((request, instance))
         return entry
-
-    def finish(self, entry: CachedReply, outcome: int) -> None:
-        entry.finished = True
-        entry.outcome = outcome
-        waiters, entry.waiters = entry.waiters, ()
-        for waiter in waiters:
-            waiter(entry)
 
     def sweep(self, now: Nanos) -> None:
         """Drop what has expired. The keys are in slots of a second: a sweep touches only what it removes."""

@@ -91,15 +91,18 @@ class Router(Replies):
             record.forwarded = True
             self._copy(record, direct_link, (request.instance,), False)
             self._check(record)
-        else:
+        elif self._listeners.snoops:
             self._enter(record)
+        else:
+            self._forward(record)
 
     # -- arrival -------------------------------------------------------------------------------------------------------
 
     def received(self, peer: NodeId, message: Message) -> None:
         hub = self._hub
         neighbour = hub.neighbours[peer]
-        if not self._flow.arrived(neighbour):
+        neighbour.owed += 1
+        if neighbour.owed * 2 >= hub.config.credit and not self._flow.arrived(neighbour):
             self._refuse(peer, message, "window ignored")
             return
         if not sound_message(message):
@@ -116,14 +119,17 @@ class Router(Replies):
             or len(self._records) >= config.pending_max
         ):
             hub.count("pending_full")
+            # rule: O-2f
             self._refuse(peer, message, "too many requests wait for replies")
             return
         lifetime = min(message.ttl_ms * MILLISECOND, config.lifetime_ns_max)
         record = self._open(key, message, peer, lifetime)
         if record is None:
             self._refuse(peer, message, "too many messages are remembered")
-            return
-        self._enter(record)
+        elif self._listeners.snoops:
+            self._enter(record)
+        else:
+            self._forward(record)
 
     def _refuse(self, peer: NodeId, message: Message, reason: str) -> None:
         if not message.one_way and is_numbered(message.request):
@@ -138,15 +144,17 @@ class Router(Replies):
         """The copy ends here, hidden; the cycle is broken."""
         self._hub.count("duplicates")
         if not message.one_way:
+            # rule: O-cycle-5a
             self._hub.send(
                 peer, Reply(message.request, message.attempt, HIDDEN, True, reason="cycle")
             )
+        # rule: O-cycle-3a
         self.cycles.duplicate(peer, message, trace)
 
     def _enter(self, record: Record) -> None:
         """Snoopers first, on every node of the way, the sender's and the receiver's included."""
         message, listeners = record.message, self._listeners
-        port = listeners.snooper(message.tree, message.protocol) if listeners.snoops else None
+        port = listeners.snooper(message.tree, message.protocol)
         if port is None:
             self._forward(record)
             return
@@ -161,6 +169,7 @@ class Router(Replies):
             if action == CONSUME:
                 record.conclude(self._own_id(record), CONSUMED)
                 record.good = True
+                # rule: O-2b
                 self._check(record)
                 return
             record.message = msgspec.structs.replace(record.message, data=data)
@@ -169,6 +178,7 @@ class Router(Replies):
         def swept() -> None:
             record.waiting = ""
             if not record.done:
+                # rule: O-2d
                 record.fail(self._ids_behind(record), SWEPT, "swept: a snooper did not resume it")
                 self._check(record)
 
@@ -199,6 +209,7 @@ class Router(Replies):
             record.trace.sent.pop(peer, None)
             if peer in record.pending:
                 ids = record.pending.pop(peer)
+                # rule: O-17b
                 record.fail(ids, LINK_FAILED, f"link to {peer[:4].hex()} failed")
                 self._check(record)
 
@@ -210,6 +221,7 @@ class Router(Replies):
         for ids in list(record.pending.values()):
             record.fail(ids, EXPIRED, "expired")
         record.pending.clear()
+        # rule: O-2e
         self.deliveries.withdraw(record, "expired", EXPIRED)
         record.fail((), EXPIRED, "expired")
         record.waiting = ""

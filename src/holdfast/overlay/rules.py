@@ -46,24 +46,32 @@ class Forward(msgspec.Struct, frozen=True, gc=False):
 def forward(at: Situation) -> Forward:
     """Where the message goes on to, with how many spew hops, and by which rule."""
     spew = _spew_hops(at)
+    # rule: O-publish-2a
     if at.holder and at.spew == 0:
         return Forward(2, 0, [])
+    # rule: O-publish-4a
     if spew == 0 and at.role_built:
         return Forward(4, 0, at.routes)
+    # rule: O-publish-5a
     if spew == 0 and at.tree_built:
         return Forward(5, 0, at.edges)
     if spew == 0:
         return Forward(4, 0, at.routes)
+    # rule: O-publish-6a
     return Forward(6, spew, at.links)
 
 
 def _spew_hops(at: Situation) -> int:
     """Rule 3. A publish resets the spew hops only if role and tree are not built, a recovery if the role is not."""
+    # rule: O-publish-3a
     resets = at.broken and not at.role_built and (at.kind == RECOVER or not at.tree_built)
     if resets:
+        # rule: O-timing-1a
         return UNTIL_OUTSIDE if at.outside_lost else at.spew_hops
+    # rule: O-publish-3c
     if at.role_built and at.spew > 0:
         return at.spew - 1
+    # rule: O-publish-3d
     if not at.role_built and at.spew > 0 and not at.broken:
         return at.spew - 1
     return at.spew

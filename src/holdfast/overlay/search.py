@@ -106,6 +106,7 @@ class Search:
         """The registered first instance: of the realm if it has one, else of the domain."""
 
         def after_local(answer: Answer) -> None:
+            # rule: O-search-1a
             if answer.entry is not None or realm_only:
                 done(answer)
                 return
@@ -115,6 +116,7 @@ class Search:
                 if answer.ok:
                     done(Answer(known or answer.entry is not None, answer.accepted, answer.entry))
                 else:
+                    # rule: O-search-3a
                     self._ask(GLOBAL, 1, GET, tree, role, None, done)
 
             self._ask(GLOBAL, 0, GET, tree, role, None, after_global)
@@ -195,6 +197,7 @@ class Search:
         if frame.op in (GET, PUT, REMOVE):
             key = role_key(frame.tree, frame.role)
             owners = [self.owner(key, frame.scope, place) for place in range(1 + frame.scope)]
+            # rule: O-20c
             if self._hub.me not in owners and owners[0] is not None:
                 if frame.hops > PASSES_MAX * 4:
                     at.result.failed = True
@@ -277,6 +280,7 @@ class Search:
         entry = self._tables[scope].get(key)
         if entry is None:
             return None
+        # rule: O-search-4a
         if not self._topology.alive(node_of(entry.instance), incarnation_of(entry.instance)):
             del self._tables[scope][key]
             self._hub.count("entries_of_dead_nodes")
@@ -296,11 +300,13 @@ class Search:
             result.failed = True
             return
         moved = node_of(at.frame.wave) != node_of(entry.instance)
+        # rule: O-3a
         if known is None or known.instance == entry.instance:
             if known is None or entry.epoch >= known.epoch:
                 table[key] = entry
             result.accepted = True
             return
+        # rule: O-13e
         if at.frame.seq != CLAIM and _beats(entry, known):
             table[key] = entry
             result.accepted = True
@@ -309,6 +315,7 @@ class Search:
         else:
             result.entry = known
             loser, winner = entry, known
+        # rule: O-3b
         if moved or loser is known:
             self._relink(loser, winner)
 
@@ -329,6 +336,7 @@ class Search:
             table = self._tables[scope]
             for key, entry in list(table.items()):
                 owners = [self.owner(key, scope, place) for place in range(1 + scope)]
+                # rule: O-search-2a
                 if self._hub.me in owners or owners[0] is None:
                     continue
                 self._hub.count("entries_moved")

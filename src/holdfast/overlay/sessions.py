@@ -57,6 +57,7 @@ class Sessions:
         )
 
     def up(self, peer: NodeId) -> None:
+        # rule: O-14b
         if peer in self._hub.neighbours:
             self.down(peer)
         neighbour = self._hub.neighbours[peer] = Neighbour(
@@ -90,6 +91,7 @@ class Sessions:
             hub.count("bad_hello")
             return
         neighbour = hub.neighbours[peer]
+        # rule: O-15a
         if neighbour.epoch not in (0, hello.epoch):
             hub.count("epochs_changed")
             self._closed(neighbour)

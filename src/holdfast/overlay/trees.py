@@ -100,11 +100,13 @@ class RoleState:
     def judge(self, found: Found, now: Nanos) -> bool:
         """Whether this instance may exist beside what is known: tombstones and exclusive holders (rule 13)."""
         tomb = self.tombs.get(found.instance)
+        # rule: O-13a
         if tomb is not None and tomb[1] > now and tomb[0] >= found.epoch:
             return False
         if self.top is None:
             return True
         if found.exclusive:
+            # rule: O-13b
             return (found.epoch, found.instance) >= self.top
         return found.epoch > self.top[0]
 
@@ -124,6 +126,7 @@ class RoleState:
         old = self.routes.get(found.instance)
         if old is not None:
             old_inside = is_inside.get(old.link, False)
+            # rule: O-built-3a
             if own_realm and old_inside and not inside:
                 return KEPT  # a realm stays on one fragment of the tree
             better_place = own_realm and inside and not old_inside
@@ -132,6 +135,7 @@ class RoleState:
                 return KEPT
         elif len(self.routes) >= config.instances_max:
             return FULL
+        # rule: O-14a
         self._forget_older_lives(found.instance)
         if found.exclusive:
             self._crown(found)
@@ -173,6 +177,7 @@ class RoleState:
         while len(self.tombs) > limit:
             self.tombs.popitem(last=False)
         route = self.routes.get(instance)
+        # rule: O-13c
         if route is None or route.epoch > epoch:
             return False
         self.remove(instance)
@@ -203,9 +208,11 @@ class RoleState:
 
     def ids_over(self, link: bytes) -> tuple[bytes, ...]:
         """Instances known to be reached over a link; dummies are never listed (rule 8)."""
+        # rule: O-8b
         return tuple([r.instance for r in self.routes.values() if r.link == link and not r.dummy])
 
     def instances(self) -> list[bytes]:
+        # rule: O-8a
         return [instance for instance, route in self.routes.items() if not route.dummy]
 
 
@@ -242,6 +249,8 @@ class TreeCache:
         self._config = config
         self._trees: OrderedDict[bytes, Tree] = OrderedDict()
         self._evicted: OrderedDict[bytes, tuple[bytes, ...]] = OrderedDict()
+        self._latest: Tree | None = None
+        """The tree that was used last: it stands at the end already."""
         self.cuts = 0
         """Un-partition events so far; a role that is new here has nothing to recover from."""
 
@@ -254,8 +263,9 @@ class TreeCache:
 
     def get(self, tree: bytes) -> Tree | None:
         found = self._trees.get(tree)
-        if found is not None:
+        if found is not None and found is not self._latest:
             self._trees.move_to_end(tree)
+            self._latest = found
         return found
 
     def make(self, tree: bytes) -> tuple[Tree, bool]:
@@ -263,7 +273,7 @@ class TreeCache:
         found = self.get(tree)
         if found is not None:
             return found, False
-        made = self._trees[tree] = Tree(tree, self._evicted.pop(tree, ()))
+        made = self._trees[tree] = self._latest = Tree(tree, self._evicted.pop(tree, ()))
         return made, True
 
     def remember(self, tree: bytes, neighbours: tuple[bytes, ...]) -> None:
@@ -294,7 +304,9 @@ class TreeCache:
         return list(self._trees.values())
 
     def role(self, tree: bytes, role: str) -> RoleState | None:
-        found = self.get(tree)
+        found = self._latest
+        if found is None or found.id != tree or tree not in self._trees:
+            found = self.get(tree)
         return found.roles.get(role) if found is not None else None
 
     def make_role(self, tree: Tree, role: str) -> RoleState | None:

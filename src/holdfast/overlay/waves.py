@@ -213,6 +213,7 @@ class Waves:
         assert state.parent is not None
         inside = hub.inside(state.parent)
         before = self._seen.get(frame.root, hub.now)
+        # rule: O-publish-1a
         if before is not None and (before or not inside):
             state.result.seen = True
             self._finish(state)
@@ -279,6 +280,7 @@ class Waves:
         for key in state.waiting:
             self._owed.pop(key, None)
         state.waiting.clear()
+        # rule: O-6b
         state.result.failed = True
         self._finish(state)
 
@@ -340,6 +342,7 @@ class Waves:
         for state in failed.values():
             if state.parent == peer:
                 state.orphan = True
+            # rule: O-6a
             if not state.waiting and not state.done:
                 self._finish(state)
         seen: dict[int, bool] = {}

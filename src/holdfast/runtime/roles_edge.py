@@ -70,6 +70,7 @@ class RolesEdge(Edge, Traced):
         self._port: Port | None = None
         self._service: OverlayService
         self._links: LinkService
+        self._loop: asyncio.AbstractEventLoop
         self._ops = count(1)
         self._requests: dict[int, Request] = {}
         self._waiting: dict[int, asyncio.Future[Any]] = {}
@@ -115,6 +116,7 @@ class RolesEdge(Edge, Traced):
         self._port = port
         self._service = port.core.service(OverlayService)
         self._links = port.core.service(LinkService)
+        self._loop = asyncio.get_running_loop()
         for open_port in self._ports.values():
             port.answer(OVERLAY, open_port)
 
@@ -144,10 +146,11 @@ class RolesEdge(Edge, Traced):
         return self._service
 
     def name_of(self, node: bytes) -> str:
-        return self._links.name_of(node)
+        return self._links.directory.name_of(node)
 
     def reply_of(self, instance: bytes, data: bytes, granted: str = "") -> RoleReply:
-        return RoleReply(data, instance, self.name_of(node_of(instance)), granted)
+        name = self._links.directory.name_of(node_of(instance))
+        return RoleReply(data, instance, name, granted)
 
     # -- plumbing ------------------------------------------------------------------------------------------------
 
@@ -180,8 +183,14 @@ class RolesEdge(Edge, Traced):
     def before_turn(self) -> None:
         self._batch_room = -1
 
+    def future(self) -> asyncio.Future[Any]:
+        """Of the node's loop. Looking the loop up costs a system call (`getpid`), at each of many thousand requests."""
+        if self._port is None:
+            raise stopped()
+        return self._loop.create_future()
+
     async def _ask(self, op: int, item: Any) -> Any:
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        future = self.future()
         self._waiting[op] = future
         try:
             self._offer(item)
@@ -190,8 +199,7 @@ class RolesEdge(Edge, Traced):
             self._waiting.pop(op, None)
 
     async def _ask_many(self, ops: list[int], item: Any) -> list[Any]:
-        loop = asyncio.get_running_loop()
-        futures = {op: loop.create_future() for op in ops}
+        futures = {op: self.future() for op in ops}
         self._waiting.update(futures)
         try:
             if ops:

@@ -79,6 +79,8 @@ class Request:
         """Replies that the iteration has given out."""
         self._all: list[RoleReply] = []
         self._waiters: list[asyncio.Future[None]] = []
+        """Wait for the next reply, or the end."""
+        self._end_waiters: list[asyncio.Future[None]] = []
         self._error: HoldfastError | None = None
         self._outcome: Outcome | None = None
 
@@ -107,21 +109,21 @@ class Request:
             tuple(self._all),
             expected,
             answered,
-            tuple([(name(node_of(i)), why) for i, why in ended.failed]),
-            tuple([name(node_of(i)) for i in ended.unknown]),
+            tuple([(name(node_of(i)), why) for i, why in ended.failed]) if ended.failed else (),
+            tuple([name(node_of(i)) for i in ended.unknown]) if ended.unknown else (),
             ended.incomplete,
             ended.reason,
             ended.request,
         )
         if self._span is not None:
             self._end_span(self._outcome)
-        self._changed()
+        self._ended()
 
     def halt(self, error: HoldfastError) -> None:
         self._error = error
         if self._span is not None:
             self._end_span(error)
-        self._changed()
+        self._ended()
 
     def _end_span(self, end: Outcome | HoldfastError) -> None:
         tracing, span, self._span = self._roles.tracing, self._span, None
@@ -140,9 +142,17 @@ class Request:
             if not waiter.done():
                 waiter.set_result(None)
 
+    def _ended(self) -> None:
+        for waiter in self._end_waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._end_waiters.clear()
+        if self._waiters:
+            self._changed()
+
     async def _change(self) -> None:
         """Wait for a reply or the end; a task that is cancelled meanwhile cancels the request."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter = self._roles.future()
         self._waiters.append(waiter)
         try:
             await waiter
@@ -172,10 +182,17 @@ class Request:
 
     async def wait(self) -> Outcome:
         """Wait for the end, whatever it is."""
-        while self._outcome is None:
-            if self._error is not None:
-                raise self._error
-            await self._change()
+        if self._outcome is None and self._error is None:
+            waiter = self._roles.future()
+            self._end_waiters.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                self.cancel()
+                raise
+        if self._outcome is None:
+            assert self._error is not None, "waiters are told of an end only"
+            raise self._error
         return self._outcome
 
     def cancel(self) -> None:

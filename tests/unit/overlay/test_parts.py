@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -65,7 +66,7 @@ def test_a_reply_cache_tells_later_attempts_what_the_first_one_answered() -> Non
     assert cache.open(b"s", b"i", 0, 10) is None, "full"
     told = []
     entry.waiters += (lambda done: told.append(done.outcome),)
-    cache.finish(entry, 0)
+    entry.finish(0)
     assert told == [0]
     assert cache.get(b"r", b"i", 5) is entry
     assert cache.get(b"r", b"i", 11) is None
@@ -117,6 +118,78 @@ def test_the_least_recently_used_tree_without_local_roles_is_evicted() -> None:
     cache.get(b"1" * 16)
     evicted = cache.surplus(b"4" * 16, {b"2" * 16: True})
     assert [tree.id for tree in evicted] == [b"3" * 16]
+
+
+def tree_names(cache: TreeCache) -> bytes:
+    """In the order in which they would be evicted."""
+    return b"".join(tree.id[:1] for tree in cache.all())
+
+
+def made(*names: bytes, trees_max: int = 3) -> TreeCache:
+    cache = TreeCache(msgspec.structs.replace(FAST, trees_max=trees_max))
+    for name in names:
+        cache.make(name * 16)
+    return cache
+
+
+def test_every_use_of_a_tree_makes_it_the_last_to_be_evicted() -> None:
+    """The tree that was used last is remembered. A use of another one in between must not be missed."""
+    cache = made(b"1", b"2", b"3")
+    uses: list[Callable[[bytes], object]] = [
+        cache.get,
+        cache.make,
+        lambda tree: cache.role(tree, "role"),
+    ]
+    for use in uses:
+        for name, left in ((b"1", b"231"), (b"1", b"231"), (b"2", b"312"), (b"3", b"123")):
+            use(name * 16)
+            assert tree_names(cache) == left
+    cache.peek(b"1" * 16)
+    assert tree_names(cache) == b"123", "a look is no use"
+
+
+def test_an_evicted_tree_is_not_found_although_it_was_used_last() -> None:
+    cache = made(b"1", b"2", b"3", trees_max=2)
+    latest, _ = cache.make(b"1" * 16)
+    assert cache.make_role(latest, "role") is cache.role(b"1" * 16, "role")
+    assert cache.surplus(b"2" * 16, {b"2" * 16: True, b"3" * 16: True}) == []
+    evicted = cache.surplus(b"2" * 16, {})
+    assert [tree.id[:1] for tree in evicted] == [b"3"], "the order of use, not of making"
+    cache.drop(b"1" * 16)
+    assert cache.role(b"1" * 16, "role") is None
+    assert cache.get(b"1" * 16) is None
+    assert tree_names(cache) == b"2"
+
+
+def test_a_tree_that_is_made_again_replaces_the_one_that_was_used_last() -> None:
+    """A route that is put into the evicted tree would never be used."""
+    cache = made(b"1", b"2", trees_max=2)
+    old, _ = cache.make(b"1" * 16)
+    cache.make_role(old, "role")
+    cache.drop(b"1" * 16)
+    cache.remember(b"1" * 16, (LINK,))
+    again, is_new = cache.make(b"1" * 16)
+    assert is_new
+    assert again is not old
+    assert cache.role(b"1" * 16, "role") is None, "the old tree has it, the new one not"
+    assert cache.get(b"1" * 16) is again
+    role = cache.make_role(again, "role")
+    assert role is not None
+    assert cache.role(b"1" * 16, "role") is role
+    assert LINK in role.lost, "the neighbour of the evicted tree may have routes"
+    assert tree_names(cache) == b"21"
+
+
+def test_the_tree_that_follows_an_evicted_one_keeps_its_place_until_it_is_used() -> None:
+    cache = made(b"1", b"2", b"3")
+    cache.drop(b"3" * 16)
+    assert tree_names(cache) == b"12"
+    cache.get(b"1" * 16)
+    assert tree_names(cache) == b"21"
+    assert [tree.id[:1] for tree in made(b"1", b"2", b"3", trees_max=1).surplus(b"3" * 16, {})] == [
+        b"1",
+        b"2",
+    ]
 
 
 # -- hub -------------------------------------------------------------------------------------------------------------
