@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.objects.frames import RegisterState
-from holdfast.objects.values import Value
+from holdfast.objects.ports import TABLE
+from holdfast.objects.values import ID, Value
 from holdfast.sim.objects_world import ObjectWorld, node_id
 from holdfast.types import SECOND
 
@@ -30,6 +31,13 @@ def created(world: ObjectWorld, path: str = "/x", data: bytes = b"one", **option
 
 def register(world: ObjectWorld, node: str, value: Value) -> RegisterState:
     return world.hosts[node].machine.inspect(value.object)
+
+
+def stored(world: ObjectWorld) -> set[bytes]:
+    """Objects with content on a node: in a file, or in its store."""
+    files = {key[0] for host in world.hosts.values() for key in host.disk.contents}
+    rows = {key[:ID] for host in world.hosts.values() for key in host.tables.get(TABLE, {})}
+    return files | rows
 
 
 def no_failures(world: ObjectWorld) -> None:

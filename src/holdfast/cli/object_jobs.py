@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,8 +27,13 @@ def ask_node(where: Path, **request: Any) -> dict[str, Any]:
 def run_job(
     where: Path, what: str, title: str, quiet: bool = False, **request: Any
 ) -> dict[str, Any]:
-    """Start a job, show its progress, and return its result. Ctrl-C stops the job."""
-    job = ask_node(where, do="object-start", what=what, **request)["job"]
+    """Start a job, show its progress, and return its result. Ctrl-C and SIGTERM stop the job."""
+    with _interrupted_by_sigterm():
+        job = ask_node(where, do="object-start", what=what, **request)["job"]
+        return _follow(where, job, title, quiet)
+
+
+def _follow(where: Path, job: int, title: str, quiet: bool) -> dict[str, Any]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -51,3 +59,13 @@ def run_job(
         except KeyboardInterrupt:
             ask_node(where, do="object-stop", job=job)
             raise HoldfastError(f"{title}: stopped; the steps that were done stay") from None
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """The job runs on the node. A command that is terminated, for example by `timeout`, must not leave it behind."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

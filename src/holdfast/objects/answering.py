@@ -74,7 +74,7 @@ class Answering:
         self._hub.send(peer, self._machine.registers.prepare(frame))
 
     def _accept(self, peer: bytes, frame: f.Accept) -> None:
-        self._hub.send(peer, self._machine.registers.accept(frame))
+        self._hub.send(peer, self._machine.contents.accept(frame))
 
     def _decide(self, peer: bytes, frame: f.Decide) -> None:
         self._machine.parts.learn(frame.value)
@@ -142,9 +142,13 @@ class Answering:
 
     def verify(self, task: Task, object_id: bytes, content: Content) -> Procedure[str]:
         """Read a content on this disk completely; returns why it is not sound."""
-        outcome = yield from work(
-            task, lambda token: VerifyContent(token=token, object=object_id, content=content)
-        )
+
+        def make(token: int) -> VerifyContent:
+            return VerifyContent(token=token, object=object_id, content=content)
+
+        outcome = self._machine.contents.small.answer(make(0))
+        if outcome is None:
+            outcome = yield from work(task, make)
         if isinstance(outcome, DiskDone) and outcome.reason:
             self._machine.contents.damaged(object_id, content.digest, outcome.detail)
             return outcome.reason

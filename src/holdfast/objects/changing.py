@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from holdfast.objects.parts import Parts
 from holdfast.objects.quorum import majority
 from holdfast.objects.reading import States, read_register
@@ -23,24 +25,33 @@ Change = Callable[[Value], Value | None]
 
 
 def change(
-    task: Task, parts: Parts, base: Value, write: bytes, make: Change
-) -> Procedure[tuple[Value, int]]:
-    """Decide the version that `make` gives, on top of the current one. Returns it, and how many replicas have it."""
+    task: Task, parts: Parts, base: Value, write: bytes, make: Change, data: bytes = b"",
+    found_late: Callable[[Value], None] = lambda _: None,
+) -> Procedure[tuple[Value, int]]:  # fmt: skip
+    """Decide the version that `make` gives, on top of the current one. Returns it, and how many replicas have it.
+    `data` is its content, if the replicas do not have it. `found_late` is told when a later version than `base` was
+    decided before the first replica was asked."""
     deadline = task.now + parts.config.write_ns
     doubt, tried = "", 0
+    proposer, is_first = parts.hub.proposer(), True
     while True:
         if doubt and base.version - tried >= LINEAGE:
             raise no_majority(base, Verdict(IN_DOUBT, detail="many versions followed"), doubt)
         want = make(base)
         if want is None:
             return base, 0
+        want = msgspec.structs.replace(want, owner=proposer)
         verdict = yield from propose(
-            task, parts, base, want, base.nodes, deadline, base.version + 1, base.object
-        )
+            task, parts, base, want, base.nodes, deadline, base.version + 1, base.object, data,
+            parts.ballot_of(base) if want.replicas == base.replicas else b"",
+        )  # fmt: skip
         if verdict.kind == DECIDED and verdict.value is not None:
             if verdict.value.write == write or write in verdict.value.lineage:
+                parts.own(verdict.value, proposer)
                 return verdict.value, verdict.copies
-            base = verdict.value
+            if is_first and verdict.at_first:
+                found_late(verdict.value)
+            base, is_first = verdict.value, False
             continue
         if verdict.kind == UNFIT:
             raise _unfit(base, verdict)
@@ -52,6 +63,9 @@ def change(
         base = yield from _read_again(task, parts, base, verdict, doubt)
         if write in base.lineage:
             return base, 0
+        if is_first and not doubt:
+            found_late(base)  # the replicas had moved
+        is_first = False
 
 
 def _read_again(
@@ -68,6 +82,8 @@ def _read_again(
 
 def _unfit(base: Value, verdict: Verdict) -> Refusal:
     texts = {
+        "full": "the replicas have no space for the content",
+        "checksum": "the replicas got other content than was announced",
         "content": "a majority of the replicas does not have the content yet; repair the object first",
         "token": "a later directory move holds the lock",
         "set": "the replica set changes by one replica at a time",
@@ -100,18 +116,34 @@ def stage(
     resume: bool = False,
 ) -> Procedure[Content]:  # fmt: skip
     """Bring content to a majority of the recorded replicas. Raises `Refusal` when that fails; nothing took effect."""
-    nodes = [
-        r.node for r in base.replicas if r.node not in parts.hub.gone and not emptied(parts, r)
-    ]
-    need = majority(len(base.replicas))
-    if len(nodes) < need:
-        raise too_few(base, {node: "unreachable" for node in base.nodes if node not in nodes}, need)
+    check_majority(parts, base)
+    nodes, need = voters(parts, base), majority(len(base.replicas))
     staged = yield from send_content(
         task, parts, base.object, write, nodes, need, size, data, resume
     )
     if len(staged.nodes) < need:
         raise too_few(base, staged.failed, need)
     return staged.content
+
+
+def check_majority(parts: Parts, base: Value) -> None:
+    """Refuse a change that cannot be decided now, before it is proposed and its outcome is in doubt."""
+    nodes = voters(parts, base)
+    need = majority(len(base.replicas))
+    if len(nodes) < need:
+        raise too_few(base, {node: "unreachable" for node in base.nodes if node not in nodes}, need)
+
+
+def voters(parts: Parts, base: Value) -> list[bytes]:
+    """The nodes of the recorded replicas that can vote now, as far as this node knows."""
+    return [r.node for r in base.replicas if r.node not in parts.hub.gone and not emptied(parts, r)]
+
+
+def has_room(parts: Parts, nodes: Sequence[bytes], size: int) -> bool:
+    """Whether a majority of these nodes has space, as far as this node has heard."""
+    offers = parts.members.offers
+    roomy = [n for n in nodes if n in offers and offers[n].disk and offers[n].free_bytes >= size]
+    return len(roomy) >= majority(len(nodes))
 
 
 def emptied(parts: Parts, replica: ReplicaRef) -> bool:
@@ -151,9 +183,12 @@ __all__ = [
     "Staged",
     "brief",
     "change",
+    "check_majority",
+    "has_room",
     "named",
     "no_majority",
     "sound_nodes",
     "stage",
     "too_few",
+    "voters",
 ]

@@ -10,6 +10,9 @@ from holdfast.errors import ConfigError
 from holdfast.subsystem import NodeConfig, Section
 from holdfast.types import MILLISECOND, SECOND
 
+SMALL_MAX: Final = 16 << 10
+"""Bytes of a content that a replica takes together with a version, and keeps in the node's store."""
+
 
 class ObjectsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     root: tuple[str, ...] = ()
@@ -60,6 +63,10 @@ class ObjectsConfig(msgspec.Struct, frozen=True):
     backoff_ns: int = 20 * MILLISECOND
     window: int = 8
     """Chunks in flight to one replica, or from it."""
+    small: int = SMALL_MAX
+    """Bytes up to which a write brings its content together with the version."""
+    small_total: int = 16 << 20
+    """Bytes of small contents in the store of a node; the oldest ones are moved to files."""
 
 
 OPERATIONS_MAX: Final = 512

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.objects.config import OBJECT_BYTES_MAX, PATCH_MAX, STAGES_MAX
+from holdfast.objects.config import OBJECT_BYTES_MAX, PATCH_MAX, SMALL_MAX, STAGES_MAX
 from holdfast.objects.frames import (
+    Accept,
+    Accepted,
     Done,
     Fetch,
     FetchList,
@@ -36,7 +38,8 @@ from holdfast.objects.ports import (
     WriteChunk,
 )
 from holdfast.objects.registers import Registers
-from holdfast.objects.values import CHUNK, Content, chunk_digest, content_digest
+from holdfast.objects.small import SmallContents, edited
+from holdfast.objects.values import CHUNK, Content, chunk_digest, content_digest, content_of
 from holdfast.types import Nanos
 
 Then = Callable[[DiskDone], None]
@@ -71,6 +74,7 @@ class Contents:
         """Content that a write brought, by object and digest, until when it is kept without a version that uses it."""
         self._old: dict[tuple[bytes, bytes], Nanos] = {}
         """Content that no version uses any more, and when it is deleted."""
+        self.small = SmallContents(hub, self._job)
 
     # -- disk work -----------------------------------------------------------------------------------------------
 
@@ -83,8 +87,36 @@ class Contents:
 
     def _job(self, make: Callable[[int], Any], then: Then) -> None:
         token = self._hub.number()
+        job = make(token)
+        done = self.small.answer(job)
+        if done is not None:
+            then(done)
+            return
         self._jobs[token] = then
-        self._hub.effect(make(token))
+        self._hub.effect(job)
+
+    def _remove(self, object_id: bytes, digest: bytes) -> None:
+        self.small.drop(object_id, digest)
+        self._hub.effect(DropContent(object=object_id, digest=digest))
+
+    # -- small contents ------------------------------------------------------------------------------------------
+
+    def accept(self, frame: Accept) -> Accepted:
+        """Accept a version. A small content that it brings is verified, and kept in the same commit."""
+        value, data = frame.value, frame.data
+        if not len(data) or not self._hub.config.store:
+            return self._registers.accept(frame)
+        record, digest = self._registers.get(value.object), value.content.digest
+        if record is not None and digest in record.held:
+            return self._registers.accept(frame)
+        refused = self.small.refuses(value.content, data, self._members.free_bytes)
+        if refused:
+            self._hub.count("chunks_refused")
+            return Accepted(frame.call, refused, decided=record.decided if record else None)
+        reply = self._registers.accept(frame, brought=True)
+        if not reply.reason and self._registers.mine(value):
+            self.small.keep(value.object, digest, bytes(data))
+        return reply
 
     # -- stages --------------------------------------------------------------------------------------------------
 
@@ -223,6 +255,38 @@ class Contents:
             self._hub.send(peer, StageState(frame.call, "hostile"))
             return
 
+        data = self.small.get(frame.object, frame.base.digest)
+        if data is None:
+            self._patch_file(peer, frame)
+        elif frame.size <= SMALL_MAX:
+            self._patch_small(peer, frame, data)
+        else:
+            key = (frame.object, frame.base.digest)
+            self.small.spill(key, lambda done: self._spilled(peer, frame, done))
+
+    def _patch_small(self, peer: bytes, frame: StagePatch, data: bytes) -> None:
+        made = edited(data, frame.edits, frame.size)
+        content = content_of(made)[0]
+        refused = self.small.refuses(content, memoryview(made), self._members.free_bytes)
+        if refused:
+            self._hub.send(peer, StageState(frame.call, refused))
+            return
+        record = self._registers.get(frame.object)
+        if content.size and record is not None and content.digest not in record.held:
+            self.small.keep(frame.object, content.digest, made)
+            self._registers.holds(frame.object, content.digest)
+        self._keep_staged(frame.object, content.digest)
+        reply = StageState(frame.call, "", "", 0, content.digest, content.size)
+        self._hub.send(peer, reply)
+
+    def _spilled(self, peer: bytes, frame: StagePatch, done: DiskDone) -> None:
+        """The base is a file now: it is patched there."""
+        if done.reason:
+            self._hub.send(peer, StageState(frame.call, done.reason, done.detail))
+            return
+        self._patch_file(peer, frame)
+
+    def _patch_file(self, peer: bytes, frame: StagePatch) -> None:
         def patched(outcome: DiskDone) -> None:
             if outcome.reason:
                 self._hub.send(peer, StageState(frame.call, outcome.reason, outcome.detail))
@@ -311,7 +375,7 @@ class Contents:
         if record is None or digest not in record.held:
             return
         self._registers.dropped(object_id, [digest])
-        self._hub.effect(DropContent(object=object_id, digest=digest))
+        self._remove(object_id, digest)
         self._hub.fact("damaged", object_id, detail=detail)
 
     # -- deleting ------------------------------------------------------------------------------------------------
@@ -331,7 +395,8 @@ class Contents:
         for object_id, digest in due:
             del self._old[object_id, digest]
             self._registers.dropped(object_id, [digest])
-            self._hub.effect(DropContent(object=object_id, digest=digest))
+            self._remove(object_id, digest)
+        self.small.spill_oldest()
 
     def _mark_old(self, object_id: bytes) -> None:
         record = self._registers.get(object_id)
@@ -360,7 +425,7 @@ class Contents:
         for digest in record.held if record is not None else ():
             self._old.pop((object_id, digest), None)
             self._staged.pop((object_id, digest), None)
-            self._hub.effect(DropContent(object=object_id, digest=digest))
+            self._remove(object_id, digest)
 
     def is_awaited(self, object_id: bytes) -> bool:
         """Whether content of this object was brought for a version that is not decided yet."""
@@ -376,6 +441,7 @@ class Contents:
             "stages": len(self._stages),
             "disk_jobs": len(self._jobs),
             "to_delete": len(self._old),
+            "small_bytes": self.small.total,
         }
 
 

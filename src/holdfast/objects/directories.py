@@ -11,11 +11,19 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.objects.changing import change, sound_nodes, stage
+from holdfast.objects.changing import (
+    change,
+    check_majority,
+    has_room,
+    sound_nodes,
+    stage,
+    voters,
+)
 from holdfast.objects.config import DIRECTORY_MAX
 from holdfast.objects.fetching import fetch_bytes
 from holdfast.objects.parts import Parts
 from holdfast.objects.paths import split
+from holdfast.objects.quorum import has_majority
 from holdfast.objects.reading import States, read_near, read_register
 from holdfast.objects.refusal import Refusal
 from holdfast.objects.tasks import Procedure, Task, wait_for
@@ -27,6 +35,7 @@ from holdfast.objects.values import (
     Listing,
     ReplicaRef,
     Value,
+    content_of,
     decode_listing,
     encode_listing,
     root_id,
@@ -117,21 +126,34 @@ class Directories:
         """The object at a path, or with an id that an earlier access gave. A loose object is also found on the side of
         a partition where no majority is."""
         try:
-            if not object_id:
-                return (yield from self.resolve(task, split(path)))
-            value, states = yield from read_register(task, self._parts, object_id)
+            return (yield from self._find_now(task, path, object_id))
         except Refusal as refusal:
             if refusal.code not in ("unreachable", "no root"):
                 raise
-            try:
-                if object_id:
-                    value, states = yield from read_near(task, self._parts, object_id)
-                else:
-                    value, states = yield from self.resolve(task, split(path), near=True)
-            except Refusal:
-                raise refusal from None
-            if value.mode != LOOSE:
-                raise
+            lost = refusal
+        return (yield from self._find_near(task, path, object_id, lost))
+
+    def _find_now(self, task: Task, path: str, object_id: bytes) -> Procedure[tuple[Value, States]]:
+        if not object_id:
+            return (yield from self.resolve(task, split(path)))
+        value, states = yield from read_register(task, self._parts, object_id)
+        if value.deleted:
+            raise not_found(path or object_id.hex()[:8])
+        return value, states
+
+    def _find_near(
+        self, task: Task, path: str, object_id: bytes, lost: Refusal
+    ) -> Procedure[tuple[Value, States]]:
+        """A loose object on this side of a partition; raises `lost` if there is none."""
+        try:
+            if object_id:
+                value, states = yield from read_near(task, self._parts, object_id)
+            else:
+                value, states = yield from self.resolve(task, split(path), near=True)
+        except Refusal:
+            raise lost from None
+        if value.mode != LOOSE:
+            raise lost
         if value.deleted:
             raise not_found(path or object_id.hex()[:8])
         return value, states
@@ -210,16 +232,23 @@ class Directories:
         parts = self._parts
         write = parts.hub.new_id()
         deadline = worker.now + parts.config.write_ns
+        states: States = {}
+        value, is_assumed = parts.known(directory.object), True
         while True:
-            value, states = yield from read_register(
-                worker, parts, directory.object, directory.nodes
-            )
-            if value.deleted:
+            if value is None or not self._is_usable(value):
+                value, states = yield from read_register(
+                    worker, parts, directory.object, directory.nodes
+                )
+                is_assumed = False
+            if value.deleted and not is_assumed:
                 raise Refusal(
                     "not found", f"directory {value.name!r} was deleted; nothing was changed"
                 )
             listing = yield from self.listing(worker, value, states)
             changed, outcomes = _applied(listing, edits)
+            if is_assumed and (value.deleted or changed is listing or any(outcomes)):
+                value = None  # only the current version refuses a change
+                continue
             if changed is listing:
                 return outcomes
             data = encode_listing(changed)
@@ -227,7 +256,12 @@ class Directories:
                 raise Refusal(
                     "full", f"directory {value.name!r} has too many names; nothing was changed"
                 )
-            content = yield from stage(worker, parts, value, write, data=data)
+            is_small = len(data) <= parts.config.small and has_room(parts, value.nodes, len(data))
+            if is_small:
+                check_majority(parts, value)
+                content = content_of(data)[0]
+            else:
+                content = yield from stage(worker, parts, value, write, data=data)
             based_on = value
 
             def make(
@@ -241,14 +275,20 @@ class Directories:
                 return successor(base, write, content=content, edition=base.edition + 1)
 
             try:
-                yield from change(worker, parts, value, write, make)
+                carried = data if is_small else b""
+                yield from change(worker, parts, value, write, make, carried)
             except Refusal as refusal:
                 if refusal.code != "conflict" or worker.now >= deadline:
                     raise
-                write = parts.hub.new_id()
+                write, value = parts.hub.new_id(), None
                 continue
             self._remember(content.digest, changed)
             return outcomes
+
+    def _is_usable(self, value: Value) -> bool:
+        """Whether a change can be based on a version that this node has heard of, without asking for a later one."""
+        is_known = value.content.digest in self._listings
+        return is_known and has_majority(value.nodes, voters(self._parts, value))
 
 
 def _applied(listing: Listing, edits: Sequence[Edit]) -> tuple[Listing, list[Refusal | None]]:
@@ -291,19 +331,23 @@ def add_entry(name: str, entry: Entry, instead_of: bytes = b"") -> Edit:
         old = listing.entries.get(name)
         if old is not None and old.object not in (entry.object, instead_of):
             return Refusal("exists", f"{name!r} exists; nothing was changed")
-        if old == entry:
-            return listing
+        if old is not None and old.object == entry.object:
+            is_here = not old.pending and old.expects == entry.expects
+            if entry.pending and (is_here or old.expects > entry.expects):
+                return Refusal("conflict", f"{name!r} was moved here by another node")
+            if old == entry or old.expects > entry.expects:
+                return listing
         return msgspec.structs.replace(listing, entries={**listing.entries, name: entry})
 
     return edit
 
 
-def remove_entry(name: str, object_id: bytes) -> Edit:
-    """Remove a name if it still belongs to the object."""
+def remove_entry(name: str, object_id: bytes, version: int) -> Edit:
+    """Remove the name of an object that was not here at this version. It stays if the object came back later."""
 
     def edit(listing: Listing) -> Listing | Refusal:
         old = listing.entries.get(name)
-        if old is None or old.object != object_id:
+        if old is None or old.object != object_id or old.expects >= version:
             return listing
         entries = {n: e for n, e in listing.entries.items() if n != name}
         return msgspec.structs.replace(listing, entries=entries)
@@ -311,16 +355,16 @@ def remove_entry(name: str, object_id: bytes) -> Edit:
     return edit
 
 
-def confirm_entry(name: str, object_id: bytes, nodes: tuple[bytes, ...]) -> Edit:
-    """The object is here: the entry is not pending any more."""
+def confirm_entry(name: str, object_id: bytes, nodes: tuple[bytes, ...], version: int) -> Edit:
+    """The object is here at this version: the entry is not pending any more."""
 
     def edit(listing: Listing) -> Listing | Refusal:
         old = listing.entries.get(name)
         if old is None or old.object != object_id:
             return Refusal("withdrawn", f"the entry {name!r} was withdrawn")
-        if not old.pending:
+        if not old.pending or old.expects >= version:
             return listing
-        entry = Entry(object_id, nodes, kind=old.kind)
+        entry = Entry(object_id, nodes, False, version, old.kind)
         return msgspec.structs.replace(listing, entries={**listing.entries, name: entry})
 
     return edit

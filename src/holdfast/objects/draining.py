@@ -111,7 +111,10 @@ class Draining:
             if not chosen:
                 if len(others) >= value.wanted:
                     return step
-                reason = f"{len(others)} of {value.wanted} replicas would be left, and no other node has space"
+                reason = (
+                    f"{len(others)} of {value.wanted} replicas would be left, and no other node that is reachable "
+                    "takes replicas and has space"
+                )
                 return replace(step, state="blocked", reason=reason)
             step = replace(step, add=chosen[0])
         elif self._parts.members.ref(target) is None:

@@ -73,6 +73,8 @@ class Accept(Frame, frozen=True, array_like=True, tag=165):
     call: int
     ballot: Ballot
     value: Value
+    data: memoryview = memoryview(b"")
+    """The content of the value, if it is small and the write brings it here instead of in a stage."""
 
 
 class Accepted(Frame, frozen=True, array_like=True, tag=166):

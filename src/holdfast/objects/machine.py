@@ -214,6 +214,8 @@ class ObjectMachine(Machine):
         self.members.drained_by = known.get(DRAINING_KEY, b"").decode()
         self._rows = []
         self.registers.load(rows)
+        for object_id, digest in self.contents.small.load(rows):
+            self.registers.dropped(object_id, [digest])
         for object_id, _ in self.registers:
             self.upkeep.due(object_id, hub.now)
         self.members.take(hub.me, self.members.offer(len(self.registers)))
@@ -222,6 +224,7 @@ class ObjectMachine(Machine):
 
     def _conditions(self, item: ports.Conditions) -> None:
         self.members.free_bytes = item.free_bytes
+        self.contents.small.counted = self.contents.small.total
         self.members.penalties = dict(item.penalties)
         if self.hub.disk:
             self.answering.offer_changed()

@@ -56,6 +56,10 @@ class Moving:
         new_parent, states = yield from self._directories.resolve(task, new_names)
         if (old_parent.object, old_name) == (new_parent.object, new_name):
             return ports.Written(value, 0)
+        if value.left[0]:
+            value = yield from self.finish(
+                task, value
+            )  # an earlier move, whose mover is gone or slow
         token = 0
         write = self._parts.hub.new_id()
         if value.kind == DIRECTORY:
@@ -89,7 +93,7 @@ class Moving:
             if base.version != value.version:
                 raise Refusal("retry", "a version was decided between")
             return successor(
-                base, write, parent=parent.object, name=name, left=place, edition=edition + 1,
+                base, write, parent=parent.object, name=name, left=(*place, base.version + 1), edition=edition + 1,
                 token=token or base.token,
             )  # fmt: skip
 
@@ -101,9 +105,9 @@ class Moving:
                     raise
                 if refusal.code != "retry" or token:
                     # The version between may be a fence: a directory is moved only while its mover has the lock.
-                    yield from self._directories.edit(
-                        task, parent, remove_entry(name, value.object)
-                    )
+                    # Its reservation goes, but not an entry that another mover has confirmed.
+                    entry = Entry(value.object, value.nodes, True, value.version, value.kind)
+                    yield from self._directories.edit(task, parent, _withdraw(name, entry))
                     raise Refusal(
                         "conflict", f"{named(value)} was changed at the same time; it was not moved"
                     ) from refusal
@@ -119,29 +123,31 @@ class Moving:
         entry = Entry(value.object, value.nodes, True, value.version, value.kind)
         yield from self._directories.edit(task, parent, _renew(name, entry))
 
-    def finish(self, task: Task, value: Value) -> Procedure[None]:
-        """After the commit: confirm the new entry, and remove the old one. Any node may do it, at any time."""
-        hub = self._parts.hub
-        if value.parent:
-            parent, _ = yield from read_register(task, self._parts, value.parent)
-            entry = Entry(value.object, value.nodes, kind=value.kind)
-            yield from self._directories.edit(task, parent, _settle(value.name, entry))
-        old_parent, old_name = value.left
-        if old_parent:
-            directory, _ = yield from read_register(task, self._parts, old_parent)
-            if not directory.deleted:
-                yield from self._directories.edit(
-                    task, directory, remove_entry(old_name, value.object)
-                )
-        write = hub.new_id()
+    def finish(self, task: Task, value: Value) -> Procedure[Value]:
+        """After the commit: confirm the new entry, and remove the old one. Any node may do it, at any time: when the
+        object has been moved again meanwhile, the entry that this one has made is removed. Returns the version then."""
+        parent, _ = yield from read_register(task, self._parts, value.parent)
+        entry = Entry(value.object, value.nodes, False, value.version, value.kind)
+        yield from self._directories.edit(task, parent, _settle(value.name, entry))
+        yield from self._remove_name(task, value, *value.left[:2])
+        write = self._parts.hub.new_id()
 
         def clear(base: Value) -> Value | None:
             if base.left != value.left or base.deleted:
                 return None
-            return successor(base, write, left=(b"", ""))
+            return successor(base, write, left=(b"", "", 0))
 
-        if old_parent:
-            yield from change(task, self._parts, value, write, clear)
+        now, _ = yield from change(task, self._parts, value, write, clear)
+        if not is_at(now, value.parent, value.name) or now.deleted:
+            yield from self._remove_name(task, now, value.parent, value.name)
+        return now
+
+    def _remove_name(self, task: Task, value: Value, parent: bytes, name: str) -> Procedure[None]:
+        """The object is not there at this version."""
+        directory, _ = yield from read_register(task, self._parts, parent)
+        if not directory.deleted:
+            edit = remove_entry(name, value.object, value.version)
+            yield from self._directories.edit(task, directory, edit)
 
     # -- entries that are pending ----------------------------------------------------------------------------------
 
@@ -169,7 +175,7 @@ class Moving:
             value = None
         if value is not None and not value.deleted and is_at(value, parent.object, name):
             if entry.pending:
-                edit = confirm_entry(name, entry.object, value.nodes)
+                edit = confirm_entry(name, entry.object, value.nodes, value.version)
                 yield from self._directories.edit(task, parent, edit)
             return "here"
         if not entry.pending or (value is not None and value.deleted):
@@ -267,7 +273,8 @@ def _renew(name: str, entry: Entry) -> Edit:
 
     def edit(listing: Listing) -> Listing | Refusal:
         old = listing.entries.get(name)
-        if old is None or old.object != entry.object:
+        is_mine = old is not None and old.object == entry.object and old.pending
+        if old is None or not is_mine or old.expects > entry.expects:
             return Refusal(
                 "conflict", f"the reservation of {name!r} was withdrawn; nothing was moved"
             )
@@ -281,7 +288,7 @@ def _settle(name: str, entry: Entry) -> Edit:
 
     def edit(listing: Listing) -> Listing | Refusal:
         old = listing.entries.get(name)
-        if old == entry or (old is not None and old.object != entry.object):
+        if old is not None and (old.object != entry.object or old.expects >= entry.expects):
             return listing
         return replace(listing, entries={**listing.entries, name: entry})
 

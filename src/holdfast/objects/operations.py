@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from holdfast.objects import ports
-from holdfast.objects.changing import change, named, sound_nodes, stage, too_few
+from holdfast.objects.changing import (
+    change,
+    check_majority,
+    has_room,
+    named,
+    sound_nodes,
+    stage,
+    too_few,
+    voters,
+)
 from holdfast.objects.config import PATCH_MAX, REPLICAS_MAX
 from holdfast.objects.directories import Directories, add_entry, not_found, remove_entry
 from holdfast.objects.fetching import ToApplication, fetch_content
@@ -16,8 +26,8 @@ from holdfast.objects.paths import parent_of, split
 from holdfast.objects.quorum import has_majority, majority
 from holdfast.objects.reading import States, counts, newest, read_near
 from holdfast.objects.refusal import Refusal
-from holdfast.objects.staging import send_content
-from holdfast.objects.tasks import Procedure, Task, gather
+from holdfast.objects.staging import check_source, send_content
+from holdfast.objects.tasks import Procedure, Task, gather, work
 from holdfast.objects.values import (
     DIRECTORY,
     EMPTY,
@@ -26,6 +36,7 @@ from holdfast.objects.values import (
     Entry,
     ReplicaRef,
     Value,
+    content_of,
     successor,
 )
 from holdfast.objects.verdicts import DECIDED, IN_DOUBT
@@ -58,16 +69,17 @@ class Operations:
             raise Refusal("misuse", f"an object has 1 to {REPLICAS_MAX} replicas, not {wanted}")
         value = yield from self._first_version(task, request, wanted, directory.object, name)
         entry = Entry(value.object, value.nodes, kind=value.kind)
+        failed = None
         try:
             yield from self._directories.edit(task, directory, add_entry(name, entry, instead_of))
         except Refusal as refusal:
-            if refusal.code != "in doubt":
+            failed = refusal
+        if failed is not None:
+            if failed.code != "in doubt":
                 yield from self._withdraw(task, value)
-            if refusal.code == "exists":
-                raise Refusal(
-                    "exists", f"{request.path!r} exists; nothing was changed"
-                ) from refusal
-            raise
+            if failed.code == "exists":
+                raise Refusal("exists", f"{request.path!r} exists; nothing was changed") from failed
+            raise failed
         return ports.Written(value, len(value.replicas), value.write)
 
     def _occupant(
@@ -105,8 +117,11 @@ class Operations:
                 f"{request.path!r}: {wanted} replicas need at least {need} nodes with space; {len(nodes)} are "
                 "reachable; nothing was created",
             )
-        content, kept = EMPTY, nodes
-        if request.kind != DIRECTORY:
+        content, kept, data = EMPTY, nodes, b""
+        small = yield from _small(task, parts, request, nodes)
+        if small is not None:
+            content, data = content_of(small)[0], small
+        elif request.kind != DIRECTORY:
             staged = yield from send_content(
                 task, parts, object_id, write, nodes, need, request.size, None, bool(request.write)
             )
@@ -119,19 +134,20 @@ class Operations:
         loose = request.mode == LOOSE
         value = Value(
             object_id, 1, write, refs, wanted, Content() if loose else content, parent, name, request.kind,
-            request.mode, lineage=(write,),
+            request.mode, lineage=(write,), owner=parts.hub.proposer(),
         )  # fmt: skip
-        yield from self._decide_first(task, value)
+        yield from self._decide_first(task, value, data)
         if loose:
             yield from self._loose.first(task, value, content)
         return value
 
-    def _decide_first(self, task: Task, value: Value) -> Procedure[None]:
+    def _decide_first(self, task: Task, value: Value, data: bytes) -> Procedure[None]:
         deadline = task.now + self._parts.config.write_ns
-        verdict = yield from decide_first(task, self._parts, value, deadline)
+        verdict = yield from decide_first(task, self._parts, value, deadline, data)
         if verdict.kind == DECIDED:
             if verdict.value is None or verdict.value.deleted:
                 raise Refusal("conflict", f"{named(value)} was withdrawn while it was created")
+            self._parts.own(verdict.value, value.owner)
             return
         if verdict.kind == IN_DOUBT:
             raise Refusal(
@@ -139,7 +155,8 @@ class Operations:
                 f"{named(value)}: contact with a majority of the replicas was lost ({verdict.detail}); it may be "
                 "created. List the directory to find out",
             )
-        raise Refusal("unreachable", f"{named(value)}: {verdict.detail}; nothing was created")
+        code = "full" if verdict.detail == "full" else "unreachable"
+        raise Refusal(code, f"{named(value)}: {verdict.detail}; nothing was created")
 
     def _withdraw(self, task: Task, value: Value) -> Procedure[None]:
         """The name was taken: the object without a name is deleted. If that fails, its replicas do it later."""
@@ -152,7 +169,10 @@ class Operations:
     # -- write ---------------------------------------------------------------------------------------------------
 
     def write(self, task: Task, request: ports.Write) -> Procedure[ports.Written]:
-        base, _ = yield from self._directories.find(task, request.path, request.object)
+        base = self._remembered(request)
+        is_assumed = base is not None
+        if base is None:
+            base, _ = yield from self._directories.find(task, request.path, request.object)
         _check_file(base, request.path)
         if base.mode == LOOSE:
             return (yield from self._loose.write(task, base, request.size))
@@ -163,21 +183,48 @@ class Operations:
             raise _conflict(base, expected)
         write = request.write or self._parts.hub.new_id()
         self._parts.hub.effect(ports.Begun(request.op, base, write))
-        content = yield from stage(
-            task, self._parts, base, write, request.size, None, bool(request.write)
+        small = yield from _small(task, self._parts, request, base.nodes)
+        if small is not None:
+            check_majority(self._parts, base)
+            content = content_of(small)[0]
+        else:
+            content = yield from stage(
+                task, self._parts, base, write, request.size, None, bool(request.write)
+            )
+        value, copies = yield from self._set_content(
+            task, base, write, content, expected, small or b"", is_assumed and not request.edition
         )
-        value, copies = yield from self._set_content(task, base, write, content, expected)
         return ports.Written(value, copies, write)
 
-    def _set_content(
-        self, task: Task, base: Value, write: bytes, content: Content, expected: int
-    ) -> Procedure[tuple[Value, int]]:
-        def make(current: Value) -> Value:
-            if current.edition != expected or current.deleted:
-                raise _conflict(current, expected)
-            return successor(current, write, content=content, edition=expected + 1)
+    def _remembered(self, request: ports.Write) -> Value | None:
+        """The version that this node has heard of, for a small write that names no other one: the replicas say
+        whether it is current when they are asked to replace it."""
+        if not request.object or request.write or not 0 <= request.size <= self._parts.config.small:
+            return None
+        known = self._parts.known(request.object)
+        if known is None or known.deleted or known.mode == LOOSE:
+            return None
+        if not has_majority(known.nodes, voters(self._parts, known)):
+            return None  # the replicas may have moved
+        return known if request.edition in (0, known.edition) else None
 
-        return (yield from change(task, self._parts, base, write, make))
+    def _set_content(
+        self, task: Task, base: Value, write: bytes, content: Content, expected: int,
+        data: bytes = b"", may_follow: bool = False,
+    ) -> Procedure[tuple[Value, int]]:  # fmt: skip
+        """With `may_follow`, the write goes on top of a later edition that was current when it began."""
+        editions = [expected]
+
+        def found_late(current: Value) -> None:
+            if may_follow:
+                editions[0] = current.edition
+
+        def make(current: Value) -> Value:
+            if current.edition != editions[0] or current.deleted:
+                raise _conflict(current, editions[0])
+            return successor(current, write, content=content, edition=current.edition + 1)
+
+        return (yield from change(task, self._parts, base, write, make, data, found_late))
 
     def patch(self, task: Task, request: ports.Patch) -> Procedure[ports.Written]:
         """Replicas make the new content from the base that the patch names; what they make must be the same."""
@@ -303,8 +350,26 @@ class Operations:
             return tombstone(current, write)
 
         value, copies = yield from change(task, self._parts, base, write, make)
-        yield from self._directories.edit(task, directory, remove_entry(name, base.object))
+        yield from self._directories.edit(
+            task, directory, remove_entry(name, base.object, value.version)
+        )
         return ports.Written(value, copies, write)
+
+
+def _small(
+    task: Task, parts: Parts, request: ports.Create | ports.Write, nodes: Sequence[bytes]
+) -> Procedure[bytes | None]:
+    """The content of an operation if it is small, and sent together with the version; None if it is staged."""
+    if request.write or not 0 <= request.size <= parts.config.small:
+        return None
+    if isinstance(request, ports.Create) and (request.kind == DIRECTORY or request.mode == LOOSE):
+        return None
+    if not has_room(parts, nodes, request.size):
+        return None
+    answer = yield from work(task, lambda token: ports.ReadSource(token, request.op, 0))
+    assert isinstance(answer, ports.SourceChunk)
+    check_source(answer)
+    return bytes(answer.data) if len(answer.data) == request.size else None
 
 
 def tombstone(base: Value, write: bytes) -> Value | None:

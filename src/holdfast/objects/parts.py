@@ -26,6 +26,8 @@ class Parts:
         self.members = members
         self.tasks: Tasks
         self._known: dict[bytes, Value] = {}
+        self._owned: dict[bytes, Value] = {}
+        """Versions whose successor this node may propose at ballot 0, by object. Lost with the process."""
         self.on_decided: Callable[[Value], None] = lambda _: None
 
     def learn(self, value: Value) -> None:
@@ -38,6 +40,18 @@ class Parts:
             del self._known[next(iter(self._known))]
         if self.registers.decide(value):
             self.on_decided(value)
+
+    def own(self, value: Value, proposer: bytes) -> None:
+        """A version is decided. If this proposer made it, it may skip the promises for the next one."""
+        if value.owner == proposer:
+            self._owned[value.object] = value
+            while len(self._owned) > KNOWN_MAX:
+                del self._owned[next(iter(self._owned))]
+
+    def ballot_of(self, base: Value) -> bytes:
+        """The proposer of ballot 0 after this version, or nothing. It is given once: two values must not have it."""
+        owned = self._owned.pop(base.object, None)
+        return base.owner if owned is not None and owned == base else b""
 
     def known(self, object_id: bytes) -> Value | None:
         """The newest value that this node has heard of."""

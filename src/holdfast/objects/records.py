@@ -29,8 +29,16 @@ class RecordRow(msgspec.Struct, frozen=True, array_like=True):
     record: Record
 
 
+class ContentRow(msgspec.Struct, frozen=True, array_like=True):
+    """A small content, with the disk of the record that it belongs to."""
+
+    disk: bytes
+    data: bytes
+
+
 _encode = msgspec.msgpack.Encoder().encode
 _decoder: Final = msgspec.msgpack.Decoder(RecordRow)
+_content_decoder: Final = msgspec.msgpack.Decoder(ContentRow)
 
 
 def encode_row(disk: bytes, record: Record) -> bytes:
@@ -41,5 +49,17 @@ def decode_row(row: bytes) -> RecordRow | None:
     """None for a row that cannot be read: its replica is as lost as one on an emptied disk."""
     try:
         return _decoder.decode(row)
+    except (msgspec.DecodeError, ValueError):
+        return None
+
+
+def encode_content(disk: bytes, data: bytes) -> bytes:
+    return _encode(ContentRow(disk, data))
+
+
+def decode_content(row: bytes) -> ContentRow | None:
+    """None for a row that cannot be read."""
+    try:
+        return _content_decoder.decode(row)
     except (msgspec.DecodeError, ValueError):
         return None

@@ -16,7 +16,7 @@ import msgspec
 from holdfast.objects.frames import Accept, Accepted, Prepare, Promise, RegisterState
 from holdfast.objects.hub import Hub
 from holdfast.objects.records import Record, decode_row
-from holdfast.objects.values import ZERO, Ballot, Content, Sibling, Value, root_id
+from holdfast.objects.values import ID, ZERO, Ballot, Content, Sibling, Value, root_id
 
 replace = msgspec.structs.replace
 
@@ -34,6 +34,8 @@ class Registers:
     def load(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
         """Rows of another disk belong to replicas that are lost: they are erased."""
         for key, value in rows:
+            if len(key) != ID:
+                continue  # a small content
             row = decode_row(value)
             if row is None or row.disk != self._hub.disk:
                 self._hub.erase(key)
@@ -121,34 +123,45 @@ class Registers:
             return "behind"
         return "" if self.mine(decided) else "other disk"
 
-    def accept(self, frame: Accept) -> Accepted:
+    def accept(self, frame: Accept, brought: bool = False) -> Accepted:
+        """`brought`: the frame has the content of its value, which is kept with the acceptance."""
         value = frame.value
         record = self._records.get(value.object) or Record()
         decided = record.decided
         newcomer = value.version > 1 and not self.mine(decided)
         if newcomer:
-            refused = self._refuses_newcomer(record, value)
+            refused = self._refuses_newcomer(record, frame)
         else:
             refused = self._refuses(record, value.version)
-        if not refused and not newcomer and frame.ballot < record.promised:
-            refused = "ballot"
+        if not refused and not newcomer:
+            is_late = frame.ballot < record.promised
+            refused = "ballot" if is_late or not _may_skip(decided, frame) else ""
         if not refused:
-            refused = self._unfit(record, value)
+            refused = self._unfit(record, value, brought)
         if refused:
             return Accepted(frame.call, refused, record.promised, record.decided)
         promised = max(record.promised, frame.ballot)
-        changed = replace(record, promised=promised, accepted_at=frame.ballot, accepted=value)
+        held, digest = record.held, value.content.digest
+        if brought and digest not in held and self.mine(value):
+            held = (*held, digest)
+        changed = replace(
+            record, promised=promised, accepted_at=frame.ballot, accepted=value, held=held
+        )
         self._keep(value.object, changed)
         return Accepted(frame.call, "", frame.ballot)
 
-    def _refuses_newcomer(self, record: Record, value: Value) -> str:
+    def _refuses_newcomer(self, record: Record, frame: Accept) -> str:
+        value = frame.value
+        if not frame.ballot.round:
+            # The proposer skipped the promises. This may be a replica that has left the set, and forgotten that.
+            return "unknown"
         if not self.mine(value):
             return "other disk"
         if record.decided is not None and record.decided.version >= value.version:
             return "decided"
         return ""
 
-    def _unfit(self, record: Record, value: Value) -> str:
+    def _unfit(self, record: Record, value: Value, brought: bool) -> str:
         """Why a value cannot be accepted here, whatever its ballot."""
         decided = record.decided
         if not value.replicas or len(dict.fromkeys(value.nodes)) != len(value.nodes):
@@ -165,7 +178,7 @@ class Registers:
         # A replica that leaves the set needs no content of the value that removes it. One that has lost the decided
         # content votes on changes that keep it, or its full disk would keep the others from being replaced.
         is_kept = decided is not None and self.mine(decided) and decided.content == value.content
-        if self.mine(value) and lacks(record, value) and not is_kept:
+        if self.mine(value) and not brought and lacks(record, value) and not is_kept:
             return "content"
         return ""
 
@@ -215,6 +228,13 @@ class Registers:
         self._records[object_id] = record
         self.fresh[object_id] = None
         self._hub.put(object_id, record)
+
+
+def _may_skip(decided: Value | None, frame: Accept) -> bool:
+    """Whether a ballot needs no promise, or has one. Ballot 0 belongs to the proposer of the version before."""
+    if frame.ballot.round or decided is None:
+        return True
+    return bool(decided.owner) and decided.owner == frame.ballot.proposer
 
 
 def lacks(record: Record, value: Value) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.objects.frames import Done, StageChunk, StageClose, StageOpen, StageState
+from holdfast.objects.frames import Done, StageChunk, StageClose, StageDrop, StageOpen, StageState
 from holdfast.objects.parts import Parts
 from holdfast.objects.ports import Progress, ReadSource, SourceChunk
 from holdfast.objects.refusal import Refusal
@@ -78,6 +78,20 @@ class Sending:
         self._held_since = NEVER
 
     def run(self) -> Procedure[Staged]:
+        try:
+            return (yield from self._run())
+        finally:
+            # Also when the operation is cancelled. Nothing else uses these stages, and their space is reserved.
+            if not self._resume:
+                self._drop_stages()
+
+    def _drop_stages(self) -> None:
+        hub = self._parts.hub
+        for target in self._targets:
+            if not target.closed and hub.reachable(target.node):
+                hub.send(target.node, StageDrop(0, self._write))
+
+    def _run(self) -> Procedure[Staged]:
         for target in self._targets:
             self._open(target)
         patience = self._parts.config.chunk_ns
@@ -193,11 +207,7 @@ class Sending:
     def _handle(self, event: Any) -> None:
         if isinstance(event, Answer) and isinstance(event.item, SourceChunk):
             self._reading = 0
-            if event.item.reason:
-                raise Refusal(
-                    "source",
-                    f"the content could not be read: {event.item.reason}; nothing was written",
-                )
+            check_source(event.item)
             self._take(event.item.data)
             return
         if not isinstance(event, Reply):
@@ -231,6 +241,13 @@ class Sending:
         for target in self._targets:
             if not target.closed and not target.failed:
                 target.failed = why
+
+
+def check_source(chunk: SourceChunk) -> None:
+    if chunk.reason:
+        raise Refusal(
+            "source", f"the content could not be read: {chunk.reason}; nothing was written"
+        )
 
 
 def send_content(

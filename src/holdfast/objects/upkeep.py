@@ -105,7 +105,10 @@ class Upkeep:
         fresh = list(self._parts.registers.fresh)
         self._parts.registers.fresh.clear()
         for object_id in fresh:
-            self.due(object_id, now)
+            record = self._parts.registers.get(object_id)
+            # A version that was accepted just now is left to the node that proposes it.
+            is_open = record is not None and record.accepted is not None
+            self.due(object_id, now + self._parts.config.settle_ns if is_open else now)
         self._contents.scan(fresh)
         self._scan_at = now + self._parts.config.scan_ns // 4
 
@@ -297,6 +300,8 @@ class Upkeep:
         wait = task.now + self._parts.config.settle_ns
         while task.now < wait:
             yield wait  # its creator is about to do this
+        if self._parts.known(value.object) != value:
+            return  # it was moved or deleted: then it has had its name
         try:
             entry = Entry(value.object, value.nodes, kind=value.kind)
             yield from self._directories.edit(task, parent, add_entry(value.name, entry))
@@ -421,7 +426,7 @@ class Upkeep:
         return 0
 
     def _remove_name(self, task: Task, value: Value) -> Procedure[None]:
-        for parent_id, name in ((value.parent, value.name), value.left):
+        for parent_id, name in ((value.parent, value.name), value.left[:2]):
             if not parent_id:
                 continue
             try:
@@ -431,7 +436,9 @@ class Upkeep:
                     continue  # the directory is gone, and all its names with it
                 raise
             if not parent.deleted:
-                yield from self._directories.edit(task, parent, remove_entry(name, value.object))
+                yield from self._directories.edit(
+                    task, parent, remove_entry(name, value.object, value.version)
+                )
 
     def _look_all(self, task: Task, value: Value) -> Procedure[States]:
         ask = lambda call: Look(call, value.object)

@@ -73,14 +73,18 @@ class Value(msgspec.Struct, frozen=True, array_like=True):
     kind: int = FILE
     mode: int = STRICT
     deleted: bool = False
-    left: tuple[bytes, str] = (b"", "")
-    """Where the object was before its last move: the old entry is cleared until this is empty."""
+    left: tuple[bytes, str, int] = (b"", "", 0)
+    """Where the object was before its last move, and the version that moved it: the old entry is to be cleared until
+    this is empty."""
     token: int = 0
     """The highest lock token of a directory move that changed this object."""
     edition: int = 1
     """Changes that users see: content, place, deletion. A change of the replica set alone does not count."""
     lineage: tuple[bytes, ...] = ()
     """The last writes, newest first; the first one is `write`."""
+    owner: bytes = b""
+    """The proposer that made this version, if it may propose the next one at ballot 0, without asking for promises. It
+    does so once: no other proposer has this name, and ballot 0 is accepted from no other one."""
 
     @property
     def nodes(self) -> tuple[bytes, ...]:
@@ -110,7 +114,9 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     pending: bool = False
     """Reserved for an object that is being created or moved here. The object's register says whether it is here."""
     expects: int = 0
-    """The version of the object that the pending move is based on; 0: the object is being created."""
+    """The version of the object that the entry is based on. Of a pending entry: the one that the move replaces. Else:
+    one at which the object was here; 0 if it was created here. A change that is based on an older version leaves the
+    entry as it is: the object may have come back since."""
     kind: int = FILE
 
 
@@ -177,6 +183,6 @@ def successor(value: Value, write: bytes, **changes: Any) -> Value:
     """The next version of a value, with these changes."""
     lineage = (write, *value.lineage)[:LINEAGE]
     changed: dict[str, Any] = {
-        "version": value.version + 1, "write": write, "lineage": lineage, **changes,
+        "version": value.version + 1, "write": write, "lineage": lineage, "owner": b"", **changes,
     }  # fmt: skip
     return msgspec.structs.replace(value, **changed)

@@ -31,3 +31,7 @@ class Verdict(msgspec.Struct, frozen=True):
     lacking: tuple[bytes, ...] = ()
     """Replicas that would have accepted it if they had its content."""
     ballot: Ballot = Ballot()
+    is_refused: bool = False
+    """Every replica answered, and none has accepted the value."""
+    at_first: bool = False
+    """The first node that was asked knew the outcome: it was decided before this attempt, or as it began."""

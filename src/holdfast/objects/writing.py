@@ -7,7 +7,9 @@ proposer that finds an accepted value finishes that one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 from holdfast.objects.frames import Accept, Accepted, Decide, Done, Prepare, Promise, Pull
 from holdfast.objects.parts import Parts
@@ -17,6 +19,8 @@ from holdfast.objects.tasks import Procedure, Task, gather, pause
 from holdfast.objects.values import ZERO, Ballot, Value
 from holdfast.objects.verdicts import DECIDED, IN_DOUBT, NOTHING_FOUND, UNFIT, UNREACHABLE, Verdict
 from holdfast.types import SECOND, Nanos
+
+replace = msgspec.structs.replace
 
 
 def propose(
@@ -28,11 +32,19 @@ def propose(
     deadline: Nanos,
     version: int,
     object_id: bytes,
+    data: bytes = b"",
+    owner: bytes = b"",
 ) -> Procedure[Verdict]:
     """Decide `version` of an object, with `want` if no other value was accepted. Without `want`, only finish a value
-    that a replica has accepted. `members` are the nodes of the recorded set."""
-    seen, risked = ZERO, False
+    that a replica has accepted. `members` are the nodes of the recorded set, `data` is the content of `want` if the
+    replicas do not have it, and `owner` the proposer of ballot 0, if that is this node."""
+    seen, risked, is_first = ZERO, False, True
     stuck: list[bytes] = []
+    if owner and want is not None:
+        verdict = yield from _accept(task, parts, members, Ballot(0, owner), want, data)
+        if verdict.kind in (DECIDED, UNFIT):
+            return verdict
+        seen, risked, is_first = verdict.ballot, not verdict.is_refused, verdict.is_refused
     # Two writers on one node are two proposers: with the same ballot, both could be decided.
     proposer = parts.hub.proposer()
     while True:
@@ -41,7 +53,8 @@ def propose(
         later = _decided(promises, version)
         if later is not None:
             parts.learn(later)
-            return Verdict(DECIDED, later)
+            return Verdict(DECIDED, later, at_first=is_first)
+        is_first = False
         seen = max([ballot, *(p.ballot for p in promises.values() if p is not None)])
         if not has_majority(members, _agreed(promises)):
             teach(parts, promises, base)
@@ -55,14 +68,15 @@ def propose(
         chosen = _found(_quorum(promises, members, stuck)) or want
         if chosen is None:
             return Verdict(NOTHING_FOUND, base)
-        verdict = yield from _accept(task, parts, members, ballot, chosen)
+        carried = data if want is not None and chosen.content == want.content else b""
+        verdict = yield from _accept(task, parts, members, ballot, chosen, carried)
         if chosen is not want and not stuck and verdict.lacking and not verdict.holders:
             # The content of a value that was accepted is lost. A majority that has not accepted it goes on without it.
             stuck = [node for node, p in promises.items() if p is not None and p.accepted == chosen]
             seen = max(seen, verdict.ballot)
             continue
         if verdict.kind == DECIDED or (verdict.kind == UNFIT and not risked):
-            return verdict
+            return replace(verdict, at_first=False)
         risked = risked or chosen is want
         brought = yield from _bring(task, parts, chosen, verdict)
         if not (verdict.contested or brought) or task.now >= deadline:
@@ -71,16 +85,24 @@ def propose(
         yield from _back_off(task, parts)
 
 
-def create(task: Task, parts: Parts, value: Value, deadline: Nanos) -> Procedure[Verdict]:
+def create(
+    task: Task, parts: Parts, value: Value, deadline: Nanos, data: bytes = b""
+) -> Procedure[Verdict]:
     """Decide the first version of a new object. Only its creator knows its id, so no promise is needed."""
-    first = yield from _accept(task, parts, value.nodes, Ballot(0, parts.hub.proposer()), value)
+    ballot = Ballot(0, parts.hub.proposer())
+    first = yield from _accept(task, parts, value.nodes, ballot, value, data)
     if first.kind in (DECIDED, UNFIT):
         return first
-    verdict = yield from propose(task, parts, None, value, value.nodes, deadline, 1, value.object)
+    verdict = yield from propose(
+        task, parts, None, value, value.nodes, deadline, 1, value.object, data
+    )
     if verdict.kind == UNREACHABLE:
         # A replica may have accepted it before, and finish it later.
         return Verdict(IN_DOUBT, None, verdict.detail)
     return verdict
+
+
+_UNFIT: Final = ("content", "token", "set", "edition", "full", "checksum", "hostile")
 
 
 def _prepare(
@@ -103,10 +125,10 @@ def _prepare(
 
 
 def _accept(
-    task: Task, parts: Parts, members: Sequence[bytes], ballot: Ballot, value: Value
+    task: Task, parts: Parts, members: Sequence[bytes], ballot: Ballot, value: Value, data: bytes
 ) -> Procedure[Verdict]:
     everyone = tuple(dict.fromkeys((*members, *value.nodes)))
-    ask = lambda call: Accept(call, ballot, value)
+    ask = lambda call: Accept(call, ballot, value, memoryview(data))
 
     def enough(replies: dict[bytes, Any]) -> bool:
         agreed = _agreed(replies)
@@ -122,15 +144,16 @@ def _accept(
     later = _decided(replies, value.version)
     if later is not None:
         parts.learn(later)
-        return Verdict(DECIDED, later)
+        return Verdict(DECIDED, later, at_first=True)
     answers = [r for r in replies.values() if isinstance(r, Accepted)]
-    unfit = [r.reason for r in answers if r.reason in ("content", "token", "set", "edition")]
+    unfit = [r.reason for r in answers if r.reason in _UNFIT]
     contested = any(r.reason in ("ballot", "behind") for r in answers)
     # Only when every replica refused is it certain that none has accepted.
-    kind = UNFIT if unfit and len(answers) == len(everyone) and not agreed else UNREACHABLE
+    is_refused = len(answers) == len(everyone) and not agreed
+    kind = UNFIT if unfit and is_refused else UNREACHABLE
     highest = max((r.ballot for r in answers), default=ZERO)
     return Verdict(
-        kind, None, unfit[0] if unfit else _names(replies), contested=contested, ballot=highest,
+        kind, None, unfit[0] if unfit else _names(replies), contested=contested, ballot=highest, is_refused=is_refused,
         holders=tuple(agreed),
         lacking=tuple(n for n, r in replies.items() if isinstance(r, Accepted) and r.reason == "content"),
     )  # fmt: skip

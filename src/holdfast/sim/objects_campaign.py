@@ -9,7 +9,10 @@ from __future__ import annotations
 from random import Random
 from typing import Any, Final
 
+import msgspec
+
 from holdfast.objects import ports
+from holdfast.objects.config import SMALL_MAX
 from holdfast.objects.values import CHUNK
 from holdfast.sim.checkers.base import CheckFailed
 from holdfast.sim.checkers.objects import ObjectHistory
@@ -27,7 +30,10 @@ class Run:
         self.seed = seed
         self.replay = f"holdfast sim objects --seed {seed} --seconds {seconds} --objects {objects}"
         self.random = Random(f"objects-campaign/{seed}")
-        self.world = ObjectWorld(seed, NAMES, FAST)
+        # Contents of 10 and 1000 bytes: in the store, in the store until there are three large ones, or all in files.
+        small, total = self.random.choice(((SMALL_MAX, 16 << 20), (SMALL_MAX, 3000), (0, 0)))
+        config = msgspec.structs.replace(FAST, small=small, small_total=total)
+        self.world = ObjectWorld(seed, NAMES, config)
         self.histories: dict[str, ObjectHistory] = {}
         self.ids: dict[str, bytes] = {}
         self.places: dict[str, list[str]] = {}
@@ -52,7 +58,8 @@ class Run:
         end = world.now + self._seconds * SECOND
         next_fault = world.now + SECOND
         while world.now < end:
-            self._operate()
+            for _ in range(self.random.choice((1, 1, 1, 4))):
+                self._operate()  # several at once, so that writers meet
             world.run(self.random.randrange(5, 60) * MILLISECOND)
             self._collect()
             if world.now >= next_fault:

@@ -145,7 +145,8 @@ def test_a_creation_that_one_replica_accepted_is_in_doubt() -> None:
         return None if lost else frame
 
     world.filter = keep
-    call = world.start("a", ports.Create, b"one", path="/x", size=3, nodes=nodes("bcd"))
+    data = b"one" * 10_000  # staged on all three before
+    call = world.start("a", ports.Create, data, path="/x", size=len(data), nodes=nodes("bcd"))
     accepted = lambda: any(r.accepted for _, r in world.hosts["b"].machine.registers)
     assert world.until(accepted)
     world.partition("a", "bcde")

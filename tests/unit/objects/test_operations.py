@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support.objects import created, no_failures, register, world_of
+from tests.support.objects import created, no_failures, register, stored, world_of
 
 from holdfast.links.ports import Received
 from holdfast.objects import ports
@@ -63,15 +63,16 @@ def test_a_write_that_was_interrupted_is_resumed() -> None:
     """The second attempt sends only what the replicas do not have."""
     world = world_of()
     created(world)
-    write = world.start("a", ports.Write, BIG, path="/x", size=len(BIG))
-    world.until(lambda: len(write.chunks) >= 6)
+    data = BIG * 2
+    write = world.start("a", ports.Write, data, path="/x", size=len(data), write=b"i" * 16)
+    world.until(lambda: world.frames.get("StageChunk", 0) >= 12)
     world.cancel("a", write)
     world.run(100 * MILLISECOND)
     world.frames.clear()
-    again = world.write("a", "/x", BIG, write=write.write)
+    again = world.write("a", "/x", data, write=write.write)
     assert again.ok, again.text
-    assert 0 < world.frames["StageChunk"] < 3 * 8
-    assert bytes(world.read("e", "/x").read) == BIG
+    assert 0 < world.frames["StageChunk"] < 3 * 16
+    assert bytes(world.read("e", "/x").read) == data
 
 
 def test_a_read_is_resumed_from_a_chunk() -> None:
@@ -222,8 +223,26 @@ def test_a_name_that_exists_is_refused_and_nothing_is_left_behind() -> None:
     assert again.refused == "exists"
     assert bytes(world.read("d", "/x").read) == b"one"
     world.run(60 * SECOND)
-    objects = {key[0] for host in world.hosts.values() for key in host.disk.contents}
-    assert len(objects) == 2, "the root directory and the object"
+    assert len(stored(world)) == 2, "the root directory and the object"
+
+
+@pytest.mark.parametrize("can_resume", [False, True])
+def test_a_write_that_is_stopped_leaves_its_stages_only_to_one_that_resumes_it(
+    can_resume: bool,
+) -> None:
+    """The space of a stage is reserved: that of a large content would be missing for ten minutes."""
+    world = world_of()
+    created(world)
+    data = b"two" * 4_000_000
+    write = b"w" * 16 if can_resume else b""
+    call = world.start("a", ports.Write, data, path="/x", size=len(data), write=write)
+    staged = lambda: [name for name in "bcd" if world.hosts[name].disk.stages]
+    assert world.until(lambda: len(staged()) == 3)
+    world.cancel("a", call)
+    world.run(SECOND)
+    assert staged() == (["b", "c", "d"] if can_resume else [])
+    assert bytes(world.read("e", "/x").read) == b"one"
+    no_failures(world)
 
 
 def test_two_creators_of_one_name_leave_one_object() -> None:
@@ -236,7 +255,7 @@ def test_two_creators_of_one_name_leave_one_object() -> None:
     world.run(60 * SECOND)
     winner = next(call for call in calls if call.ok)
     assert bytes(world.read("c", "/x").read) == winner.data
-    assert len({key[0] for host in world.hosts.values() for key in host.disk.contents}) == 2
+    assert len(stored(world)) == 2
 
 
 def test_the_object_of_a_creator_that_died_gets_its_name() -> None:

@@ -365,18 +365,19 @@ def test_a_damaged_replica_is_found_by_a_reader_and_repaired() -> None:
 def test_an_undecided_version_is_no_source_of_repair() -> None:
     """One replica has accepted a newer version. A damaged one gets the decided version all the same."""
     world = world_of()
-    value = created(world)
+    one = b"one" * 10_000
+    value = created(world, data=one)
     world.filter = losing(Accept, to="cd")
     world.start("a", ports.Write, b"two", path="/x", size=3)
     world.until(lambda: register(world, "b", value).accepted is not None)
     world.kill("a")
     world.kill("b")
     world.filter = None
-    world.hosts["c"].disk.rot(value.object)
-    assert bytes(world.read("e", "/x").read) == b"one"
+    assert world.hosts["c"].disk.rot(value.object) == 1
+    assert bytes(world.read("e", "/x").read) == one
     repaired = lambda: world.hosts["c"].machine.status()["counts"].get("repaired")
     assert world.until(lambda: bool(repaired()), 10 * SECOND)
-    assert bytes(world.read("c", "/x", fresh=False).read) == b"one"
+    assert bytes(world.read("c", "/x", fresh=False).read) == one
 
 
 def test_a_late_replica_is_brought_up_to_date_on_contact() -> None:
@@ -385,6 +386,8 @@ def test_a_late_replica_is_brought_up_to_date_on_contact() -> None:
     world.kill("d")
     assert world.write("a", "/x", b"two").ok
     world.restart("d")
+    newer = lambda: getattr(register(world, "d", value).decided, "edition", 0) == 2
+    assert world.until(newer, 5 * SECOND)
     assert world.until(lambda: "d" in world.holders(value.object), 5 * SECOND)
     assert bytes(world.read("d", "/x", fresh=False).read) == b"two"
 
@@ -666,6 +669,51 @@ def test_two_movers_of_one_object_give_it_one_name() -> None:
     assert len(names) == 1
     assert world.names("a", "/old") == []
     assert bytes(world.read("b", f"/new/{names[0]}").read) == b"one"
+
+
+def test_two_movers_to_one_place_leave_one_name() -> None:
+    """Both reserve the same name for the same object. The one that loses must not remove the name that the other one
+    has confirmed, nor reserve it again."""
+    for seed in range(6):
+        world = world_of(seed)
+        for path in ("/old", "/new"):
+            assert world.mkdir("a", path).ok
+        value = created(world, path="/old/x")
+        for name in "abcd":
+            world.slow["e", name] = seed * 2 * MILLISECOND
+        calls = [
+            world.start(node, ports.Move, source="/old/x", target="/new/x") for node in ("a", "e")
+        ]
+        world.wait(*calls)
+        assert any(call.ok for call in calls), [call.text for call in calls]
+        world.run(10 * SECOND)
+        assert (world.names("a", "/new"), world.names("a", "/old")) == (["x"], []), seed
+        assert world.stat("a", "/new/x").value.object == value.object
+
+
+def test_a_late_mover_does_not_remove_the_name_of_an_object_that_came_back() -> None:
+    """It has moved the object and is slow to remove the old name. Meanwhile a replica does that, and another node moves
+    the object back: the same name belongs to the same object again."""
+    for delay_ms in (20, 60, 100):
+        world, _ = moved_world()
+        late = world.start("e", ports.Move, source="/old/x", target="/new/x")
+        moved = lambda w=world: w.names("a", "/new") == ["x"] and w.names("a", "/old") == []
+        world.until(lambda w=world: w.frames.get("Decide", 0) > 0)
+        state = lambda w=world: any(
+            record.decided is not None and record.decided.name == "x" and record.decided.left[0]
+            for _, record in w.hosts["b"].machine.registers
+        )
+        assert world.until(state)
+        for name in "abcd":
+            world.slow["e", name] = delay_ms * MILLISECOND
+        while not moved():
+            world.run(MILLISECOND)
+        back = world.do("a", ports.Move, source="/new/x", target="/old/x")
+        assert back.ok, back.text
+        world.wait(late)
+        world.run(10 * SECOND)
+        assert (world.names("a", "/old"), world.names("a", "/new")) == (["x"], [])
+        assert bytes(world.read("b", "/old/x").read) == b"one"
 
 
 def test_two_directories_cannot_be_moved_into_each_other() -> None:

@@ -76,7 +76,7 @@ def test_a_full_disk_does_not_keep_a_lost_replica_from_being_replaced() -> None:
     world = world_of()
     value = created(world)
     world.hosts["b"].disk.capacity = 0
-    assert world.write("a", "/x", b"two").ok
+    assert world.write("a", "/x", b"two" * 10_000).ok
     world.run(SECOND)
     assert world.holders(value.object) == ["c", "d"]
     world.kill("d")

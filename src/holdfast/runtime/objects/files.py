@@ -65,6 +65,7 @@ class ContentFiles:
         """The id of the disk; empty for a new one."""
         self.is_ready = False
         """Whether the id has been read."""
+        self._prepared = threading.Event()
         self._handlers: dict[type, Callable[[Any], DiskDone]] = {
             ports.OpenStage: self._open_stage,
             ports.WriteChunk: self._write,
@@ -114,6 +115,8 @@ class ContentFiles:
         except (OSError, ValueError) as error:
             # Without its id this may look like an emptied disk, and all replicas here would be given up.
             self._give_up(f"cannot be read: {error}")
+        finally:
+            self._prepared.set()
         while True:
             jobs = self._take()
             for job in jobs:
@@ -126,6 +129,7 @@ class ContentFiles:
             os.close(handle)
 
     def _run_slow(self) -> None:
+        self._prepared.wait()  # until it is known whether this disk is used
         while (job := self._slow_jobs.get()) is not None:
             self._answer(self._done(job))
 
