@@ -15,7 +15,8 @@ import pytest
 from tests.support.postgres import postgres
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "jobs" / "jobs.py"
-JOBS = 200
+JOBS = 500
+"""Enough that the worker is still busy when the first result is seen."""
 
 
 @pytest.fixture(scope="module")

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql.types import StructType
 from tests.pipeline.dialog_traces import BROKEN, SOUND, write_dialogs
 from tests.pipeline.making import NOON
 from tests.pipeline.traces import HARMLESS, PLANTED
 
-from holdfast.pipeline.audit import CLAIMS, Violation
+from holdfast.pipeline.ask import open_views
+from holdfast.pipeline.audit import CLAIMS
 from holdfast.pipeline.jobs import Settings, run_pipeline
 from holdfast.pipeline.reader import Tables, open_tables
-from holdfast.pipeline.transforms.audit_view import DELIVERY_VIOLATIONS, as_frame
+from holdfast.pipeline.transforms.audit_view import (
+    AUDIT_RANGES,
+    DELIVERY_AUDIT,
+    DELIVERY_VIOLATIONS,
+)
+from holdfast.pipeline.transforms.dialog_ranges import DIALOG_AUDIT, DIALOG_VIOLATIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -128,16 +134,22 @@ def test_a_dialog_is_judged_by_the_ranges_of_both_its_ends(audited: Tables) -> N
     assert found == [(BROKEN, "at most once")]
 
 
-def test_rows_with_several_events_are_arrays_for_spark_connect_too(spark: SparkSession) -> None:
-    """P10: Connect converts local rows itself and refuses tuples as arrays."""
-    from pyspark.sql.conversion import LocalDataToArrowConversion
-
-    made: list[Any] = []
-
-    def convert(values: list[Any], schema: Any) -> None:
-        made.extend(LocalDataToArrowConversion.convert(values, schema, False).to_pylist())
-
-    source: Any = SimpleNamespace(spark=SimpleNamespace(createDataFrame=convert))
-    rows = [Violation("g", 7, 12, "agreement", "they differ", ("one", "two"))]
-    as_frame(source, rows, DELIVERY_VIOLATIONS)
-    assert [(row["index"], row["events"]) for row in made] == [(12, ["one", "two"])]
+def test_what_the_driver_has_judged_is_read_by_spark_as_any_other_table(
+    spark: SparkSession, audited: Tables
+) -> None:
+    """These tables are written without an executor; `ask --sql` reads them with the schema that they declare."""
+    open_views(spark, audited)
+    for name, schema in (
+        ("delivery_audit", DELIVERY_AUDIT),
+        ("audit_ranges", AUDIT_RANGES),
+        ("delivery_violations", DELIVERY_VIOLATIONS),
+        ("dialog_audit", DIALOG_AUDIT),
+        ("dialog_violations", DIALOG_VIOLATIONS),
+    ):
+        fields = [(field.name, field.dataType) for field in spark.table(name).schema]
+        declared = StructType.fromDDL(schema)
+        assert fields == [(field.name, field.dataType) for field in declared], name
+    (row,) = spark.sql(
+        "SELECT size(events) AS events FROM delivery_violations WHERE `group` = 'wrong-content'"
+    ).collect()
+    assert row["events"] >= 2

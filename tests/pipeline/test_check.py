@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -11,13 +11,23 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.pipeline.ledgers import entry
 from tests.pipeline.making import NOON, Fact, delivery, node_id, path_fact, table_of
 
 from holdfast.pipeline.check import OUTCOMES, Verdict, check
 from holdfast.pipeline.landings import Segment
-from holdfast.pipeline.ledger import Entry, append_ledger, compacted, read_ledger
+from holdfast.pipeline.ledger import (
+    Entry,
+    append_ledger,
+    compacted,
+    files_set_aside,
+    read_ledger,
+)
+from holdfast.pipeline.next_snapshot import forget_arrivals
+from holdfast.pipeline.snapshot import Part
 from holdfast.pipeline.storage.local import LocalStore
 from holdfast.pipeline.storage.port import to_uri
+from holdfast.pipeline.units import Retention
 from holdfast.telemetry.facts import SCHEMA
 
 NOW_US = int((NOON + timedelta(hours=1)).timestamp()) * 1_000_000
@@ -106,15 +116,6 @@ def test_damage_anywhere_is_an_outcome(noise: bytes, at: int, value: int) -> Non
 # -- the ledger --------------------------------------------------------------------------------------------------
 
 
-def entry(path: str, outcome: str = "kept", **more: Any) -> Entry:
-    usual: dict[str, Any] = {
-        "path": path, "kind": "path", "day": "2026-11-15", "size": 10, "mtime_ms": 5, "digest": "d", "rows": 3,
-        "hours": ["2026-11-15T12"], "outcome": outcome, "reason": "", "schema": SCHEMA, "examine_us": 0,
-        "disordered": 0, "run": 1,
-    }  # fmt: skip
-    return Entry(**(usual | more))
-
-
 @pytest.mark.parametrize(
     ("known", "settled"),
     [
@@ -132,6 +133,28 @@ def entry(path: str, outcome: str = "kept", **more: Any) -> Entry:
 def test_a_segment_is_examined_again_only_for_a_reason(known: Entry, settled: bool) -> None:
     """Rejected files are examined again when the pipeline's schema rises, or their time has come."""
     assert known.settles(Segment("path", "2026-11-15", "x", 10, 5), NOW_US) is settled
+
+
+def test_a_file_is_set_aside_as_long_as_its_newest_entry_says_so(tmp_path: Any) -> None:
+    store, root = LocalStore(), to_uri(tmp_path)
+    first = [entry("x"), entry("y", "torn"), entry("z", "future"), entry("gone", "gone")]
+    parts = append_ledger(store, root, "a1", {}, [*first, entry("w", "schema", day="2026-11-14")])
+    parts = append_ledger(store, root, "a2", parts, [entry("z", run=2), entry("x", "torn", run=2)])
+    found = files_set_aside(store, root, parts)
+    assert [(one.path, one.outcome) for one in found] == [
+        ("w", "schema"),
+        ("x", "torn"),
+        ("y", "torn"),
+    ]
+    assert files_set_aside(store, root, {}) == []
+
+
+def test_the_ledger_forgets_days_of_which_neither_facts_nor_segments_are_left() -> None:
+    days = ("2026-09-01", "2026-09-02", "2026-10-15", "2026-10-16", "2026-11-15")
+    ledger = dict.fromkeys(days, Part())
+    listed = ["2026-09-02", "2026-11-15"]
+    kept = forget_arrivals(ledger, listed, date(2026, 11, 15), Retention(raw_days=30))
+    assert sorted(kept) == ["2026-09-02", "2026-10-16", "2026-11-15"]
 
 
 def test_the_ledger_keeps_the_newest_entry_of_each_file_per_arrival_day(tmp_path: Any) -> None:

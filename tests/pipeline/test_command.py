@@ -141,7 +141,7 @@ def test_thresholds_that_make_no_sense_are_misuse(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def published(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three paths over two hours: a good one, one that was bad an hour ago, one with a pause."""
+    """Three paths over two hours: a good one, one that was bad an hour ago, one with a pause and no round trips."""
     root = tmp_path_factory.mktemp("asked")
     facts: list[dict[str, Any]] = []
     for minute in range(0, 120, 2):
@@ -150,8 +150,10 @@ def published(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
             if sender == "paused" and 30 <= minute < 90:
                 continue
             size = 600 if sender == "mended" and 10 <= minute < 20 else 9000
-            facts.append(path_fact("hub", sender, len(facts), at_s, size, size_max=9000))
-    write_segment(root / "landing", "path", facts)
+            rtt_us = 0 if sender == "paused" else 200
+            row = path_fact("hub", sender, len(facts), at_s, size, size_max=9000, rtt_us=rtt_us)
+            facts.append(row)
+    write_segment(root / "landing", "path", facts).with_name("x.parquet").write_bytes(b"PAR1")
     settings, now = Settings(buckets=1), NOON + timedelta(hours=3)
     run_pipeline(root / "landing", root / "out", settings, session=spark, now=now)
     return root / "out"
@@ -165,6 +167,8 @@ def published(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
         ("clean of loss for 2h and not clean for 2h", ["mended"]),
         ("worst_size < 1000 or sender = 'good' and coverage >= 99%", ["good", "mended"]),
         ("protocol = tcp", []),
+        ("rtt_p99 <= 1ms", ["good", "mended"]),
+        ("not rtt_p99 > 1ms", ["good", "mended"]),
     ],
 )
 def test_questions_are_answered_from_history(
@@ -188,11 +192,14 @@ def test_an_answer_states_how_much_was_observed(published: Path, spark: SparkSes
 @pytest.mark.spark
 def test_all_tables_can_be_asked_in_sql(published: Path, spark: SparkSession) -> None:
     names = open_views(spark, open_tables(published))
-    assert {"incidents", "path_health", "facts_path", "ledger"} <= set(names)
+    assert {"incidents", "path_health", "facts_path", "ledger", "quarantine"} <= set(names)
     (row,) = spark.sql(
         "SELECT count(*) AS found FROM incidents WHERE error_class = 'size'"
     ).collect()
     assert row["found"] == 1
+    (torn,) = spark.sql("SELECT path, outcome, reason FROM quarantine").collect()
+    assert (torn["path"].endswith("/x.parquet"), torn["outcome"]) == (True, "torn")
+    assert "not a whole Parquet file" in torn["reason"]
 
 
 @pytest.mark.spark
@@ -200,6 +207,10 @@ def test_the_report_can_be_written_again(published: Path, tmp_path: Path) -> Non
     result = invoke("report", "--out", published, "--to", tmp_path / "again.html")
     assert result.exit_code == 0, result.output
     assert (tmp_path / "again.html").read_text() == (published / "report.html").read_text()
+    for directory in (tmp_path, "/"):
+        refused = invoke("report", "--out", published, "--to", directory)
+        assert refused.exit_code == 2
+        assert "is a directory; nothing was written" in said(refused)
 
 
 # -- advice ------------------------------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ def test_findings_name_incidents_causes_verdicts_and_the_quality_of_predictions(
     )
     assert found[:5] == (
         "open incident: trouble True",
-        "likely cause: pair alba/eth0>brno/eth0 (size), since 2026-11-15 12:00, confidence 0.99",
+        "likely cause: path alba/eth0 to brno/eth0 (size), since 2026-11-15 12:00, confidence 0.99",
         "group stock: violated, 50% of 80 entries compared",
         "group book: holds, 50% of 80 entries compared",
         "locks of g/7/door: violated, two",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import date, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,13 @@ import pytest
 from tests.pipeline.making import NOON, fact, write_segment
 
 from holdfast.errors import MisuseError
-from holdfast.pipeline.jobs import RECONCILE_US, Settings, _Maker, _Run
+from holdfast.pipeline.check import SEGMENT_BYTES_MAX
+from holdfast.pipeline.ingest import examine
+from holdfast.pipeline.intake import RECONCILE_US, look
+from holdfast.pipeline.landings import Segment
+from holdfast.pipeline.next_snapshot import drop_old
+from holdfast.pipeline.run_context import RunContext
+from holdfast.pipeline.settings import Settings
 from holdfast.pipeline.snapshot import Part, Snapshot
 from holdfast.pipeline.storage.local import LocalStore
 from holdfast.pipeline.storage.port import to_uri
@@ -21,9 +28,9 @@ from holdfast.telemetry.facts import SCHEMA
 NOON_US = int(NOON.timestamp() * 1_000_000)
 
 
-def run_of(landing: Path, **settings: Any) -> _Run:
-    return _Run(
-        [to_uri(landing)], to_uri(landing / "out"), Settings(**settings), lambda _: None, NOON
+def run_of(landing: Path, **settings: Any) -> RunContext:
+    return RunContext(
+        (to_uri(landing),), to_uri(landing / "out"), Settings(**settings), lambda _: None, NOON
     )
 
 
@@ -45,9 +52,35 @@ def test_old_arrival_folders_are_listed_only_now_and_then(
     for day in ("2026-11-01", "2026-11-14", "2026-11-15"):
         write_segment(tmp_path, "node", [fact("node", "alba", 0, 0.0, event="start")], day)
     usual = {"number": 3, "schema": SCHEMA, "reconciled_us": NOON_US - RECONCILE_US + 1}
-    intake = run_of(tmp_path, **settings)._look(LocalStore(), Snapshot(**(usual | base)))
+    intake = look(run_of(tmp_path, **settings), LocalStore(), Snapshot(**(usual | base)))
     assert [segment.day for segment in intake.new] == days
     assert intake.full == (len(days) == 3)
+
+
+def test_what_is_no_file_directly_in_the_folder_of_a_day_is_no_segment(tmp_path: Path) -> None:
+    """A folder that was copied into another is named and left alone; reading a pipe would wait for ever."""
+    good = write_segment(tmp_path, "node", [fact("node", "alba", 0, 0.0, event="start")])
+    (good.parent / "copy").mkdir()
+    (good.parent / "copy" / good.name).write_bytes(good.read_bytes())
+    os.mkfifo(good.parent / "pipe.parquet")
+    (good.parent / "gone.parquet").symlink_to(tmp_path / "nowhere")
+    (good.parent / ".draft.parquet").write_bytes(b"PAR1")
+    intake = look(run_of(tmp_path), LocalStore(), Snapshot())
+    assert [segment.uri for segment in intake.new] == [to_uri(good)]
+    (strange,) = intake.listing.strange
+    assert (
+        strange
+        == f"{good.parent}/copy: segments lie directly in the folder of their day, not below it"
+    )
+
+
+def test_a_file_that_is_too_large_for_a_segment_is_never_read() -> None:
+    """It would not fit into an executor, and fail every run."""
+    huge = Segment("path", "2026-11-15", "file:///x.parquet", SEGMENT_BYTES_MAX + 1, 0)
+    no_engine: Any = None
+    verdict = examine(no_engine, [huge], NOON_US)[huge.uri]
+    assert (verdict.outcome, verdict.rows) == ("foreign", 0)
+    assert "no node seals segments over" in verdict.reason
 
 
 def test_the_unit_is_the_hour_for_open_days_and_the_day_for_closed_ones() -> None:
@@ -61,10 +94,9 @@ def test_the_unit_is_the_hour_for_open_days_and_the_day_for_closed_ones() -> Non
         Retention(open_days=9, late_days=7)
 
 
-def test_each_layer_is_kept_for_its_own_time(tmp_path: Path) -> None:
+def test_each_layer_is_kept_for_its_own_time() -> None:
     """Facts for days, roll-ups for months, incidents for years; views and the ledger are not dropped by age."""
     retention = Retention(raw_days=30, rollup_days=400, incident_days=1100)
-    run = run_of(tmp_path, retention=retention)
     newest = NOON.date()
     ages = {
         days: (newest - timedelta(days=days)).isoformat()
@@ -72,12 +104,11 @@ def test_each_layer_is_kept_for_its_own_time(tmp_path: Path) -> None:
     }
     part = {unit: Part() for unit in ages.values()}
     names = ("facts/path", "path_rollup", "path_runs", "incident_history", "ledger")
-    work: Any = SimpleNamespace(parts={name: dict(part) for name in names})
-    maker = _Maker(run, LocalStore(), Snapshot(), 1, SimpleNamespace(new=()), "a", None)  # type: ignore[arg-type]
-    maker._drop_old(work, Calendar(newest, retention))
+    tables = {name: dict(part) for name in names}
+    drop_old(tables, retention, Calendar(newest, retention))
     kept = {
         name: max(days for days, unit in ages.items() if unit in parts)
-        for name, parts in work.parts.items()
+        for name, parts in tables.items()
     }
     assert kept == {
         "facts/path": 29,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.pipeline.ledgers import entry
 
 from holdfast.pipeline.quality import checks
 from holdfast.pipeline.reader import Tables
@@ -22,9 +24,16 @@ RECORDED = {"missing": 0, "unexplained": 0}
 class Made(Tables):
     """Tables with rows of this test."""
 
-    def __init__(self, stats: dict[str, int], rows: dict[str, list[dict[str, Any]]]) -> None:
+    def __init__(
+        self,
+        stats: dict[str, int],
+        rows: dict[str, list[dict[str, Any]]],
+        aside: Sequence[str] = (),
+    ) -> None:
         super().__init__(LocalStore(), "file:///nowhere", Snapshot(number=1, stats=stats))
         self._rows = rows
+
+        self._aside = [entry(f"x{i}", outcome) for i, outcome in enumerate(aside)]
 
     def has(self, name: str) -> bool:
         return name in self._rows
@@ -33,9 +42,13 @@ class Made(Tables):
         return self._rows[name]
 
 
-def failed(stats: dict[str, int] | None = None, **rows: list[dict[str, Any]]) -> dict[str, str]:
+def failed(
+    stats: dict[str, int] | None = None, aside: Sequence[str] = (), **rows: list[dict[str, Any]]
+) -> dict[str, str]:
     tables = {"nodes": [NODE], "path_health": [PATH], "recording": [RECORDED]} | rows
-    return {c.name: c.detail for c in checks(Made(stats or GOOD_STATS, tables)) if not c.fine}
+    return {
+        c.name: c.detail for c in checks(Made(stats or GOOD_STATS, tables, aside)) if not c.fine
+    }
 
 
 def test_good_data_pass() -> None:
@@ -47,7 +60,7 @@ def test_good_data_pass() -> None:
     ("given", "check", "detail"),
     [
         ({"stats": GOOD_STATS | {"rows_merged": 99}}, "every row is accounted for", "100 rows"),
-        ({"stats": GOOD_STATS | {"outcome_torn": 2}}, "no segment was set aside", "2 torn"),
+        ({"aside": ["torn", "torn", "future"]}, "no segment is set aside", "2 torn and 1 future"),
         (
             {"stats": GOOD_STATS | {"conflicts": 1}},
             "fact numbers are unique",

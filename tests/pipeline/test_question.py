@@ -27,6 +27,8 @@ DAY = 86_400.0
         ("clean of size for 2w", Clean(14 * DAY, "size")),
         ("size >= 4096", Compare("size", ">=", 4096.0)),
         ("protocol = udp", Compare("transport", "=", "udp")),
+        ("protocol = UDP", Compare("transport", "=", "udp")),
+        ("state != 'soft error'", Compare("state", "!=", "soft error")),
         ("sender = 'rack 7'", Compare("sender_name", "=", "rack 7")),
         ("loss < 1%", Compare("loss_ratio", "<", 0.01)),
         ("rtt_p99 <= 2.5ms", Compare("rtt_p99_us", "<=", 2500.0)),
@@ -65,6 +67,12 @@ def test_questions(question: str, tree: object) -> None:
         ("(size >= 1", "expected a closing bracket", 10),
         ("size >=", "expected a value", 7),
         ("size >= 1 and", "expected a condition", 13),
+        ("protocol = upd", "'protocol' is never 'upd': did you mean 'udp'?", 11),
+        ("state = broken", "'state' is never 'broken'; there are ok, soft error, dead", 8),
+        ("size >= nan", "'size' is a number, 'nan' is none", 8),
+        ("rtt_p99 < inf", "'rtt_p99' is a round trip, 'inf' is none", 10),
+        ("clean for 11000d", "'11000d' is longer than ten years", 10),
+        (" or ".join(f"clean for {n}d" for n in range(1, 10)), "more than 8 different", 0),
     ],
 )
 def test_an_unclear_question_shows_where(question: str, problem: str, column: int) -> None:

@@ -72,7 +72,7 @@ def test_the_headline_says_the_worst_first(parts: dict[str, Any], said: str) -> 
         "size from alba to brno",
         "clocks are monotonic attention 3 facts",
         "2 to 90 80 violated recorded differently alba, brno",
-        "adapter_send alba/eth0 or node alba size",
+        "sending side of adapter alba/eth0 or node alba size",
         "logistic (used) model 90.0 % 70.0 % 80.0 % 0.0100 precise enough",
     ],
 )
@@ -90,7 +90,7 @@ def test_every_mark_in_a_picture_says_what_it_is(page: str) -> None:
     assert "from 15 Nov 2026, 12:05:00 UTC for 5 min, still open" in page
     assert "from 15 Nov 2026, 12:05:00 UTC for 1 min, repaired" in page
     assert "2026-11-15T12: 18 % bad, 0 % dead" in page
-    assert "<title>adapter_send alba/eth0, 2026-11-15 12:00 to" in page
+    assert "<title>sending side of adapter alba/eth0, 2026-11-15 12:00 to" in page
     assert "<title>3 failing, 1 passing paths</title>" in page
     assert "<title>logistic: predicted 0.90, observed 0.85, 40 rows</title>" in page
     assert "<title>2 to 90: violated, recorded differently</title>" in page

@@ -192,6 +192,21 @@ class TestGroups:
         }
         assert claims == {"g0": set()} | expected
 
+    def test_one_wrong_message_is_wrong_in_one_entry(self, domain: Path) -> None:
+        """Digests are cumulative: the audit compares their differences, and must find exactly one."""
+        row = {row["violation"]: row for row in truth(domain, "violations")}["different_message"]
+        digests: dict[str, dict[int, int]] = {}
+        for fact in facts(domain, "delivery"):
+            if fact["group"] == row["group"]:
+                digests.setdefault(fact["node"], {})[fact["index"]] = fact["digest"]
+        wrong = digests.pop(row["replica"])
+        sound = next(iter(digests.values()))
+        off = {
+            index: (wrong[index] - sound[index]) % 2**32 for index in wrong.keys() & sound.keys()
+        }
+        assert {value for index, value in off.items() if index < row["index"]} == {0}
+        assert len({value for index, value in off.items() if index >= row["index"]} | {0}) == 2
+
     def test_the_truth_names_the_entry_and_the_replica(self, domain: Path) -> None:
         rows = {row["violation"]: row for row in truth(domain, "violations")}
         hole = rows["hole"]

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 from tests.pipeline.making import NOON, fact, write_segment
 
 from holdfast.errors import MisuseError
-from holdfast.pipeline.jobs import PipelineFailed, RunReport, run_pipeline
+from holdfast.pipeline.jobs import PipelineBusy, PipelineFailed, RunReport, run_pipeline
 from holdfast.pipeline.reader import open_tables
-from holdfast.pipeline.watching import keep_watching
+from holdfast.pipeline.watching import KeptEngine, keep_watching
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,6 +81,81 @@ def test_a_look_that_fails_is_told_and_the_next_one_succeeds() -> None:
     keep_watching(look, 1.0, 3, told.append, Pauses())
     assert outcomes == []
     assert told == ["busy", "[Errno 28] full"]
+
+
+class Engines:
+    """Counts engines that were started and stopped; a session is the number of its engine."""
+
+    def __init__(self) -> None:
+        self.started = self.stopped = 0
+
+    @contextmanager
+    def start(self) -> Iterator[Any]:
+        self.started += 1
+        yield self.started
+        self.stopped += 1
+
+
+def test_an_engine_that_failed_a_run_is_replaced_before_the_next_one() -> None:
+    """Java that was killed, or a cluster that was restarted, fails every later run of the same session."""
+    engines = Engines()
+    failures: list[Exception | None] = [
+        None,
+        PipelineBusy("another run"),
+        PipelineFailed("the engine failed"),
+        Py4JNetworkError("no answer from Java"),
+        ConnectionRefusedError("no Java"),
+        None,
+    ]
+    told: list[str] = []
+    used: list[object] = []
+    with KeptEngine(engines.start) as kept:
+
+        def look() -> None:
+            failure = failures[len(used)]
+            with kept.renewed_after_failure() as session:
+                used.append(session)
+                if failure is not None:
+                    raise failure
+
+        keep_watching(look, 1.0, len(failures), told.append, Pauses())
+        assert (engines.started, engines.stopped) == (4, 3)
+    assert used == [1, 1, 1, 2, 3, 4], "a busy directory keeps the engine"
+    assert engines.stopped == 4
+    assert len(told) == 4
+    assert "unchanged. no answer from Java" in told[2]
+
+
+_DYING = """
+import os, signal, subprocess
+from pathlib import Path
+from holdfast.pipeline.engine import open_engine
+from holdfast.pipeline.jobs import PipelineFailed
+from holdfast.pipeline.watching import KeptEngine
+with KeptEngine(lambda: open_engine("local[1]")) as kept:
+    try:
+        with kept.renewed_after_failure() as session:
+            children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+            (java,) = (int(p) for p in children if Path(f"/proc/{p}/comm").read_text().strip() == "java")
+            os.kill(java, signal.SIGKILL)
+            while Path(f"/proc/{java}/task").exists() and "Z" not in Path(f"/proc/{java}/stat").read_text().split():
+                pass
+            raise PipelineFailed("the engine failed")
+    except PipelineFailed:
+        pass
+    with kept.renewed_after_failure() as session:
+        print(session.range(4).count())
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.campaign
+def test_the_next_engine_works_although_the_java_of_the_last_one_was_killed() -> None:
+    """In a process of its own: the tests of this process keep a session."""
+    done = subprocess.run(
+        [sys.executable, "-c", _DYING], capture_output=True, text=True, check=False, timeout=280
+    )
+    assert (done.returncode, done.stdout) == (0, "4\n"), done.stderr[-2000:]
 
 
 def test_a_wrong_call_ends_it() -> None:

@@ -8,11 +8,14 @@ time, the column about the period).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
+from holdfast.pipeline.check import GONE, KEPT
+from holdfast.pipeline.ledger import LEDGER
 from holdfast.pipeline.question import All, Clean, Compare, Either, Node, Not, clauses, parse
 from holdfast.pipeline.transforms.path_runs import PAIR, PATH
 
@@ -21,11 +24,13 @@ if TYPE_CHECKING:
 
     from holdfast.pipeline.reader import Tables
 
+QUARANTINE: Final = "quarantine"
 ANSWER: Final = (
     *("sender_name", "listener_name", "subnet", "transport", "sender_adapter", "listener_adapter"),
     *("state", "size", "size_max", "asked_coverage", "sender", "listener"),
 )
-_OPERATORS: Final = {
+_ZERO_IS_UNKNOWN: Final = ("size", "size_max", "worst_size")
+_OPERATORS: Final[Mapping[str, Callable[[Any, Any], Column]]] = {
     "=": lambda a, b: a == b,
     "!=": lambda a, b: a != b,
     "<": lambda a, b: a < b,
@@ -58,9 +63,8 @@ def _filter(node: Node, cleans: dict[Clean, Column]) -> Column:
     if isinstance(node, Clean):
         return cleans[node]
     if isinstance(node, Compare):
-        compared = _OPERATORS[node.operator](sf.col(node.column), sf.lit(node.value))
-        # What was never measured satisfies no comparison, and its opposite neither.
-        return sf.coalesce(compared, sf.lit(False))
+        # What was never measured satisfies no comparison, nor the opposite: it stays null, also below a `not`.
+        return _OPERATORS[node.operator](_measured(node.column), sf.lit(node.value))
     if isinstance(node, Not):
         return ~_filter(node.item, cleans)
     assert isinstance(node, All | Either)
@@ -69,6 +73,12 @@ def _filter(node: Node, cleans: dict[Clean, Column]) -> Column:
     for part in parts[1:]:
         result = (result & part) if isinstance(node, All) else (result | part)
     return result
+
+
+def _measured(column: str) -> Column:
+    """A column of `path_health`; null where nothing is known of it."""
+    value = sf.col(column)
+    return sf.when(value > 0, value) if column in _ZERO_IS_UNKNOWN else value
 
 
 def _spoilt(clause: Clean, number: int, incidents: DataFrame, until: Column) -> DataFrame:
@@ -113,7 +123,17 @@ def open_views(session: SparkSession, tables: Tables) -> list[str]:
         view = name.replace("/", "_")
         session.read.parquet(*map(literally, uris)).createOrReplaceTempView(view)
         names.append(view)
+    if LEDGER in names:
+        quarantine(session.table(LEDGER)).createOrReplaceTempView(QUARANTINE)
+        names.append(QUARANTINE)
     return sorted(names)
+
+
+def quarantine(ledger: DataFrame) -> DataFrame:
+    """The files that are not used now, and why: those whose newest entry says so."""
+    columns = ("kind", "day", "size", "outcome", "reason", "examine_us")
+    newest = ledger.groupBy("path").agg(sf.max_by(sf.struct(*columns), "run").alias("newest"))
+    return newest.select("path", "newest.*").where(~sf.col("outcome").isin(KEPT, GONE))
 
 
 def answer_rows(frame: DataFrame, limit: int) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ bytes and name. It runs on the executors (`ingest`) and in tests.
 | --- | --- | --- |
 | `kept` | all is well | never |
 | `torn` | not a whole Parquet file | when the file changes |
-| `foreign` | the name is not a segment's, or names another node than the content | when the file changes |
+| `foreign` | the name is no segment's, or contradicts the content; too large for a segment | when the file changes |
 | `schema` | columns are missing, have other types, or come from a newer version | when the pipeline's schema rises |
 | `future` | facts lie in the future | when that time has come |
 """
@@ -36,6 +36,8 @@ FUTURE: Final = "future"
 GONE: Final = "gone"
 OUTCOMES: Final = (KEPT, TORN, FOREIGN, WRONG_SCHEMA, FUTURE)
 
+SEGMENT_BYTES_MAX: Final = 256 << 20
+"""Many times what a node seals. Larger files are not read: they would not fit into an executor."""
 FUTURE_US_MAX: Final = 3600 * 1_000_000
 """How far a node's clock may be ahead of the pipeline's."""
 _BATCH_ROWS: Final = 65_536

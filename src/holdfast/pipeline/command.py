@@ -24,38 +24,39 @@ from rich.table import Table
 from holdfast.errors import HoldfastError, MisuseError, SetupError
 from holdfast.pipeline.engine import DEFAULT_ENGINE, check_engine, open_engine
 from holdfast.pipeline.jobs import (
-    BUCKETS,
-    LOOK_BACK_DAYS,
+    REPORT_NAME,
     Progress,
-    RunReport,
     Settings,
     Step,
     run_pipeline,
+    write_report,
 )
+from holdfast.pipeline.opening import store_of, tables_with_session
+from holdfast.pipeline.printing import cell, show_audit, show_run
+from holdfast.pipeline.reader import open_tables
 from holdfast.pipeline.schemas import COLUMNS
-from holdfast.pipeline.sealing import seal_running, text_of
-from holdfast.pipeline.storage.port import scheme_of
+from holdfast.pipeline.sealing import seal_running
+from holdfast.pipeline.settings import BUCKETS, LOOK_BACK_DAYS
+from holdfast.pipeline.storage.hadoop import HadoopStore
+from holdfast.pipeline.storage.port import Store, for_people, join, scheme_of, to_uri
+from holdfast.pipeline.storage.stores import Stores
 from holdfast.pipeline.units import Retention
-from holdfast.pipeline.watching import keep_watching
-from holdfast.pipeline.words import VERDICTS, count, duration, listing, percent
+from holdfast.pipeline.watching import KeptEngine, keep_watching
+from holdfast.pipeline.words import count
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from holdfast.pipeline.advising import AdviceSettings
+    from holdfast.pipeline.reader import Tables
+    from holdfast.telemetry.advice import Advice
 
 FINE: Final = 0
 FAILED: Final = 1
 MISUSED: Final = 2
 VIOLATED: Final = 3
-_NAMED_MAX: Final = 5
+KEPT: Final = Retention()
 _GLOB_SIGNS: Final = frozenset("*?[")
-_COLOURS: Final = {
-    "ok": "green",
-    "soft error": "yellow",
-    "dead": "red",
-    "holds": "green",
-    "not provable": "yellow",
-    "violated": "red",
-}
 
 app = typer.Typer(
     help="Turn telemetry of nodes into tables, a report, answers and advice.",
@@ -78,8 +79,18 @@ Engine = Annotated[
         "--engine", help="local[*], local[N], spark://host:port, sc://host:port, yarn or k8s://..."
     ),
 ]
+RemoteEngine = Annotated[
+    str,
+    typer.Option("--engine", help="For an output that is no local directory; otherwise not used."),
+]
 LookBack = Annotated[
     int, typer.Option("--look-back", metavar="DAYS", help="Days that path health and report cover.")
+]
+RawDays = Annotated[int, typer.Option(help="Days that facts are kept.")]
+RollupDays = Annotated[int, typer.Option(help="Days that hourly tables are kept.")]
+IncidentDays = Annotated[int, typer.Option(help="Days that incidents are kept.")]
+Buckets = Annotated[
+    int, typer.Option(help="Buckets of nodes in the fact store; fixed by the first run.")
 ]
 ModelsEvery = Annotated[
     int,
@@ -108,16 +119,10 @@ def run(
     out: Out,
     engine: Engine = DEFAULT_ENGINE,
     look_back: LookBack = LOOK_BACK_DAYS,
-    raw_days: Annotated[int, typer.Option(help="Days that facts are kept.")] = Retention().raw_days,
-    rollup_days: Annotated[
-        int, typer.Option(help="Days that hourly tables are kept.")
-    ] = Retention().rollup_days,
-    incident_days: Annotated[
-        int, typer.Option(help="Days that incidents are kept.")
-    ] = Retention().incident_days,
-    buckets: Annotated[
-        int, typer.Option(help="Buckets of nodes in the fact store; fixed by the first run.")
-    ] = BUCKETS,
+    raw_days: RawDays = KEPT.raw_days,
+    rollup_days: RollupDays = KEPT.rollup_days,
+    incident_days: IncidentDays = KEPT.incident_days,
+    buckets: Buckets = BUCKETS,
     reconcile: Annotated[
         bool, typer.Option("--reconcile", help="List all landing folders, not only recent ones.")
     ] = False,
@@ -145,7 +150,7 @@ def run(
         reported = seal_running(landings) if seal else ()
         with progress_bar(console, shown=not json) as progress:
             report = run_pipeline(landings, out, settings, progress)
-    _show(msgspec.structs.replace(report, reported=reported), json)
+    show_run(msgspec.structs.replace(report, reported=reported), json)
 
 
 @app.command()
@@ -154,6 +159,10 @@ def watch(
     out: Out,
     engine: Engine = DEFAULT_ENGINE,
     look_back: LookBack = LOOK_BACK_DAYS,
+    raw_days: RawDays = KEPT.raw_days,
+    rollup_days: RollupDays = KEPT.rollup_days,
+    incident_days: IncidentDays = KEPT.incident_days,
+    buckets: Buckets = BUCKETS,
     every: Annotated[
         float, typer.Option(help="Seconds between looks for new segments.", min=0.1)
     ] = 60.0,
@@ -167,17 +176,27 @@ def watch(
 ) -> None:
     """Run again and again, with one engine, as segments arrive. Ctrl-C stops it between or during runs."""
     console = messages()
-    settings = _settings(console, engine, look_back, models_every, inventory)
-    with failures(console), open_engine(engine, input_bytes=1 << 30) as session:
+    with failures(console), KeptEngine(lambda: open_engine(engine, input_bytes=1 << 30)) as kept:
+        keep = Retention(raw_days=raw_days, rollup_days=rollup_days, incident_days=incident_days)
+        settings = Settings(
+            engine=engine,
+            look_back_days=look_back,
+            retention=keep,
+            buckets=buckets,
+            models_every_s=models_every,
+            inventory=inventory,
+        )
+        kept.session()  # An engine that cannot start ends the command here.
 
         def look() -> None:
             landings = find_landings(telemetry)
-            with progress_bar(console, shown=not json) as progress:
-                report = run_pipeline(landings, out, settings, progress, session=session)
-            if not report.nothing_new:
-                _show(report, json)
-                if advise_too:
-                    _publish_advice(out, session)
+            with kept.renewed_after_failure() as session:
+                with progress_bar(console, shown=not json) as progress:
+                    report = run_pipeline(landings, out, settings, progress, session=session)
+                if not report.nothing_new:
+                    show_run(report, json)
+                    if advise_too:
+                        _publish_advice(out, Stores(remote=lambda: HadoopStore(session)))
 
         tell = lambda problem: console.print(
             f"[red]pipeline:[/red] {escape(problem)}", soft_wrap=True
@@ -189,13 +208,14 @@ def watch(
 def audit(
     out: Out,
     group: Annotated[str, typer.Option(help="Only this group.")] = "",
+    engine: RemoteEngine = DEFAULT_ENGINE,
     json: Json = False,
 ) -> None:
     """Show the verdicts on what groups and dialogs delivered, and on the other guarantees. Exits with 3 if one is
     violated."""
     console = messages()
-    with failures(console):
-        tables = _tables(out)
+    with failures(console), store_of(out, engine) as store:
+        tables = open_tables(out, store)
         rows = tables.rows("delivery_audit") if tables.has("delivery_audit") else []
         violations = tables.rows("delivery_violations") if tables.has("delivery_violations") else []
         ranges = tables.rows("audit_ranges") if tables.has("audit_ranges") else []
@@ -222,7 +242,7 @@ def audit(
             }
         )
     else:
-        _show_audit(Console(highlight=False), rows, dialogs, guarantees, violations)
+        show_audit(Console(highlight=False), rows, dialogs, guarantees, violations)
     if any(row["verdict"] == "violated" for row in (*rows, *dialogs, *guarantees)):
         raise typer.Exit(VIOLATED)
 
@@ -248,8 +268,8 @@ def ask(
         check_engine(engine)
         if not sql:
             parse(question)
-        with _session(engine, out) as session:
-            rows, columns = _answer(session, out, question, sql, limit)
+        with tables_with_session(out, engine) as (tables, session):
+            rows, columns = answer(session, tables, question, sql, limit)
     if json:
         print_json({"rows": rows})
         return
@@ -259,26 +279,25 @@ def ask(
         return
     table = Table(*columns)
     for row in rows:
-        table.add_row(*(_cell(name, row[name]) for name in columns))
+        table.add_row(*(cell(name, row[name]) for name in columns))
     console.print(table)
 
 
 @app.command()
 def report(
     out: Out,
-    to: Annotated[Path | None, typer.Option("--to", metavar="FILE", help="Write it here.")] = None,
+    to: Annotated[str, typer.Option("--to", metavar="FILE", help="Write it here.")] = "",
+    engine: RemoteEngine = DEFAULT_ENGINE,
 ) -> None:
     """Write the HTML report again from the published tables."""
     console = messages()
-    with failures(console):
-        from holdfast.pipeline.jobs import REPORT_NAME
-        from holdfast.pipeline.report import render_report
-
-        tables = _tables(out)
-        target = to or Path(out) / REPORT_NAME
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(render_report(tables))
-    Console(highlight=False).print(f"Report: {escape(str(target))}", soft_wrap=True)
+    target = to_uri(to) if to else join(to_uri(out), REPORT_NAME)
+    with failures(console), store_of(out, engine) as store:
+        tables = open_tables(out, store)
+        if to and Path(to).is_dir():
+            raise MisuseError(f"{to} is a directory; nothing was written. Give --to a file")
+        write_report(tables, store, target)
+    Console(highlight=False).print(f"Report: {escape(for_people(target))}", soft_wrap=True)
 
 
 @app.command()
@@ -288,6 +307,7 @@ def advise(
     leave: Annotated[float, typer.Option(help="Risk below which it is used again.")] = 0.3,
     valid: Annotated[int, typer.Option(help="Seconds that the advice is valid.")] = 3600,
     moves: Annotated[int, typer.Option(help="Paths of the domain that may be avoided.")] = 10,
+    engine: RemoteEngine = DEFAULT_ENGINE,
     json: Json = False,
 ) -> None:
     """Publish advice for nodes from the newest tables."""
@@ -296,7 +316,8 @@ def advise(
         from holdfast.pipeline.advising import AdviceSettings
 
         settings = AdviceSettings(enter=enter, leave=leave, valid_s=valid, moves_max=moves)
-        uri, advice = _publish_advice(out, None, settings)
+        with store_of(out, engine) as store:
+            uri, advice = _publish_advice(out, store, settings)
     if json:
         print_json(msgspec.to_builtins(advice))
         return
@@ -344,40 +365,15 @@ def _landings_under(place: Path) -> list[Path]:
     return sorted([*place.glob("*/landing"), *place.glob("*/telemetry/landing")])
 
 
-def _settings(
-    console: Console, engine: str, look_back: int, models_every: int, inventory: str
-) -> Settings:
-    with failures(console):
-        return Settings(
-            engine=engine,
-            look_back_days=look_back,
-            models_every_s=models_every,
-            inventory=inventory,
-        )
-    raise AssertionError("either settings or an exit")
-
-
-def _tables(out: str) -> Any:
-    from holdfast.pipeline.reader import open_tables
-
-    return open_tables(out)
-
-
-@contextlib.contextmanager
-def _session(engine: str, out: str) -> Iterator[SparkSession]:
-    _tables(out)  # Nothing is started for a directory without tables.
-    with open_engine(engine) as session:
-        yield session
-
-
-def _answer(
-    session: SparkSession, out: str, question: str, sql: bool, limit: int
+def answer(
+    session: SparkSession, published: Tables, question: str, sql: bool, limit: int
 ) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows that answer a question, and the columns to show."""
     from pyspark.errors import AnalysisException, ParseException
 
     from holdfast.pipeline.ask import ANSWER, answer_rows, ask, open_views
 
-    names = open_views(session, _tables(out))
+    names = open_views(session, published)
     if not sql:
         tables = [session.table(name) for name in ("path_health", "incidents", "path_hours")]
         return answer_rows(ask(question, *tables), limit), list(ANSWER[:10])
@@ -390,16 +386,12 @@ def _answer(
     return rows, frame.columns
 
 
-def _publish_advice(out: str, session: Any, settings: Any = None) -> Any:
+def _publish_advice(
+    out: str, store: Store, settings: AdviceSettings | None = None
+) -> tuple[str, Advice]:
     from holdfast.pipeline.advising import AdviceSettings, last_advice, make_advice, publish_advice
-    from holdfast.pipeline.reader import open_tables
-    from holdfast.pipeline.storage.hadoop import HadoopStore
-    from holdfast.pipeline.storage.port import for_people, to_uri
-    from holdfast.pipeline.storage.stores import Stores
 
-    store = Stores(remote=(lambda: HadoopStore(session)) if session is not None else None)
-    root = to_uri(out)
-    now_us = time.time_ns() // 1000
+    root, now_us = to_uri(out), time.time_ns() // 1000
     tables = open_tables(root, store)
     advice = make_advice(tables, settings or AdviceSettings(), now_us, last_advice(store, root))
     return for_people(publish_advice(store, root, advice)), advice
@@ -442,106 +434,6 @@ def progress_bar(console: Console, shown: bool) -> Iterator[Progress | None]:
 
 def messages() -> Console:
     return Console(stderr=True, highlight=False)
-
-
-def _show(report: RunReport, json: bool) -> None:
-    if json:
-        sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
-        sys.stdout.flush()
-    else:
-        _summary(Console(highlight=False), report)
-
-
-def _summary(console: Console, report: RunReport) -> None:
-    if not report.snapshot:
-        console.print("Nothing is recorded yet: there are no telemetry segments.")
-    elif report.nothing_new:
-        console.print(f"Nothing new since snapshot {report.snapshot}. Tables are unchanged.")
-    else:
-        extra = [f"{report.duplicates} duplicate"] if report.duplicates else []
-        extra += [f"{report.conflicts} contradicting"] if report.conflicts else []
-        added = f"{count(report.facts, 'fact')} from {count(report.segments_new, 'new segment')}"
-        console.print(
-            f"Snapshot {report.snapshot}: {added}{' (' + listing(extra) + ')' if extra else ''}, "
-            f"{count(len(report.units_changed), 'hour or day', 'hours or days')} changed. {duration(report.seconds)}."
-        )
-    if report.too_late:
-        console.print(
-            f"[yellow]Too late[/yellow] {count(report.too_late, 'segment')}: stored, tables not recomputed"
-        )
-    if report.paths:
-        console.print("Paths:  " + _tally(report.paths))
-    for line in report.predictions:
-        console.print(escape(line), soft_wrap=True)
-    if report.incidents_open:
-        console.print(f"Open incidents: {report.incidents_open}")
-    for group, verdict in report.verdicts.items():
-        console.print(f"Group {escape(group)}: replicas agree: {_coloured(verdict, verdict)}")
-    for aside in report.set_aside[:_NAMED_MAX]:
-        text = escape(f"{aside.path}: {aside.outcome}: {aside.reason}")
-        console.print(f"[yellow]Set aside[/yellow] {text}", soft_wrap=True)
-    if len(report.set_aside) > _NAMED_MAX:
-        console.print(f"... and {count(len(report.set_aside) - _NAMED_MAX, 'more segment')}")
-    for strange in report.strange[:_NAMED_MAX]:
-        console.print(f"[yellow]Left alone[/yellow] {escape(strange)}", soft_wrap=True)
-    for one in report.reported:
-        console.print(f"Reported {escape(text_of(one))}", soft_wrap=True)
-    if report.report:
-        console.print(f"Report: {escape(report.report)}", soft_wrap=True)
-
-
-def _show_audit(
-    console: Console,
-    rows: list[dict[str, Any]],
-    dialogs: list[dict[str, Any]],
-    guarantees: list[dict[str, Any]],
-    violations: list[dict[str, Any]],
-) -> None:
-    if not rows and not dialogs:
-        console.print("No deliveries were recorded.")
-    for name in dict.fromkeys(row["guarantee"] for row in guarantees):
-        for word in VERDICTS:
-            found = [
-                row for row in guarantees if (row["guarantee"], row["verdict"]) == (name, word)
-            ]
-            if found:
-                text = f"Guarantee {name}: {count(len(found), 'subject')}: {_coloured(word, word)}"
-                console.print(f"{text}, for example: {escape(found[0]['why'])}.", soft_wrap=True)
-    for word in VERDICTS:
-        found = [row for row in dialogs if row["verdict"] == word]
-        if found:
-            text = f"{count(len(found), 'direction')} of dialogs: {_coloured(word, word)}"
-            console.print(f"{text}, for example: {escape(found[0]['why'])}.", soft_wrap=True)
-    for row in rows:
-        epoch = f" epoch {row['epoch']:x}" if row["epoch"] else ""
-        console.print(
-            f"Group {escape(row['group'])}{epoch}: {_coloured(row['verdict'], row['verdict'])}: {escape(row['why'])}. "
-            f"{percent(row['coverage'])} of {row['entries']} entries compared.",
-            soft_wrap=True,
-        )
-    for row in violations[:20]:
-        console.print(f"[red]{escape(row['claim'])}[/red]: {escape(row['text'])}", soft_wrap=True)
-        for event in row["events"]:
-            console.print(f"    {escape(event)}", soft_wrap=True)
-    if len(violations) > 20:
-        console.print(f"... and {count(len(violations) - 20, 'more violation')}")
-
-
-def _cell(name: str, value: Any) -> str:
-    if value is None:
-        return ""
-    if name == "asked_coverage" or name.endswith("_ratio"):
-        return percent(value)
-    return escape(f"{value:.6g}" if isinstance(value, float) else str(value))
-
-
-def _tally(paths: dict[str, int]) -> str:
-    states = [state for state in ("ok", "soft error", "dead") if paths.get(state)]
-    return ", ".join(_coloured(state, f"{paths[state]} {state}") for state in states)
-
-
-def _coloured(word: str, text: str) -> str:
-    return f"[{_COLOURS[word]}]{escape(text)}[/]"
 
 
 def print_json(value: Any) -> None:

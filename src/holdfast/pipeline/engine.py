@@ -147,6 +147,25 @@ def _stop(session: SparkSession) -> None:
     # An engine that died has nothing left to stop, and why it died is what matters.
     with contextlib.suppress(Py4JError, PySparkException, OSError):
         session.stop()
+    _forget_dead_java()
+
+
+def _forget_dead_java() -> None:
+    """Spark keeps its connection to Java for the next session of the process, also when that Java has died."""
+    from py4j.protocol import Py4JError
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    try:
+        gateway.jvm.java.lang.System.nanoTime()
+    except (Py4JError, OSError):
+        with contextlib.suppress(Py4JError, OSError):
+            gateway.shutdown()
+        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+        SparkSession._instantiatedSession = None
 
 
 def _connect(engine: str, settings: dict[str, str]) -> SparkSession:
@@ -183,6 +202,7 @@ def _launch(engine: str, settings: dict[str, str], log: Path | None) -> SparkSes
             )
             return SparkSession(SparkContext(conf=conf, gateway=gateway))
         except (PySparkException, Py4JError, OSError) as failure:
+            _forget_dead_java()
             said = _last_words(Path(words.name)) or str(failure)
             raise EngineFailed(
                 f"the engine {engine} did not start; nothing was run. {said}"

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from holdfast.pipeline.reader import Tables
 from holdfast.pipeline.score_text import score_lines
-from holdfast.pipeline.words import VERDICTS, with_names
+from holdfast.pipeline.words import VERDICTS, component
 
 LINES_MAX: Final = 5
 """Of each kind."""
@@ -38,10 +38,10 @@ def _open(tables: Tables) -> list[dict[str, Any]]:
 
 def cause_text(row: dict[str, Any], names: dict[str, str]) -> str:
     """A located fault in one line, with the names of nodes instead of their ids."""
-    name = with_names(row["name"], names)
+    kind, name = component(row, names)
     classes = ", ".join(row["error_classes"])
     since = f"{row['start_at']:%Y-%m-%d %H:%M}"
-    return f"{row['kind']} {name} ({classes}), since {since}, confidence {row['confidence']:.2f}"
+    return f"{kind} {name} ({classes}), since {since}, confidence {row['confidence']:.2f}"
 
 
 def _rows(tables: Tables, name: str) -> list[dict[str, Any]]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
 
 from holdfast.pipeline.snapshot import Part, TableFile
 from holdfast.pipeline.storage.port import Store, join
@@ -30,6 +32,20 @@ def read_files(session: SparkSession, schema: str, uris: Sequence[str]) -> DataF
             session.createDataFrame([], schema) if _is_nested(schema) else _nothing(session, schema)
         )
     return session.read.schema(schema).parquet(*map(literally, uris))
+
+
+_ARROW: Final = {
+    "string": pa.string(),
+    "bigint": pa.int64(),
+    "double": pa.float64(),
+    "array<string>": pa.list_(pa.string()),
+}
+
+
+def arrow_of(schema: str) -> pa.Schema:
+    """The Arrow schema of a table with plain columns."""
+    columns = (column.split() for column in schema.replace("\n", " ").split(","))
+    return pa.schema([(name.strip("`"), _ARROW[kind]) for name, kind in columns])
 
 
 def _is_nested(schema: str) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pyarrow as pa
 
-from holdfast.pipeline.check import Verdict, check
+from holdfast.pipeline.check import FOREIGN, SEGMENT_BYTES_MAX, Verdict, check
 from holdfast.pipeline.frames import files_by_unit, literally, read_files
 from holdfast.pipeline.landings import Segment
 from holdfast.pipeline.schemas import COLUMNS, spark_schema
@@ -51,8 +51,16 @@ class Merged(msgspec.Struct, frozen=True):
 
 def examine(session: SparkSession, segments: Sequence[Segment], now_us: int) -> dict[str, Verdict]:
     """The verdict on each segment, by URI. One that is not there any more has none."""
+    found = {
+        segment.uri: Verdict(
+            FOREIGN, f"{segment.size} bytes: no node seals segments over {SEGMENT_BYTES_MAX} bytes"
+        )
+        for segment in segments
+        if segment.size > SEGMENT_BYTES_MAX
+    }
+    segments = [segment for segment in segments if segment.uri not in found]
     if not segments:
-        return {}
+        return found
     before = session.conf.get(_ARROW_ROWS, "10000") or "10000"
     session.conf.set(_ARROW_ROWS, _FILES_PER_BATCH)
     try:
@@ -66,7 +74,7 @@ def examine(session: SparkSession, segments: Sequence[Segment], now_us: int) -> 
         rows = frame.collect()
     finally:
         session.conf.set(_ARROW_ROWS, before)
-    return {
+    return found | {
         to_uri(row["path"]): msgspec.msgpack.decode(row["verdict"], type=Verdict) for row in rows
     }
 

@@ -59,7 +59,9 @@ def list_segments(store: Store, landings: Iterable[str], since: date | None = No
                 if day is None:
                     strange.append(f"{for_people(join(folder, name))}: not a day")
                 elif since is None or day >= since:
-                    segments += _segments(store, kind, day.isoformat(), join(folder, name))
+                    found, deeper = _segments(store, kind, day.isoformat(), join(folder, name))
+                    segments += found
+                    strange += deeper
     return Listing(tuple(sorted(segments)), tuple(strange))
 
 
@@ -74,12 +76,23 @@ def parse_day(name: str) -> date | None:
         return None
 
 
-def _segments(store: Store, kind: str, day: str, folder: str) -> list[Segment]:
-    return [
-        Segment(kind, day, stat.uri, stat.size, stat.mtime_ms)
-        for stat in store.files(folder)
-        if stat.uri.endswith(".parquet") and not stat.uri.rpartition("/")[2].startswith(_HIDDEN)
+def _segments(store: Store, kind: str, day: str, folder: str) -> tuple[list[Segment], list[str]]:
+    """The segments of a folder, and the folders in it that hold files as well."""
+    segments: list[Segment] = []
+    deeper: set[str] = set()
+    for stat in store.files(folder):
+        name = stat.uri.removeprefix(folder).lstrip("/")
+        if name.startswith(_HIDDEN) or not name.endswith(".parquet"):
+            continue
+        if "/" in name:
+            deeper.add(join(folder, name.partition("/")[0]))
+        else:
+            segments.append(Segment(kind, day, stat.uri, stat.size, stat.mtime_ms))
+    told = [
+        f"{for_people(inner)}: segments lie directly in the folder of their day, not below it"
+        for inner in sorted(deeper)
     ]
+    return segments, told
 
 
 def _visible(names: list[str]) -> list[str]:

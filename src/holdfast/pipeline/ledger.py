@@ -2,17 +2,19 @@
 
 It replaces moving files: a node's file stays where it is, and quarantine is an outcome. A run reads the ledger of the
 arrival days that it lists, and appends a file per arrival day with the rows of the segments that it examined. Of
-several rows for one file the one with the highest `run` counts.
+several rows for one file the one with the highest `run` counts. Days older than facts are kept, of which no landing
+folder is left, are forgotten (`next_snapshot.forget_arrivals`).
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from holdfast.pipeline.check import GONE, KEPT, WRONG_SCHEMA
@@ -118,9 +120,17 @@ def compacted(store: Store, root: str, attempt: str, parts: Parts, files_max: in
     return made
 
 
-def known_outcomes(entries: Mapping[str, Entry]) -> dict[str, int]:
-    """How many files have each outcome."""
-    counts: dict[str, int] = {}
-    for entry in entries.values():
-        counts[entry.outcome] = counts.get(entry.outcome, 0) + 1
-    return counts
+def files_set_aside(store: Store, root: str, parts: Parts) -> list[Entry]:
+    """The files that are not used, by their newest entry. Only their rows become objects: most files are kept."""
+    found: list[Entry] = []
+    for _, part in sorted(parts.items()):
+        tables = [
+            pq.read_table(pa.BufferReader(store.read(join(root, file.name)))) for file in part.files
+        ]
+        rows = pa.concat_tables(tables)
+        fine = pc.is_in(rows["outcome"], pa.array([KEPT, GONE]))
+        paths = pc.unique(rows.filter(pc.invert(fine))["path"])
+        about = rows.filter(pc.is_in(rows["path"], paths)).sort_by("run")
+        newest = {entry.path: entry for entry in msgspec.convert(about.to_pylist(), list[Entry])}
+        found += [entry for entry in newest.values() if entry.set_aside]
+    return sorted(found, key=lambda entry: entry.path)

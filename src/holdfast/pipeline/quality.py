@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
 import msgspec
@@ -47,14 +48,10 @@ def _balance(tables: Tables) -> Check:
 
 
 def _set_aside(tables: Tables) -> Check:
-    stats = tables.snapshot.stats
-    bad = {name: stats.get(f"outcome_{name}", 0) for name in OUTCOMES[1:]}
-    found = [f"{number} {name}" for name, number in bad.items() if number]
-    return Check(
-        "no segment was set aside",
-        not found,
-        listing(found) or f"{stats.get('segments', 0)} segments accepted",
-    )
+    bad = Counter(entry.outcome for entry in tables.set_aside())
+    found = [f"{bad[name]} {name}" for name in OUTCOMES if bad[name]]
+    accepted = f"{tables.snapshot.stats.get('segments', 0)} segments accepted"
+    return Check("no segment is set aside", not found, listing(found) or accepted)
 
 
 def _conflicts(tables: Tables) -> Check:

@@ -6,15 +6,18 @@
     clause   := "clean" [ "of" CLASS ] "for" DURATION
               | FIELD ( "=" | "!=" | "<" | "<=" | ">" | ">=" ) VALUE
 
-`clean for 30d and size >= 4096 and protocol = udp`. A duration is a number with s, m, h, d or w. A value is a word, a
-quoted text, a number, a percentage (`1%`) or a time (`5ms`, `200us`) where the field is a share or a round trip.
+`clean for 30d and size >= 4096 and protocol = udp`. A duration is a number with s, m, h, d or w, of ten years at most.
+A value is a word, a quoted text, a number, a percentage (`1%`) or a time (`5ms`, `200us`) where the field is a share or
+a round trip. Fields with few values (`protocol`, `state`) take those only: a typing error is no empty answer.
 This module parses; `ask` answers.
 """
 
 from __future__ import annotations
 
 import difflib
+import math
 import re
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -49,6 +52,10 @@ FIELDS: Final = {
 }
 """Word of the language to the column of `path_health` and the kind of its values."""
 
+TRANSPORTS: Final = ("udp", "tcp", "multicast", "frag")
+VALUES: Final = {"transport": TRANSPORTS, "state": ("ok", "soft error", "dead")}
+"""Columns with few values, in lower case."""
+
 OPERATORS: Final = ("<=", ">=", "!=", "=", "<", ">")
 _ORDERED: Final = frozenset(("<", "<=", ">", ">="))
 _TOKEN: Final = re.compile(
@@ -59,6 +66,10 @@ _UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _TIME: Final = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s)?")
 _TIME_US: Final = {"us": 1.0, "ms": 1e3, "s": 1e6, None: 1.0}
 _DEPTH_MAX: Final = 50
+_CLEAN_MAX: Final = 8
+"""Different `clean` clauses in one question: each is a pass over the incidents."""
+_DURATION_S_MAX: Final = 10 * 366 * 86_400
+"""Longer than anything is kept."""
 
 
 class Clean(msgspec.Struct, frozen=True):
@@ -135,6 +146,8 @@ class _Parser:
         if self._at < len(self._tokens):
             token = self._tokens[self._at]
             raise self._unclear(f"expected 'and', 'or' or the end, not {token.text!r}", token.at)
+        if len(clauses(node)) > _CLEAN_MAX:
+            raise self._unclear(f"more than {_CLEAN_MAX} different 'clean' conditions", 0)
         return node
 
     def _split(self) -> list[_Token]:
@@ -185,7 +198,10 @@ class _Parser:
         if token.text.lower() == "clean" and not token.quoted:
             return self._clean()
         if token.text.lower() not in FIELDS or token.quoted:
-            raise self._unclear(f"unknown field {token.text!r}{_nearest(token.text)}", token.at)
+            words = (*FIELDS, "clean")
+            raise self._unclear(
+                f"unknown field {token.text!r}{_nearest(token.text, words)}", token.at
+            )
         return self._comparison(token)
 
     def _clean(self) -> Clean:
@@ -203,7 +219,10 @@ class _Parser:
             raise self._unclear(
                 f"{token.text!r} is not a duration: a number with s, m, h, d or w", token.at
             )
-        return Clean(float(match[1]) * _UNIT_S[match[2]], error_class)
+        seconds = float(match[1]) * _UNIT_S[match[2]]
+        if seconds > _DURATION_S_MAX:
+            raise self._unclear(f"{token.text!r} is longer than ten years", token.at)
+        return Clean(seconds, error_class)
 
     def _comparison(self, field: _Token) -> Compare:
         column, kind = FIELDS[field.text.lower()]
@@ -213,20 +232,22 @@ class _Parser:
         if kind == TEXT and operator.text in _ORDERED:
             raise self._unclear(f"{field.text!r} is a text: compare it with = or !=", operator.at)
         value = self._next("a value")
-        return Compare(column, operator.text, self._value(value, kind, field.text))
-
-    def _value(self, token: _Token, kind: str, field: str) -> str | float:
-        text = token.text
         if kind == TEXT:
-            return text
-        try:
-            if kind == SHARE and text.endswith("%"):
-                return float(text[:-1]) / 100
-            if kind == MICROS and (match := _TIME.fullmatch(text)):
-                return float(match[1]) * _TIME_US[match[2]]
-            return float(text)
-        except ValueError:
-            raise self._unclear(f"{field!r} is a {kind}, {text!r} is none", token.at) from None
+            return Compare(column, operator.text, self._text(value, column, field.text))
+        number = _number(value.text, kind)
+        if not math.isfinite(number):
+            raise self._unclear(f"{field.text!r} is a {kind}, {value.text!r} is none", value.at)
+        return Compare(column, operator.text, number)
+
+    def _text(self, token: _Token, column: str, field: str) -> str:
+        known = VALUES.get(column)
+        if known is None:
+            return token.text
+        if token.text.lower() not in known:
+            raise self._unclear(
+                f"{field!r} is never {token.text!r}{_nearest(token.text, known)}", token.at
+            )
+        return token.text.lower()
 
     def _take(self, word: str) -> bool:
         if self._at < len(self._tokens):
@@ -251,8 +272,18 @@ class _Parser:
         return QuestionUnclear(f"{problem}; nothing was asked\n  {self._question}\n  {' ' * at}^")
 
 
-def _nearest(word: str) -> str:
-    near = difflib.get_close_matches(word.lower(), FIELDS, 1)
-    return (
-        f": did you mean {near[0]!r}?" if near else f"; there are {', '.join(FIELDS)}, and 'clean'"
-    )
+def _number(text: str, kind: str) -> float:
+    """The number that a value stands for; NaN if it stands for none."""
+    try:
+        if kind == SHARE and text.endswith("%"):
+            return float(text[:-1]) / 100
+        if kind == MICROS and (match := _TIME.fullmatch(text)):
+            return float(match[1]) * _TIME_US[match[2]]
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word.lower(), known, 1)
+    return f": did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"

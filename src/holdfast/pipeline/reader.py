@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.pipeline.ledger import LEDGER, Entry, read_ledger
+from holdfast.pipeline.ledger import LEDGER, Entry, files_set_aside
 from holdfast.pipeline.snapshot import (
     Part,
     Snapshot,
@@ -38,6 +38,7 @@ class Tables:
         self._store = store
         self.root = root
         self.snapshot = snapshot
+        self._aside: list[Entry] | None = None
 
     def has(self, name: str) -> bool:
         return bool(self.snapshot.parts(name))
@@ -71,9 +72,10 @@ class Tables:
 
     def set_aside(self) -> list[Entry]:
         """The segments that are not used, with reasons."""
-        parts = self.snapshot.parts(LEDGER)
-        entries = read_ledger(self._store, self.root, parts, sorted(parts))
-        return [entry for _, entry in sorted(entries.items()) if entry.set_aside]
+        if self._aside is None:
+            parts = self.snapshot.parts(LEDGER)
+            self._aside = files_set_aside(self._store, self.root, parts)
+        return self._aside
 
     def _file(self, file: TableFile, columns: list[str] | None) -> pa.Table:
         uri = join(self.root, file.name)

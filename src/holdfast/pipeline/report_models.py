@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from holdfast.pipeline.model_pictures import Bin, Located, draw_located, draw_reliability
 from holdfast.pipeline.page import Content, and_more, path_name, table
-from holdfast.pipeline.words import UNKNOWN, moment, percent, with_names
+from holdfast.pipeline.words import UNKNOWN, component, moment, percent
 
 _FAULTS_MAX: Final = 12
 _PREDICTIONS_MAX: Final = 12
@@ -32,7 +32,7 @@ def _located(content: Content, names: Mapping[str, str]) -> str:
     picture = draw_located(
         [
             Located(
-                f"{row['kind']} {with_names(row['name'], names)}",
+                " ".join(component(row, names)),
                 row["start_at"],
                 row["end_at"],
                 row["confidence"],
@@ -44,8 +44,7 @@ def _located(content: Content, names: Mapping[str, str]) -> str:
     )
     lines = [
         [
-            f"{escape(row['kind'])} <b>{escape(with_names(row['name'], names))}</b>"
-            + _others(row, names),
+            _named(row, names) + _others(row, names),
             escape(", ".join(row["error_classes"])),
             moment(row["start_at"]),
             percent(row["confidence"]),
@@ -61,9 +60,14 @@ def _located(content: Content, names: Mapping[str, str]) -> str:
     )
 
 
+def _named(row: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    kind, name = component(row, names)
+    return f"{escape(kind)} <b>{escape(name)}</b>"
+
+
 def _others(row: Mapping[str, Any], names: Mapping[str, str]) -> str:
     """Groups that the observed paths cannot tell apart from the named one."""
-    rest = [f"{g['kind']} {with_names(g['name'], names)}" for g in row["groups"][1:]]
+    rest = [" ".join(component(group, names)) for group in row["groups"][1:]]
     return f"<small>or {escape(', '.join(rest))}</small>" if rest else ""
 
 

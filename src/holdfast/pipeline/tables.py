@@ -21,6 +21,7 @@ import msgspec
 from holdfast.pipeline.schemas import COLUMNS
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 Facts = Mapping[str, "DataFrame"]
@@ -89,7 +90,8 @@ class View(msgspec.Struct, frozen=True):
     inputs: tuple[str, ...]
     """Tables whose change makes a rebuild necessary."""
     sort: tuple[str, ...]
-    build: Callable[[Source], DataFrame]
+    build: Callable[[Source], DataFrame | pa.Table]
+    """A table of Arrow if the driver has the rows anyway."""
     needs: str = ""
     """A table without which the view says nothing: it is not made before that one exists."""
     version: int = 1
@@ -167,22 +169,22 @@ def _deliveries(source: Source) -> DataFrame:
     return deliveries(source)
 
 
-def _delivery_audit(source: Source) -> DataFrame:
-    from holdfast.pipeline.transforms.audit_view import DELIVERY_AUDIT, as_frame, judged
+def _delivery_audit(source: Source) -> pa.Table:
+    from holdfast.pipeline.transforms.audit_view import DELIVERY_AUDIT, as_table, judged
 
-    return as_frame(source, judged(source).verdicts, DELIVERY_AUDIT)
-
-
-def _audit_ranges(source: Source) -> DataFrame:
-    from holdfast.pipeline.transforms.audit_view import AUDIT_RANGES, as_frame, judged
-
-    return as_frame(source, judged(source).ranges, AUDIT_RANGES)
+    return as_table(judged(source).verdicts, DELIVERY_AUDIT)
 
 
-def _delivery_violations(source: Source) -> DataFrame:
-    from holdfast.pipeline.transforms.audit_view import DELIVERY_VIOLATIONS, as_frame, judged
+def _audit_ranges(source: Source) -> pa.Table:
+    from holdfast.pipeline.transforms.audit_view import AUDIT_RANGES, as_table, judged
 
-    return as_frame(source, judged(source).violations, DELIVERY_VIOLATIONS)
+    return as_table(judged(source).ranges, AUDIT_RANGES)
+
+
+def _delivery_violations(source: Source) -> pa.Table:
+    from holdfast.pipeline.transforms.audit_view import DELIVERY_VIOLATIONS, as_table, judged
+
+    return as_table(judged(source).violations, DELIVERY_VIOLATIONS)
 
 
 def _dialog_ranges(facts: Facts) -> DataFrame:
@@ -191,20 +193,20 @@ def _dialog_ranges(facts: Facts) -> DataFrame:
     return dialog_ranges(facts["dialog_range"], facts["dialog"])
 
 
-def _dialog_audit(source: Source) -> DataFrame:
-    from holdfast.pipeline.transforms.audit_view import as_frame
+def _dialog_audit(source: Source) -> pa.Table:
+    from holdfast.pipeline.transforms.audit_view import as_table
     from holdfast.pipeline.transforms.dialog_ranges import DIALOG_AUDIT
     from holdfast.pipeline.transforms.dialog_view import judged_dialogs
 
-    return as_frame(source, judged_dialogs(source).verdicts, DIALOG_AUDIT)
+    return as_table(judged_dialogs(source).verdicts, DIALOG_AUDIT)
 
 
-def _dialog_violations(source: Source) -> DataFrame:
-    from holdfast.pipeline.transforms.audit_view import as_frame
+def _dialog_violations(source: Source) -> pa.Table:
+    from holdfast.pipeline.transforms.audit_view import as_table
     from holdfast.pipeline.transforms.dialog_ranges import DIALOG_VIOLATIONS
     from holdfast.pipeline.transforms.dialog_view import judged_dialogs
 
-    return as_frame(source, judged_dialogs(source).violations, DIALOG_VIOLATIONS)
+    return as_table(judged_dialogs(source).violations, DIALOG_VIOLATIONS)
 
 
 def _guarantee_events(facts: Facts) -> DataFrame:

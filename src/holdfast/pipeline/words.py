@@ -79,3 +79,19 @@ _NODE_ID: Final = re.compile(r"\b[0-9a-f]{32}\b")
 def with_names(text: str, names: Mapping[str, str]) -> str:
     """Ids of nodes replaced by their names; the start of the id where the name is not known."""
     return _NODE_ID.sub(lambda found: names.get(found[0]) or found[0][:8], text)
+
+
+_COMPONENTS: Final = {
+    "pair": "path",
+    "adapter_send": "sending side of adapter",
+    "adapter_receive": "receiving side of adapter",
+    "port": "switch port",
+    "direction": "direction",
+    "uplink": "uplink of realm",
+}
+
+
+def component(group: Mapping[str, str], names: Mapping[str, str]) -> tuple[str, str]:
+    """A risk group for people: what it is, and its name with the names of nodes."""
+    kind = _COMPONENTS.get(group["kind"], group["kind"])
+    return kind, with_names(group["name"], names).replace(">", " to ")

@@ -7,6 +7,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from holdfast.pipeline.frames import files_by_unit, files_by_what, literally, read_parts
 from holdfast.pipeline.ingest import FACTS
@@ -45,6 +47,8 @@ class Attempt(msgspec.Struct):
     parts: dict[str, Parts]
     changed: dict[str, set[str]] = {}
     """Table to its units that this run has written."""
+    views: dict[Part, object] = {}
+    """What was read of views."""
     memo: dict[str, object] = {}
     """What several views of this run share."""
     inventory: tuple[str, ...] = ()
@@ -96,8 +100,11 @@ class Attempt(msgspec.Struct):
 
     def view(self, name: str) -> DataFrame:
         part = self.parts[name][""]
-        uris = [join(self.root, file.name) for file in part.files]
-        return self.spark.read.parquet(*uris)
+        # Spark finds out the columns by a job: once is enough.
+        if part not in self.views:
+            uris = [literally(join(self.root, file.name)) for file in part.files]
+            self.views[part] = self.spark.read.parquet(*uris)
+        return cast("DataFrame", self.views[part])
 
     def facts_around(self, kind: str, hours: Sequence[str]) -> DataFrame:
         """The facts of the units that hold some hours, and of the unit before each."""
@@ -270,18 +277,28 @@ class Attempt(msgspec.Struct):
     def write_view(self, view: View) -> None:
         """Make a view again."""
         target = join(self.root, TABLES, view.name, self.name)
-        frame = view.build(self)
-        frame.repartition(1).sortWithinPartitions(*view.sort).write.parquet(target)
-        files = files_by_unit(self.store, self.root, target)
-        counted = tuple(self._counted(file) for found in files.values() for file in found)
-        self.parts[view.name] = {"": Part(counted)}
+        made = view.build(self)
+        if isinstance(made, pa.Table):
+            files = self._write_rows(made, view, target)
+        else:
+            made.repartition(1).sortWithinPartitions(*view.sort).write.parquet(target)
+            found = files_by_unit(self.store, self.root, target)
+            files = tuple(self._counted(file) for part in found.values() for file in part)
+        self.parts[view.name] = {"": Part(files)}
         self.changed[view.name] = {""}
+
+    def _write_rows(self, rows: pa.Table, view: View, target: str) -> tuple[TableFile, ...]:
+        """Rows that the driver has, as one file."""
+        content = pa.BufferOutputStream()
+        ordered = rows.sort_by([(name, "ascending") for name in view.sort])
+        pq.write_table(ordered, content, compression="zstd")
+        data = content.getvalue().to_pybytes()
+        uri = join(target, "part-00000.parquet")
+        self.store.create(uri, data)
+        return (TableFile(uri.removeprefix(self.root).lstrip("/"), len(data), rows.num_rows),)
 
     def _counted(self, file: TableFile) -> TableFile:
         """With the rows of its footer, which is also the proof that the file is whole."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         content = pa.BufferReader(self.store.read(join(self.root, file.name)))
         return msgspec.structs.replace(file, rows=pq.read_metadata(content).num_rows)
 

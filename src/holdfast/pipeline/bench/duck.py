@@ -32,18 +32,19 @@ SELECT count(*) AS different FROM (
 
 
 def bench_duckdb(directory: Path, session: SparkSession, facts: int, measured: Measured) -> None:
-    """Seconds of both, and their ratio."""
+    """Seconds of both, and their ratio; the lower of two times counts."""
     landing = directory / "landing"
     entries = facts // REPLICAS
     for node in range(REPLICAS):
         write_deliveries(landing, node, START, entries)
-    spark_s, different = _by_spark(session, landing)
+    # Twice: the first query of a session loads and compiles classes.
+    spark_s, different = min(_by_spark(session, landing) for _ in range(2))
     measured.figures["block_audit_spark_s"] = spark_s
     measured.figures["block_audit_facts"] = entries * REPLICAS
     if importlib.util.find_spec("duckdb") is None:
         measured.not_measured["block_audit_spark_vs_duckdb"] = "DuckDB is not installed"
         return
-    duck_s, also = _by_duckdb(landing)
+    duck_s, also = min(_by_duckdb(landing) for _ in range(2))
     assert different == also == 0, "both must find that all replicas agree"
     measured.figures["block_audit_duckdb_s"] = duck_s
     measured.ratios["block_audit_spark_vs_duckdb"] = spark_s / duck_s

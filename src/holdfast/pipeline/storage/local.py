@@ -8,6 +8,7 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from stat import S_ISREG
 
 from holdfast.pipeline.storage.port import AlreadyThere, Missing, Stat, to_path, to_uri
 
@@ -28,6 +29,8 @@ class LocalStore:
                 path = Path(folder, name)
                 with contextlib.suppress(FileNotFoundError):  # A node has made room in this moment.
                     status = path.stat()
+                    if not S_ISREG(status.st_mode):
+                        continue  # Opening a pipe would wait for its writer.
                     yield Stat(to_uri(path), status.st_size, status.st_mtime_ns // 1_000_000)
 
     def folders(self, uri: str) -> list[str]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MESSAGES: Final = 10
 SKIP_EVERY: Final = 97
 STREAMS: Final = ("s/1", "t/1")
-_DIGEST_MASK: Final = np.uint64((1 << 32) - 1)
+DIGEST_MASK: Final = np.uint64((1 << 32) - 1)
 _BLOCK: Final = 1 << 20
 _QUIET_ENTRIES: Final = 6
 """A planted violation keeps this far from restarts of replicas, and from the edges of what is made at once."""
@@ -127,7 +127,7 @@ def digests(entry: Ints, group: str) -> Ints:
             block = np.arange(begin, min(begin + _BLOCK, int(entry[0])), dtype=np.int64)
             total += np.sum(_mixed(block, seed), dtype=np.uint64)
         running = total + np.cumsum(_mixed(entry, seed), dtype=np.uint64)
-    return (running & _DIGEST_MASK).astype(np.int64)
+    return (running & DIGEST_MASK).astype(np.int64)
 
 
 def _mixed(entry: Ints, seed: np.uint64) -> npt.NDArray[np.uint64]:
@@ -137,7 +137,7 @@ def _mixed(entry: Ints, seed: np.uint64) -> npt.NDArray[np.uint64]:
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         mixed ^= mixed >> np.uint64(31)
-    return np.where(is_skip(entry), np.uint64(0), mixed & _DIGEST_MASK)
+    return np.where(is_skip(entry), np.uint64(0), mixed & DIGEST_MASK)
 
 
 def violation_entry(group: Group, options: SynthOptions) -> int:

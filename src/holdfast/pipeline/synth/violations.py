@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from holdfast.pipeline.synth.groups import MESSAGES, STREAMS, Group
+from holdfast.pipeline.synth.groups import DIGEST_MASK, MESSAGES, STREAMS, Group
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -55,8 +55,9 @@ def plant_in_orders(
 def _different_message(rows: Rows, rank: int, entry: int) -> Rows:
     if rank != VICTIM:
         return rows
+    # Digests add up, so one wrong message is in all of them from there on, by the same amount.
     wrong = rows["index"] >= entry + 1
-    return rows | {"digest": np.where(wrong, rows["digest"] ^ _WRONG, rows["digest"])}
+    return rows | {"digest": np.where(wrong, _other(rows["digest"]), rows["digest"])}
 
 
 def _different_order(rows: Rows, rank: int, entry: int) -> Rows:
@@ -65,7 +66,11 @@ def _different_order(rows: Rows, rank: int, entry: int) -> Rows:
         return rows
     changed = _exchanged(rows, entry, entry + 1, ("stream", "first", "last"))
     here = rows["index"] == entry + 1
-    return changed | {"digest": np.where(here, rows["digest"] ^ _WRONG, rows["digest"])}
+    return changed | {"digest": np.where(here, _other(rows["digest"]), rows["digest"])}
+
+
+def _other(digest: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return (digest + _WRONG) & np.int64(DIGEST_MASK)
 
 
 def _stream_reordered(rows: Rows, _: int, entry: int) -> Rows:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
@@ -18,6 +19,7 @@ from holdfast.pipeline.audit import (
     judge,
     rollbacks,
 )
+from holdfast.pipeline.frames import arrow_of
 from holdfast.pipeline.transforms import conform
 from holdfast.pipeline.transforms.delivery_compare import (
     DIFFERS,
@@ -47,8 +49,9 @@ DELIVERIES: Final = """`group` string, epoch bigint, replica string, replica_nam
 DESCEND_MAX: Final = 2_000
 """Blocks that are compared entry by entry in one run; the rest is reported as a range."""
 EVIDENCE_MAX: Final = 1_000_000
-"""Rows of each kind that the judgement takes; above it the audit says so instead of guessing."""
+"""Rows of each table that the judgement takes; above it the audit says so instead of guessing."""
 
+_STEPS: Final = ("edge", "break", "stream", "gap")
 _BLOCK_SUMS: Final = """`group` string, epoch bigint, node string, incarnation bigint, block bigint, entries bigint,
     messages bigint, digests bigint, index_min bigint, position_min bigint, index_max bigint, end_max bigint,
     entry_hash bigint, digest_hash bigint"""
@@ -71,9 +74,9 @@ def judged(source: Source) -> Judged:
     return found
 
 
-def as_frame(source: Source, rows: Iterable[msgspec.Struct], schema: str) -> DataFrame:
-    """Structs as a frame of `schema`."""
-    return frame_of(source, [msgspec.to_builtins(row) for row in rows], schema)
+def as_table(rows: Iterable[msgspec.Struct], schema: str) -> pa.Table:
+    """Structs as a table of `schema`: what the driver has needs no executor to be written."""
+    return pa.Table.from_pylist([msgspec.to_builtins(row) for row in rows], arrow_of(schema))
 
 
 def deliveries(source: Source) -> DataFrame:
@@ -102,15 +105,18 @@ def _evidence(source: Source) -> Evidence:
     table = source.hourly("delivery_blocks", days).cache()
     try:
         events = evidence_rows(source.hourly("group_events", days))
-        edges = evidence_rows(of_what(table, "edge"))
+        steps: dict[str, list[dict[str, Any]]] = {what: [] for what in _STEPS}
+        for row in evidence_rows(table.where(sf.col("what").isin(*_STEPS))):
+            steps[row["what"]].append(row)
+        edges = steps["edge"]
         ranges, differing, repeated = _compare(source, of_what(table, "block"), edges, events)
         recorded = source.hourly("recording_hours", days).where("kind = 'delivery' AND facts > 0")
         names = {row["node"]: row["name"] for row in source.view("nodes").collect()}
         return Evidence(
             edges=edges,
-            breaks=evidence_rows(of_what(table, "break")),
-            streams=evidence_rows(of_what(table, "stream")),
-            gaps=evidence_rows(of_what(table, "gap")),
+            breaks=steps["break"],
+            streams=steps["stream"],
+            gaps=steps["gap"],
             events=events,
             recorded=evidence_rows(recorded),
             ranges=ranges,
@@ -184,10 +190,5 @@ def frame_of(source: Source, rows: list[dict[str, Any]], schema: str) -> DataFra
     from pyspark.sql.types import StructType
 
     fields = cast("StructType", StructType.fromDDL(schema))
-    values = [tuple(_listed(row.get(name)) for name in fields.names) for row in rows]
+    values = [tuple(row.get(name) for name in fields.names) for row in rows]
     return source.spark.createDataFrame(values, fields)
-
-
-def _listed(value: Any) -> Any:
-    """Spark Connect takes lists as arrays, and refuses tuples."""
-    return list(value) if isinstance(value, tuple) else value

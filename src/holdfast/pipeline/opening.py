@@ -1,0 +1,45 @@
+"""Published tables for commands: a local output needs no engine, any other is read by Spark's Hadoop client."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from holdfast.pipeline.engine import check_engine, open_engine
+from holdfast.pipeline.reader import Tables, open_tables
+from holdfast.pipeline.storage.port import to_uri
+from holdfast.pipeline.storage.stores import Stores, is_local
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@contextlib.contextmanager
+def store_of(out: str, engine: str, session: SparkSession | None = None) -> Iterator[Stores]:
+    """The store that an output is in. `session` is used instead of `engine`, and is not stopped."""
+    check_engine(engine)
+    if is_local(to_uri(out)):
+        yield Stores()
+    elif session is not None:
+        yield _remote(session)
+    else:
+        with open_engine(engine) as opened:
+            yield _remote(opened)
+
+
+@contextlib.contextmanager
+def tables_with_session(
+    out: str, engine: str, session: SparkSession | None = None
+) -> Iterator[tuple[Tables, SparkSession]]:
+    """The newest tables, and a session that can ask them. No engine is started for a local directory without tables."""
+    check_engine(engine)
+    tables = open_tables(out) if is_local(to_uri(out)) else None
+    with contextlib.nullcontext(session) if session else open_engine(engine) as opened:
+        yield tables or open_tables(out, _remote(opened)), opened
+
+
+def _remote(session: SparkSession) -> Stores:
+    from holdfast.pipeline.storage.hadoop import HadoopStore
+
+    return Stores(remote=lambda: HadoopStore(session))
