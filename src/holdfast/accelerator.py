@@ -18,17 +18,34 @@ import os
 import sys
 import sysconfig
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-PACKAGES: Final = ("machine", "wire", "links", "health", "stability", "group", "node")
+PACKAGES: Final = (
+    "machine",
+    "wire",
+    "telemetry",
+    "subsystem",
+    "links",
+    "health",
+    "stability",
+    "group",
+    "overlay",
+    "dialog",
+    "objects",
+    "node",
+)
 """The packages that are compiled or that define their types. A change in any of their files makes the binaries
 stale."""
 GROUP: Final = "holdfast_core"
-"""The library that holds the code of all modules is called `holdfast_core__mypyc`."""
+LIBRARY: Final = f"{GROUP}__mypyc"
+"""The extension that holds the code of all modules."""
+LOADER: Final = f"{GROUP}_loader"
+"""The extension that starts one of them (`scripts/loader.c`)."""
 HERE: Final = Path(__file__).parent
 BINARIES: Final = HERE / "_compiled"
 MANIFEST: Final = BINARIES / "manifest.json"
@@ -37,12 +54,24 @@ COMPILED: Final = "compiled"
 INTERPRETED: Final = "interpreted"
 
 
+class Loader(ExtensionFileLoader):
+    """Loads a compiled module from the library that holds all of them."""
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        library, loader = import_module(LIBRARY), import_module(LOADER)
+        capsule = getattr(library, f"init_{spec.name.replace('.', '___')}")
+        module: ModuleType = loader.start(capsule)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Does nothing: the module has run when it has been created."""
+
+
 class Finder:
-    """A meta path finder that loads the binaries of compiled modules instead of their source."""
+    """A meta path finder that loads compiled modules instead of their source."""
 
     def __init__(self, modules: Sequence[str]) -> None:
-        names = (*modules, f"{GROUP}__mypyc")
-        self._paths = {name: BINARIES / binary_name(name) for name in names}
+        self._modules = frozenset(modules)
 
     def find_spec(
         self,
@@ -50,12 +79,13 @@ class Finder:
         _path: Sequence[str] | None = None,
         _target: ModuleType | None = None,
     ) -> ModuleSpec | None:
-        path = self._paths.get(name)
-        if path is None:
+        if name in self._modules:
+            loader: ExtensionFileLoader = Loader(name, os.fspath(binary(LIBRARY)))
+        elif name in (LIBRARY, LOADER):
+            loader = ExtensionFileLoader(name, os.fspath(binary(name)))
+        else:
             return None
-        return spec_from_file_location(
-            name, path, loader=ExtensionFileLoader(name, os.fspath(path))
-        )
+        return spec_from_file_location(name, loader.get_filename(name), loader=loader)
 
 
 class _Choice:
@@ -89,6 +119,9 @@ def _problem() -> str:
         manifest = json.loads(MANIFEST.read_bytes())
         if manifest["python"] != python_tag():
             return f"the compiled core is for {manifest['python']}, but this is {python_tag()}"
+        for file in (binary(LIBRARY), binary(LOADER)):
+            if not file.exists():
+                return f"the compiled core is damaged ({file.name} is missing); remove {BINARIES}"
         if manifest["digest"] != digest(source_files()):
             return (
                 "the source has changed since the core was compiled; `make core` compiles it again"
@@ -105,8 +138,8 @@ def python_tag() -> str:
     return str(sysconfig.get_config_var("SOABI"))
 
 
-def binary_name(module: str) -> str:
-    return f"{module}.{python_tag()}.so"
+def binary(extension: str) -> Path:
+    return BINARIES / f"{extension}.{python_tag()}.so"
 
 
 def source_files() -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import shutil
@@ -22,7 +23,7 @@ needs_binaries = pytest.mark.skipif(
 REPORT = (
     "import holdfast.links.sender, holdfast.accelerator as a; print(a.core(), a.reason(), sep='|')"
 )
-TRACE = """
+GROUP = """
 from holdfast import accelerator
 from holdfast.sim.cluster import Cluster, GroupPlan
 from holdfast.sim.ledger import Load
@@ -32,6 +33,65 @@ load = Load(every_ns=20 * MILLISECOND, batch_max=4, size_max=300)
 cluster = Cluster(7, 3, ("red", "blue"), groups=(GroupPlan(voters=3, load=load),), until_ns=12 * SECOND, trace=Trace())
 summary = cluster.run()
 print(accelerator.core(), summary["trace"], summary["delivered"])
+"""
+DIALOGS = """
+from holdfast import accelerator
+from holdfast.sim.dialog_load import DialogLoad
+from holdfast.sim.trace import Trace
+trace = Trace()
+result = DialogLoad(3, messages=40, transacted=True, moves=True, seconds=13, trace=trace).run()
+print(accelerator.core(), trace.digest(), result["delivered"])
+"""
+ROLES = """
+import hashlib
+from holdfast import accelerator
+from holdfast.sim.overlay_world import World
+from holdfast.types import SECOND
+total = hashlib.sha256()
+class Traced(World):
+    def _transmit(self, host, peer, item):
+        total.update(b"%d " % self.now + host.id + peer + b"".join(item.messages))
+        super()._transmit(host, peer, item)
+world = Traced(5)
+names = [f"n{k}" for k in range(8)]
+for k, name in enumerate(names):
+    world.add(name, realm="east" if k % 2 else "west")
+world.mesh(3)
+world.run(3 * SECOND)
+for name in names[::3]:
+    world.publish(name)
+    world.run(2 * SECOND)
+for k in range(40):
+    world.send(names[k % 8], b"%d" % k, aggregate=k % 4 == 0)
+world.cut("n0", "n1")
+world.run(3 * SECOND)
+world.kill("n3")
+world.run(5 * SECOND)
+world.restart("n3")
+world.run(5 * SECOND)
+print(accelerator.core(), total.hexdigest(), world.frames)
+"""
+OBJECTS = """
+import hashlib
+from holdfast import accelerator
+from holdfast.sim.objects_world import ObjectWorld
+from holdfast.types import SECOND
+total = hashlib.sha256()
+class Traced(ObjectWorld):
+    def transmit(self, host, peer, messages):
+        total.update(b"%d " % self.now + host.id + peer + b"".join(messages))
+        super().transmit(host, peer, messages)
+world = Traced(5)
+world.run(3 * SECOND)
+for k in range(8):
+    assert world.create("abcde"[k % 5], f"/file{k}", bytes(20_000 + k)).ok
+    assert world.write("abcde"[k % 4], f"/file{k}", b"new" * k).ok
+    assert world.read("e", f"/file{k}").ok
+world.kill("b")
+world.run(20 * SECOND)
+world.restart("b")
+world.run(20 * SECOND)
+print(accelerator.core(), total.hexdigest(), sum(world.frames.values()))
 """
 
 
@@ -107,10 +167,58 @@ def test_without_fitting_binaries_the_source_runs_and_says_why(
 
 
 @needs_binaries
-def test_both_cores_send_the_same_bytes() -> None:
+@pytest.mark.parametrize("extension", [accelerator.LIBRARY, accelerator.LOADER])
+def test_without_one_of_the_binaries_the_source_runs(copy: Path, extension: str) -> None:
+    (copy / "holdfast" / "_compiled" / accelerator.binary(extension).name).unlink()
+    assert run(REPORT, copy).startswith("interpreted|the compiled core is damaged")
+
+
+@needs_binaries
+def test_a_compiled_module_knows_its_name_and_where_it_comes_from() -> None:
+    code = (
+        "import holdfast.links.sender as s, sys; "
+        "print(s.__name__, s.__spec__.name, sys.modules[s.__name__] is s, s.__spec__.origin)"
+    )
+    name, spec, same, origin = run(code).split()
+    assert (name, spec, same) == ("holdfast.links.sender", "holdfast.links.sender", "True")
+    assert Path(origin) == accelerator.binary(accelerator.LIBRARY)
+
+
+@needs_binaries
+@pytest.mark.parametrize(
+    "code", [GROUP, DIALOGS, ROLES, OBJECTS], ids=["group", "dialogs", "roles", "objects"]
+)
+def test_both_cores_send_the_same_bytes(code: str) -> None:
     """The digest of a simulated run covers every byte that left a node, and when."""
-    compiled, pure = run(TRACE).split(), run(TRACE, HOLDFAST_PURE="1").split()
+    compiled, pure = run(code).split(), run(code, HOLDFAST_PURE="1").split()
     assert compiled[0] == "compiled"
     assert pure[0] == "interpreted"
     assert compiled[1:] == pure[1:]
     assert int(pure[2]) > 100
+
+
+def reraises_after_yield(function: ast.FunctionDef) -> list[int]:
+    """The lines of a generator that re-raise what a handler caught, where the handler yields."""
+    handlers = [node for node in ast.walk(function) if isinstance(node, ast.ExceptHandler)]
+    found = []
+    for handler in handlers:
+        inside = list(ast.walk(handler))
+        first = min(
+            (node.lineno for node in inside if isinstance(node, ast.Yield | ast.YieldFrom)),
+            default=0,
+        )
+        bare = [node for node in inside if isinstance(node, ast.Raise) and node.exc is None]
+        found += [node.lineno for node in bare if 0 < first < node.lineno]
+    return found
+
+
+def test_no_generator_reraises_after_a_yield_in_the_same_handler() -> None:
+    """Compiled code has lost the exception by then. It raises nothing, and damages the interpreter."""
+    bad = [
+        f"{file.relative_to(SOURCE)}:{line}"
+        for file in accelerator.source_files()
+        for function in ast.walk(ast.parse(file.read_text()))
+        if isinstance(function, ast.FunctionDef)
+        for line in reraises_after_yield(function)
+    ]
+    assert bad == []
