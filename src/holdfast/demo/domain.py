@@ -83,14 +83,14 @@ class Member:
         if self._log is not None:
             self._log.close()
 
-    def ask(self, do: str, **request: Any) -> dict[str, Any]:
+    def ask(self, do: str, *, timeout_s: float = 5.0, **request: Any) -> dict[str, Any]:
         """Send a request to the node; an error names the node and its log."""
         if self.process is not None and self.process.poll() is not None:
             tail = (self.directory.parent / f"{self.name}.log").read_text(errors="replace")[-800:]
             raise HoldfastError(
                 f"node {self.name} stopped unexpectedly; the end of its log:\n{tail}"
             )
-        return ask(self.directory / "control.sock", {"do": do, **request}, timeout_s=5.0)
+        return ask(self.directory / "control.sock", {"do": do, **request}, timeout_s=timeout_s)
 
     def try_ask(self, do: str) -> dict[str, Any] | None:
         """As `ask`, but None while the node is not available yet."""
@@ -167,6 +167,13 @@ seal_s = 20.0
 
 [lab]
 faults = true
+
+[objects]
+root = ["n1", "n2", "n3"]
+
+[[dialogs.store]]
+name = "ledger"
+kind = "sqlite"
 
 [[group]]
 name = "book"

@@ -1,4 +1,5 @@
-"""One node process of the demonstration: a node, its web page, and a trader that sends orders on request.
+"""One node process of the demonstration: a node, its web page, a trader that sends orders on request, and the
+other work in `errands`.
 
 It ends on SIGTERM, and also when its standard input ends, so that nothing is left if the demonstration dies.
 """
@@ -16,6 +17,7 @@ from random import Random
 from time import monotonic_ns
 from typing import Any
 
+from holdfast.demo.errands import Errands
 from holdfast.demo.orderbook import OrderBook, make_order
 from holdfast.node.config import split_address
 from holdfast.runtime.loop import run as run_loop
@@ -88,8 +90,10 @@ async def main(path: Path) -> None:
     try:
         async with node:
             trader = Trader(node, seed=node.incarnation)
-            node.answer(handlers(book, trader))
+            errands = Errands(node, book)
+            node.answer({**handlers(book, trader), **errands.handlers()})
             trading = asyncio.ensure_future(trader.run())
+            serving = asyncio.ensure_future(errands.run())
             if config.web.address:
                 host, port = split_address(config.web.address, "[web] address")
                 page = WebServer(host, port, node.status, None, tree=node.roles.tree_nodes)
@@ -97,9 +101,10 @@ async def main(path: Path) -> None:
             stopped = asyncio.ensure_future(node.wait_stopped())
             waiting = asyncio.ensure_future(told.wait())
             done, _ = await asyncio.wait(
-                {stopped, waiting, trading}, return_when=asyncio.FIRST_COMPLETED
+                {stopped, waiting, trading, serving}, return_when=asyncio.FIRST_COMPLETED
             )
             trading.cancel()
+            serving.cancel()
             for task in done:
                 task.result()
     finally:

@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from holdfast.demo.domain import Domain, Member
+from holdfast.demo.witness import DELIVERY_S_MAX, Finding, Witness
 from holdfast.errors import HoldfastError
 from holdfast.types import SECOND
 
@@ -99,6 +100,10 @@ class Story:
         self.claims.append(Claim(text, holds, detail))
         mark = "[green]✔[/]" if holds else "[red]✘[/]"
         self._say(f"{mark} {text}: {escape(detail)}")
+
+    def _claim_all(self, findings: list[Finding]) -> None:
+        for finding in findings:
+            self._claim(*finding)
 
     def _until(self, what: str, limit_s: float, check: Callable[[], Any]) -> Any:
         """Wait for a condition with a spinner; None if it did not become true in time."""
@@ -218,6 +223,12 @@ class Story:
 
     def _kill_and_restart(self, domain: Domain) -> None:
         self._title("5. A node is killed")
+        self._say(
+            f"Every node answers for the role 'quotes', n2 sends numbered entries to {VICTIM} over a dialog, "
+            "and an object has three replicas."
+        )
+        witness = Witness(domain, VICTIM, WATCHER)
+        self._claim_all(witness.before())
         stall = _Stall(domain[WATCHER])
         domain[VICTIM].kill()
         self._say(
@@ -237,6 +248,7 @@ class Story:
             stall.longest < PAUSE_S_MAX,
             f"longest pause: {stall.longest:.2f} s",
         )
+        self._claim_all(witness.while_down())
         domain[VICTIM].start()
         restarted_at = _now()
         self._say(
@@ -249,6 +261,8 @@ class Story:
         self._until("its trader", 5, lambda: domain[VICTIM].try_ask("book"))
         domain[VICTIM].ask("load", rate=self.rate)
         self._pause("all five trade", 5)
+        self._until("waiting for the rest of the dialog", DELIVERY_S_MAX, witness.delivered)
+        self._claim_all(witness.after())
 
     def _compare(self, domain: Domain) -> None:
         self._title("6. The books are compared")
