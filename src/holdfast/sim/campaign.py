@@ -86,6 +86,8 @@ class GroupRun(msgspec.Struct, frozen=True):
     gone_s: float = 30.0
     never_lead: tuple[str, ...] = ()
     services: bool = False
+    protocol: str = ""
+    """The protocol of stability detection; empty: by the seed."""
 
     @property
     def quiet_ns(self) -> Nanos:
@@ -113,7 +115,8 @@ class GroupRun(msgspec.Struct, frozen=True):
     @property
     def stability(self) -> str:
         """Each protocol in turn, without a draw: seeds keep their faults."""
-        return "auto" if self.mode == "availability" else PROTOCOLS[self.seed % len(PROTOCOLS)]
+        by_seed = PROTOCOLS[self.seed % len(PROTOCOLS)]
+        return "auto" if self.mode == "availability" else self.protocol or by_seed
 
     def scenario(self) -> Scenario:
         hosts = [node_name(number) for number in range(1, self.nodes + 1)]
@@ -169,8 +172,9 @@ class GroupRun(msgspec.Struct, frozen=True):
         )
 
 
-def draw(seed: int, seconds: int = SECONDS, services: bool = False) -> GroupRun:
-    """The run of a seed. `services`: nodes also use locks and a barrier, which changes no draw."""
+def draw(seed: int, seconds: int = SECONDS, services: bool = False, protocol: str = "") -> GroupRun:
+    """The run of a seed. `services`: nodes also use locks and a barrier; `protocol` detects stability. Neither changes
+    a draw."""
     random = chance(seed, "campaign")
     mood = random.choice(list(MOODS))
     voters = random.choice((1, 3, 3, 3, 3, 5))
@@ -200,6 +204,7 @@ def draw(seed: int, seconds: int = SECONDS, services: bool = False) -> GroupRun:
         gone_s=random.choice((30.0, 30.0, 0.5)),
         never_lead=(node_name(voters),) if voters > 1 and random.randrange(6) == 0 else (),
         services=services,
+        protocol=protocol,
     )  # fmt: skip
 
 
