@@ -1,6 +1,6 @@
 """`holdfast demo`: a domain on this machine with injected faults, followed by the report of the pipeline.
 
-`orderbook` is the application, `member` one node process, `domain` all of them, and `story` the steps and checks.
+`orderbook` is the application, `member` one node process, `domain` all of them, and `scenario` the steps and checks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def demo(
 
     Takes about two minutes. The exit code is 0 if all checks pass and 1 if not.
     """
-    from holdfast.demo.story import Story
+    from holdfast.demo.scenario import Scenario
 
     where = directory or Path(mkdtemp(prefix="holdfast-demo-"))
-    sys.exit(0 if Story(where, rate, keep, pipeline).tell() else 1)
+    sys.exit(0 if Scenario(where, rate, keep, pipeline).run() else 1)

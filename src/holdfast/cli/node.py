@@ -180,7 +180,7 @@ def status(
     ] = False,
 ) -> None:
     """Show whether the domain is healthy, and the members, paths, placement of traffic and groups that a node knows."""
-    from holdfast.health.standing import headline, problems_of
+    from holdfast.health.problems import headline, problems_of
     from holdfast.runtime.control import ask
 
     answer = ask(control_socket(where), {"do": "status"})

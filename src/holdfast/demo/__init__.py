@@ -1,5 +1,5 @@
 """The demo behind `holdfast demo`: a domain on this machine whose network is broken and repaired.
 
-`orderbook` is the application, `errands` a role, a dialog and an object beside it, `member` one node process, `domain`
-all of them, `story` the steps and their checks, `witness` those of the errands.
+`orderbook` is the application, `member_services` a role, a dialog and an object beside it, `member` one node process,
+`domain` all of them, `scenario` the steps and their checks, `service_checks` the checks of the services.
 """

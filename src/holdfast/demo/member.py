@@ -1,5 +1,5 @@
 """One node process of the demonstration: a node, its web page, a trader that sends orders on request, and the
-other work in `errands`.
+services in `member_services`.
 
 It ends on SIGTERM, and also when its standard input ends, so that nothing is left if the demonstration dies.
 """
@@ -17,7 +17,7 @@ from random import Random
 from time import monotonic_ns
 from typing import Any
 
-from holdfast.demo.errands import Errands
+from holdfast.demo.member_services import MemberServices
 from holdfast.demo.orderbook import OrderBook, make_order
 from holdfast.node.config import split_address
 from holdfast.runtime.loop import run as run_loop
@@ -90,10 +90,10 @@ async def main(path: Path) -> None:
     try:
         async with node:
             trader = Trader(node, seed=node.incarnation)
-            errands = Errands(node, book)
-            node.answer({**handlers(book, trader), **errands.handlers()})
+            services = MemberServices(node, book)
+            node.answer({**handlers(book, trader), **services.handlers()})
             trading = asyncio.ensure_future(trader.run())
-            serving = asyncio.ensure_future(errands.run())
+            serving = asyncio.ensure_future(services.run())
             if config.web.address:
                 host, port = split_address(config.web.address, "[web] address")
                 page = WebServer(host, port, node.status, None, tree=node.roles.tree_nodes)

@@ -9,7 +9,7 @@ from tests.web.fake_status import FakeDomain
 from typer.testing import CliRunner
 
 from holdfast.cli import app
-from holdfast.health.standing import headline, problems_of
+from holdfast.health.problems import headline, problems_of
 from holdfast.runtime import control
 
 DEAD = {"error_class": "dead", "text": "nothing is heard from a to b: a cable", "place": "node b"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -17,13 +18,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from holdfast.demo.domain import Domain, Member
-from holdfast.demo.witness import DELIVERY_S_MAX, Finding, Witness
+from holdfast.demo.service_checks import DELIVERY_S_MAX, Finding, ServiceChecks
 from holdfast.errors import HoldfastError
 from holdfast.types import SECOND
 
 BROKEN = ("n1", "n2", "red")
 """Sender, listener and subnet: large packets are dropped in this direction only."""
 LIMIT = 1000
+PIPELINE_S_MAX = 300.0
 PAUSE_S_MAX = 1.0
 """A longer pause would be noticeable to the application."""
 VICTIM = "n4"
@@ -39,7 +41,7 @@ class Claim:
         self.detail = detail
 
 
-class Story:
+class Scenario:
     """The whole demonstration."""
 
     def __init__(self, directory: Path, rate: int, keep: bool, pipeline: bool) -> None:
@@ -53,7 +55,7 @@ class Story:
         self._began = _now()
         self._domain: Domain | None = None
 
-    def tell(self) -> bool:
+    def run(self) -> bool:
         """Run all steps; True if every check passes. All processes are stopped in any case."""
         # A closed terminal, or `timeout`, ends us like Ctrl-C does: in order.
         signal.signal(signal.SIGTERM, _interrupt)
@@ -227,8 +229,8 @@ class Story:
             f"Every node answers for the role 'quotes', n2 sends numbered entries to {VICTIM} over a dialog, "
             "and an object has three replicas."
         )
-        witness = Witness(domain, VICTIM, WATCHER)
-        self._claim_all(witness.before())
+        checks = ServiceChecks(domain, VICTIM, WATCHER)
+        self._claim_all(checks.before())
         stall = _Stall(domain[WATCHER])
         domain[VICTIM].kill()
         self._say(
@@ -248,7 +250,7 @@ class Story:
             stall.longest < PAUSE_S_MAX,
             f"longest pause: {stall.longest:.2f} s",
         )
-        self._claim_all(witness.while_down())
+        self._claim_all(checks.while_down())
         domain[VICTIM].start()
         restarted_at = _now()
         self._say(
@@ -261,8 +263,8 @@ class Story:
         self._until("its trader", 5, lambda: domain[VICTIM].try_ask("book"))
         domain[VICTIM].ask("load", rate=self.rate)
         self._pause("all five trade", 5)
-        self._until("waiting for the rest of the dialog", DELIVERY_S_MAX, witness.delivered)
-        self._claim_all(witness.after())
+        self._until("waiting for the rest of the dialog", DELIVERY_S_MAX, checks.delivered)
+        self._claim_all(checks.after())
 
     def _compare(self, domain: Domain) -> None:
         self._title("6. The books are compared")
@@ -297,7 +299,13 @@ class Story:
         command = [sys.executable, "-m", "holdfast", "pipeline", "run"]
         command += ["--telemetry", str(self.directory), "--out", str(out)]
         with self.console.status("running the pipeline"):
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+            try:
+                done = subprocess.run(
+                    command, capture_output=True, text=True, check=False, timeout=PIPELINE_S_MAX
+                )
+            except subprocess.TimeoutExpired:
+                self._claim("the pipeline ran", False, f"not within {PIPELINE_S_MAX:.0f} s")
+                return
         if done.returncode:
             self._claim("the pipeline ran", False, (done.stderr or done.stdout).strip()[-600:])
             return
@@ -354,7 +362,8 @@ class Story:
     def _wait_for_ctrl_c(self) -> None:
         assert self._domain is not None
         self.console.print(f"\nThe nodes keep running: {self._domain.page}   (Ctrl-C stops them)")
-        signal.pause()
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.pause()
 
 
 def _now() -> float:

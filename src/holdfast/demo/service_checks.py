@@ -25,7 +25,7 @@ ANSWER_S_MAX = 20.0
 DELIVERY_S_MAX = 40.0
 
 
-class Witness:
+class ServiceChecks:
     """`victim` is the node that dies; `watcher` asks the questions."""
 
     def __init__(self, domain: Domain, victim: str, watcher: str) -> None:

@@ -31,7 +31,7 @@ PAUSE_S = 0.04
 Handler = Callable[[dict[str, Any]], dict[str, Any] | Awaitable[dict[str, Any]]]
 
 
-class Errands:
+class MemberServices:
     """What one node does besides trading."""
 
     def __init__(self, node: Node, book: OrderBook) -> None:
