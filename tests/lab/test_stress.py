@@ -92,7 +92,7 @@ def test_who_cannot_be_asked_is_said(lab: Lab) -> None:
     first = str(nodes.config_of(lab.directory, "n1"))
     for words, complaint in (
         (["n1", "n2"], "--at"),
-        ([first, "n9"], "no member is named 'n9': n1, n2"),
+        ([first, "n9"], "no member is named 'n9'; the members are n1, n2"),
         ([first], "at least two nodes"),
     ):
         done = subprocess.run(

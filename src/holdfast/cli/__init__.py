@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Final
 
 import typer
 
@@ -38,33 +39,43 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("node")(node.run)
-app.command("status")(node.status)
-app.command("fault")(node.fault)
-app.command("heal")(node.heal)
-app.command("seal")(seal.seal)
-app.command("stress")(stress.stress)
-app.command("demo")(demo.demo)
-app.command("roles")(roles.roles)
-app.command("trees")(roles.trees)
-app.command("find")(roles.find)
-app.command("advice")(advice.advice)
-app.add_typer(bench.app, name="bench")
-app.add_typer(health.app, name="health")
-app.add_typer(sim.app, name="sim")
-app.add_typer(groups.app, name="groups")
-app.add_typer(dialogs.app, name="dialogs")
-app.add_typer(objects.app, name="objects")
-app.add_typer(admin.app, name="admin")
-app.add_typer(lab.app, name="lab")
-app.add_typer(experiments.app, name="experiments")
+RUN: Final = "Run"
+OBSERVE: Final = "Observe a running node"
+OPERATE: Final = "Operate a domain"
+ANALYSE: Final = "Analyse recorded telemetry"
+TEST: Final = "Test, simulate and measure"
+
+app.command("demo", rich_help_panel=RUN)(demo.demo)
+app.command("node", rich_help_panel=RUN)(node.run)
+app.add_typer(ca.app, name="ca", rich_help_panel=RUN)
+
+app.command("status", rich_help_panel=OBSERVE)(node.status)
+app.add_typer(health.app, name="health", rich_help_panel=OBSERVE)
+app.command("roles", rich_help_panel=OBSERVE)(roles.roles)
+app.command("trees", rich_help_panel=OBSERVE)(roles.trees)
+app.command("find", rich_help_panel=OBSERVE)(roles.find)
+
+app.add_typer(groups.app, name="groups", rich_help_panel=OPERATE)
+app.add_typer(dialogs.app, name="dialogs", rich_help_panel=OPERATE)
+app.add_typer(objects.app, name="objects", rich_help_panel=OPERATE)
+app.add_typer(admin.app, name="admin", rich_help_panel=OPERATE)
+app.command("seal", rich_help_panel=OPERATE)(seal.seal)
+
 pipeline.app.command("synth")(synth.synth)
 pipeline.app.command("collect")(collect.collect)
-app.add_typer(pipeline.app, name="pipeline")
-app.add_typer(ca.app, name="ca")
+app.add_typer(pipeline.app, name="pipeline", rich_help_panel=ANALYSE)
+app.command("advice", rich_help_panel=ANALYSE)(advice.advice)
+
+app.command("stress", rich_help_panel=TEST)(stress.stress)
+app.command("fault", rich_help_panel=TEST)(node.fault)
+app.command("heal", rich_help_panel=TEST)(node.heal)
+app.add_typer(lab.app, name="lab", rich_help_panel=TEST)
+app.add_typer(sim.app, name="sim", rich_help_panel=TEST)
+app.add_typer(experiments.app, name="experiments", rich_help_panel=TEST)
+app.add_typer(bench.app, name="bench", rich_help_panel=TEST)
 
 
-@app.command()
+@app.command(rich_help_panel=RUN)
 def version() -> None:
     """Print the version, and which core runs."""
     why = f" ({accelerator.reason()})" if accelerator.reason() else ""

@@ -9,11 +9,13 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.cli.default_command import by_default
 from holdfast.cli.node import Where, control_socket
 from holdfast.cli.printing import terminal
 
 app = typer.Typer(
     name="dialogs",
+    cls=by_default("list"),
     help="Show the dialogs of a node, and act on those that need help.",
     no_args_is_help=True,
     add_completion=False,
@@ -53,7 +55,7 @@ def list_dialogs(where: Where, as_json: AsJson = False) -> None:
             Text(f"{daemon['connected']} applications connected, {daemon['leases']} dialogs in use")
         )
     table = Table(box=None)
-    for column in ("dialog", "uri", "state", "sent", "unacked", "received", "to take", "fault"):
+    for column in ("dialog", "uri", "state", "sent", "unacked", "received", "unread", "fault"):
         table.add_column(column)
     for dialog in answer["dialogs"]:
         unacked = dialog["queued"] + dialog["in_flight"]

@@ -11,26 +11,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from typer.core import TyperGroup
 
+from holdfast.cli.default_command import by_default
 from holdfast.cli.group_requests import WAIT_S, ask_group, group_now, happens, unknown_name, view_of
 from holdfast.cli.node import Where, control_socket
 from holdfast.cli.printing import terminal, words
 from holdfast.errors import MisuseError
 
-
-class _ShowByDefault(TyperGroup):
-    """`holdfast groups WHERE` means `holdfast groups show WHERE`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and not args[0].startswith("-") and args[0] not in self.commands:
-            args = ["show", *args]
-        return super().parse_args(ctx, args)
-
-
 app = typer.Typer(
     name="groups",
-    cls=_ShowByDefault,
+    cls=by_default("show"),
     help="Show and change the replicated groups of a node.",
     no_args_is_help=True,
     add_completion=False,

@@ -12,11 +12,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from holdfast.cli.default_command import by_default
 from holdfast.cli.node import STYLES, Where, control_socket
 from holdfast.cli.printing import terminal, words
 from holdfast.errors import MisuseError
 
-app = typer.Typer(no_args_is_help=True, help="Show what every path carries, and its errors.")
+app = typer.Typer(
+    cls=by_default("table"),
+    no_args_is_help=True,
+    help="Show what every path carries, and its errors.",
+)
 
 AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}

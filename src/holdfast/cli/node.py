@@ -53,11 +53,12 @@ def run(
     log_format: Annotated[
         LogFormat | None,
         typer.Option(
-            help="Log text for people, or one JSON object per line. Default: [log] format."
+            help="Log text for people, or one JSON object per line. Default: log.format of the configuration."
         ),
     ] = None,
     log_level: Annotated[
-        LogLevel | None, typer.Option(help="Log nothing below this level. Default: [log] level.")
+        LogLevel | None,
+        typer.Option(help="Log nothing below this level. Default: log.level of the configuration."),
     ] = None,
 ) -> None:
     """Run a node until Ctrl-C or SIGTERM."""
@@ -208,9 +209,9 @@ def status(
         avoided = len(advice["avoided"])
         said = f"in force, {avoided} avoided" if advice["in_force"] else advice["problem"]
         console.print(words("advice: ", said))
-    console.print(_members(answer))
-    console.print(_paths(answer))
-    console.print(_traffic(answer))
+    for table in (_members(answer), _paths(answer), _traffic(answer)):
+        if table.rows:
+            console.print(table)
     for group in answer["groups"]:
         console.print(
             words(

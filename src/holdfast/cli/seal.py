@@ -25,7 +25,7 @@ def seal(
         typer.echo(json.dumps(answer))
         return
     until = datetime.fromtimestamp(answer["until_ns"] / 1e9, UTC)
-    typer.echo(f"{answer['name']} has reported up to {until:%Y-%m-%d %H:%M:%S} UTC")
+    typer.echo(f"the telemetry of {answer['name']} is sealed up to {until:%Y-%m-%d %H:%M:%S} UTC")
     if answer["problem"]:
         typer.echo(f"not everything could be written: {answer['problem']}", err=True)
         raise typer.Exit(1)

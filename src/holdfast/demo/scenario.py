@@ -69,7 +69,7 @@ class Scenario:
         except KeyboardInterrupt:
             self.console.print("\n[yellow]Interrupted; stopping the nodes.[/]")
             return False
-        except HoldfastError as error:
+        except (HoldfastError, OSError) as error:
             self.console.print(f"[red]The demonstration failed: {escape(str(error))}[/]")
             return False
         finally:

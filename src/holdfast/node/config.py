@@ -80,7 +80,8 @@ def parse_config(
             if key in sections
         }
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{source}: {error}") from None
+        text = str(error).replace("Object missing required field", "missing key")
+        raise ConfigError(f"{source}: {text}") from None
     config = msgspec.structs.replace(config, sections=read)
     check(config, source, subsystems)
     return config
@@ -113,7 +114,10 @@ def check(config: NodeConfig, source: str, subsystems: Sequence[Subsystem] = SUB
     if config.web.address:
         host, _ = split_address(config.web.address, f"{source}: [web] address")
         if not is_loopback(host) and not config.web.token:
-            raise ConfigError(f"{source}: [web]: an address that is not loopback needs a token")
+            raise ConfigError(
+                f"{source}: [web] address {host} is not loopback, so the page needs a token; set [web] token, or use "
+                "127.0.0.1"
+            )
     if "://" in config.web.results:
         raise ConfigError(
             f"{source}: [web] results must be a directory of this machine: a node has no client for "

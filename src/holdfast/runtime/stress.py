@@ -69,7 +69,9 @@ def _members(core: NodeCore, wanted: tuple[str, ...]) -> tuple[NodeId, ...]:
     for name in wanted:
         if name not in by_name:
             known = ", ".join(sorted(by_name))
-            raise PeerUnknown(f"no member is named {name!r}: {known}; nothing was sent")
+            raise PeerUnknown(
+                f"no member is named {name!r}; the members are {known}; nothing was sent"
+            )
     nodes = [by_name[name] for name in dict.fromkeys(wanted or sorted(by_name))]
     if len(nodes) < 2:
         raise MisuseError("a stress run needs at least two nodes; nothing was sent")

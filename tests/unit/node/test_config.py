@@ -256,7 +256,7 @@ def test_a_value_of_the_wrong_type_is_named_by_its_key(top: str, key: str) -> No
         (ADAPTER + 'transports = ["ipx"]', "$.adapter[0].transports"),
         (ADAPTER + 'mtu = "big"', "$.adapter[0].mtu"),
         (ADAPTER + "mtu = true", "$.adapter[0].mtu"),
-        ('[[adapter]]\nname = "red"', "missing required field `address`"),
+        ('[[adapter]]\nname = "red"', "missing key `address`"),
     ],
 )
 def test_an_adapter_of_the_wrong_shape_is_named_by_its_key(adapter: str, key: str) -> None:
@@ -271,7 +271,7 @@ def test_a_missing_key_is_named(missing: str) -> None:
     lines = [line for line in text.splitlines() if not line.startswith(f"{missing} =")]
     if missing == "name":
         lines.append('name = "red"')  # the adapter's own name went too
-    with pytest.raises(ConfigError, match=f"missing required field `{missing}`"):
+    with pytest.raises(ConfigError, match=f"missing key `{missing}`"):
         parse_config("\n".join(lines), "n1.toml")
 
 
