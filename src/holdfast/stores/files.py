@@ -15,13 +15,16 @@ def sync_directory(directory: Path) -> None:
         os.close(handle)
 
 
-def make_directory(directory: Path) -> None:
-    """Create a directory and its parents durably. Does nothing if it exists."""
+def make_directory(directory: Path, *, private: bool = False) -> None:
+    """Create a directory durably, with the parents that are missing. Does nothing if it exists.
+
+    Only the user of the node may enter a `private` one.
+    """
     if directory.is_dir():
         return
     if directory.parent != directory:
         make_directory(directory.parent)
-    directory.mkdir(exist_ok=True)
+    directory.mkdir(mode=0o700 if private else 0o777, exist_ok=True)
     sync_directory(directory.parent)
 
 

@@ -60,7 +60,7 @@ class SqliteStore:
         self._opened: tuple[tuple[int, int] | None, ...] = ()
         """The files that existed when the store was opened."""
         try:
-            make_directory(directory)
+            make_directory(directory, private=True)  # rows contain messages of applications
         except OSError as error:
             raise StoreError(
                 f"store {self.path}: cannot create its directory ({error.strerror}); nothing was "

@@ -14,12 +14,13 @@ LINE_EVERY_NS: Final = SECOND
 
 
 class Refusals:
-    """Log lines about connections that one adapter refused."""
+    """Log lines about connections that one adapter, or the page, refused."""
 
-    __slots__ = ("_adapter", "_next_line", "_silent")
+    __slots__ = ("_adapter", "_next_line", "_place", "_silent")
 
     def __init__(self, adapter: str) -> None:
         self._adapter = adapter
+        self._place = f"adapter {adapter}" if adapter else "page"
         self._next_line: Nanos = 0
         self._silent = 0
 
@@ -30,15 +31,15 @@ class Refusals:
             return
         more = f" ({self._silent} more since the last such line)" if self._silent else ""
         log.warning(
-            "adapter %s: refused %s:%d: %s%s",
-            self._adapter,
+            "%s: refused %s:%d: %s%s",
+            self._place,
             host,
             port,
             reason,
             more,
             extra={
                 "event": "connection_refused",
-                "subsystem": "links",
+                "subsystem": "links" if self._adapter else "web",
                 "adapter": self._adapter,
                 "address": f"{host}:{port}",
                 "reason": reason,

@@ -48,11 +48,14 @@ class WebSocketTransport(TcpTransport):
             raise SetupError(
                 "a websocket adapter needs aiohttp: pip install 'holdfast[web]'; nothing was started"
             ) from error
+        from holdfast.transports.http_connections import HttpConnections
+
         listener = await bind(self.adapter, self.kind, self._host, self._port)
         self._port = listener.getsockname()[1]
         app = web.Application()
         app.router.add_get(PATH, self._serve)
-        self._runner = web.AppRunner(
+        connections = HttpConnections(self.adapter, self.limits.flows_max)
+        self._runner = connections.runner(
             app, access_log=None, handle_signals=False, shutdown_timeout=1.0
         )
         await self._runner.setup()

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from holdfast.web.application import Pages, ReadTree
 
 SHUTDOWN_S_MAX: Final = 2.0
+REQUESTS_MAX: Final = 128
+"""Requests that are handled at the same time, with those of connected pages."""
 RESULTS_EVERY_S: Final = 10.0
 """Interval between looks for new results of the pipeline."""
 
@@ -91,13 +93,14 @@ class WebServer:
         """Listen. Raises `AddressInUse` if another process uses the port, and `SetupError` if it is not available."""
         from aiohttp import web
 
+        from holdfast.transports.http_connections import HttpConnections
         from holdfast.web.application import Pages
 
         assert self._runner is None, "started twice"
         status = self._status if self._read_results is None else self._status_and_results
         self._pages = Pages(Snapshots(status), self._access, self._tree)
         # No access log: the token may be in the URL. Cancellation: a client that disconnects frees its place at once.
-        self._runner = web.AppRunner(
+        self._runner = HttpConnections("", REQUESTS_MAX).runner(
             self._pages.application(),
             access_log=None,
             handler_cancellation=True,

@@ -78,7 +78,7 @@ class SqliteDialogStore:
         self._closed = False
         self._unchecked = 0
         try:
-            make_directory(path.parent)
+            make_directory(path.parent, private=True)
             self._db = _connect(path)
             self._make(entropy)
             self._db.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
