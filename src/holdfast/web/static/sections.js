@@ -79,9 +79,9 @@ function fillGroup(card, group, node) {
   const rows = [
     ["Leader", group.leader || "none", group.leader ? "" : "is-dead"],
     ["Term", group.term ?? "–"],
-    ["Agreed", count(group.commit)],
-    ["Processed", count(group.applied)],
-    ["Behind", Number.isFinite(lag) ? count(lag) : "–", lag > LAG_MAX ? "is-soft" : ""],
+    ["Committed", count(group.commit)],
+    ["Applied", count(group.applied)],
+    ["Lag", Number.isFinite(lag) ? count(lag) : "–", lag > LAG_MAX ? "is-soft" : ""],
     ["Position", count(group.position)],
     ["Digest", group.digest || "–", "mono"],
   ];
@@ -96,7 +96,7 @@ function showReplicas(container, group, node) {
   const me = { name: node.name, match: group.commit, applied: group.applied, state: "this node" };
   const peers = group.peers.filter((peer) => peer.name !== node.name);
   if (!peers.length) return container.replaceChildren();
-  const body = tableIn(container, ["Replica", "Has", "Processed", "Behind"]);
+  const body = tableIn(container, ["Replica", "Last entry", "Applied", "Lag"]);
   keep(body, [me, ...peers], (peer) => peer.name, () => row(4, [1, 2, 3]), (line, peer) => {
     const [name, match, applied, behind] = line.cells;
     setText(name, peer.name);
@@ -106,7 +106,7 @@ function showReplicas(container, group, node) {
     setText(applied, count(peer.applied));
     const lag = Math.max(0, (group.commit ?? 0) - (peer.applied ?? peer.match ?? 0));
     const gone = peer.heard === false;
-    setText(behind, gone ? "not heard" : lag ? count(lag) : "in step");
+    setText(behind, gone ? "not heard" : lag ? count(lag) : "up to date");
     setClass(behind, gone || lag > LAG_MAX ? "number is-soft" : "number");
   });
 }
