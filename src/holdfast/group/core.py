@@ -125,8 +125,8 @@ class Core:
         majority = self.true_majority(view)
         if self.config.mode == "majority":
             return majority
-        living = sum(1 for voter in view.voters if not self.peers.has_ended(voter))
-        return max(1, min(majority, living))
+        remaining = sum(1 for voter in view.voters if not self.peers.has_ended(voter))
+        return max(1, min(majority, remaining))
 
     @property
     def view_before(self) -> View | None:

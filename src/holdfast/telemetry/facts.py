@@ -134,7 +134,8 @@ class OrderFact(Fact, frozen=True, gc=False):
     last: int
     """Last number of the stream in this entry."""
     epoch: int = 0
-    """Which founding of the group the log goes back to; 0 in facts of schema 1. Indexes of two epochs are unrelated."""
+    """The group epoch: it changes when the group is re-created; 0 in facts of schema 1. Indexes of two epochs are
+    unrelated."""
 
 
 class DeliveryFact(Fact, frozen=True, gc=False):

@@ -38,8 +38,8 @@ class Commit:
     def _agreed_before(self, before: View, agreed: int) -> int:
         """While a view is not committed, a majority of the previous one must have it too."""
         core, log = self._core, self._core.log
-        living = [voter for voter in before.voters if not core.peers.has_ended(voter)]
-        matches = sorted(map(self._replication.match_of, living), reverse=True)
+        remaining = [voter for voter in before.voters if not core.peers.has_ended(voter)]
+        matches = sorted(map(self._replication.match_of, remaining), reverse=True)
         quorum = core.quorum(before)
         agreed_before = matches[quorum - 1] if quorum <= len(matches) else log.commit
         return agreed if agreed_before >= log.view_index else min(agreed, agreed_before)
