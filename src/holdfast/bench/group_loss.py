@@ -10,7 +10,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from holdfast.bench.crew import Crew, Setting
 from holdfast.bench.group_steps import (
     Bench,
     add_fault,
@@ -20,6 +19,7 @@ from holdfast.bench.group_steps import (
     rate_of,
     total_of,
 )
+from holdfast.bench.member_processes import MemberProcesses, Setting
 from holdfast.errors import HoldfastError
 
 AIM_P99_US: Final = {"recover": 25_000, "drop": 5_000, "ignore": 5_000}
@@ -78,10 +78,10 @@ async def _baseline(bench: Bench) -> float:
 async def _lossy(
     bench: Bench, name: str, setting: Setting, policy: str, percent: int, rate: float
 ) -> None:
-    async with bench.crew_of(setting) as crew:
-        for hand in crew.hands if percent else ():
-            add_fault(hand.control, fault=f"loss {percent}% only udp")
-        sent, answers = await paced(crew, rate, bench.plan.seconds, LOAD)
+    async with bench.processes_of(setting) as processes:
+        for member in processes.members if percent else ():
+            add_fault(member.control, fault=f"loss {percent}% only udp")
+        sent, answers = await paced(processes, rate, bench.plan.seconds, LOAD)
         _check(sent, answers, policy, percent)
         bench.latency(name, answers)
         figures = bench.report.figures
@@ -91,11 +91,11 @@ async def _lossy(
         if policy != "recover":
             given_up = total_of(sent) - int(answers[0]["count"])
             figures[f"{name}_given_up_share"] = round(given_up / total_of(sent), 4)
-        await _throughput(bench, name, policy, crew)
+        await _throughput(bench, name, policy, processes)
 
 
-async def _throughput(bench: Bench, name: str, policy: str, crew: Crew) -> None:
-    sent, answers, start_ns = await flat_out(crew, bench.plan.seconds, FLAT_OUT)
+async def _throughput(bench: Bench, name: str, policy: str, processes: MemberProcesses) -> None:
+    sent, answers, start_ns = await flat_out(processes, bench.plan.seconds, FLAT_OUT)
     check_same(answers, total_of(sent) if policy == "recover" else None)
     bench.report.figures[f"{name}_deliveries_per_s"] = round(rate_of(answers, start_ns))
 

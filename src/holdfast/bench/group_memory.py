@@ -12,8 +12,8 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Any, Final
 
-from holdfast.bench.crew import Crew, Setting, config_text, member_names
 from holdfast.bench.group_steps import MEMBERS, SIZE, Bench, check_same, flat_out, rate_of, total_of
+from holdfast.bench.member_processes import MemberProcesses, Setting, config_text, member_names
 from holdfast.group.section import groups_of
 from holdfast.node.config import parse_config
 from holdfast.types import SECOND
@@ -32,32 +32,32 @@ async def measure_memory(bench: Bench) -> None:
 async def _slow_replica(bench: Bench, setting: Setting) -> None:
     alone = await _speed(bench, setting)
     each = bench.plan.slow_messages // MEMBERS // STEPS
-    async with bench.crew_of(setting) as crew:
-        for hand in crew.hands:
-            hand.patience_s = PATIENCE_S
-        peaks = [_peaks(await crew.all("settled", expect=0))]
-        await crew.all("begin")
-        await crew.hands[-1].ask("begin", slow_ns=int(SLOWER * SECOND / alone))
-        start_ns = await _step(crew, each, peaks, 1)
+    async with bench.processes_of(setting) as processes:
+        for member in processes.members:
+            member.patience_s = PATIENCE_S
+        peaks = [_peaks(await processes.all("settled", expect=0))]
+        await processes.all("begin")
+        await processes.members[-1].ask("begin", slow_ns=int(SLOWER * SECOND / alone))
+        start_ns = await _step(processes, each, peaks, 1)
         for step in range(2, STEPS + 1):
-            await _step(crew, each, peaks, step)
-        answers = await crew.all("settled", expect=each * MEMBERS * STEPS)
+            await _step(processes, each, peaks, step)
+        answers = await processes.all("settled", expect=each * MEMBERS * STEPS)
         check_same(answers, each * MEMBERS * STEPS)
     _report(bench, setting, alone, answers, start_ns, peaks)
 
 
 async def _speed(bench: Bench, setting: Setting) -> float:
     """The speed of the group without a slow replica."""
-    async with bench.crew_of(setting) as crew:
-        sent, answers, start_ns = await flat_out(crew, bench.plan.seconds)
+    async with bench.processes_of(setting) as processes:
+        sent, answers, start_ns = await flat_out(processes, bench.plan.seconds)
         check_same(answers, total_of(sent))
         return rate_of(answers, start_ns)
 
 
-async def _step(crew: Crew, each: int, peaks: list[list[float]], step: int) -> int:
+async def _step(processes: MemberProcesses, each: int, peaks: list[list[float]], step: int) -> int:
     start_ns = monotonic_ns()
-    await crew.all("send", size=SIZE, seconds=PATIENCE_S, count=each)
-    peaks.append(_peaks(await crew.all("settled", expect=each * MEMBERS * step)))
+    await processes.all("send", size=SIZE, seconds=PATIENCE_S, count=each)
+    peaks.append(_peaks(await processes.all("settled", expect=each * MEMBERS * step)))
     return start_ns
 
 

@@ -16,7 +16,6 @@ from tempfile import TemporaryDirectory
 from time import monotonic_ns
 from typing import Any, Final
 
-from holdfast.bench.crew import Crew, Setting, member_host, raw_crew
 from holdfast.bench.group_loss import measure_loss
 from holdfast.bench.group_memory import measure_memory
 from holdfast.bench.group_steps import (
@@ -33,6 +32,7 @@ from holdfast.bench.group_steps import (
     total_of,
 )
 from holdfast.bench.group_telemetry import measure_telemetry
+from holdfast.bench.member_processes import MemberProcesses, Setting, member_host, raw_processes
 from holdfast.bench.report import Report, new_report
 from holdfast.errors import HoldfastError
 from holdfast.types import SECOND
@@ -119,20 +119,20 @@ class _Bench(Bench):
         self.report.figures[name] = round(max(rate, self.report.figures.get(name, 0.0)))
 
     async def _raw(self, form: str) -> float:
-        async with raw_crew(MEMBERS, form) as crew:
+        async with raw_processes(MEMBERS, form) as processes:
             start_ns = monotonic_ns()
-            await crew.all("send", size=SIZE, seconds=self.plan.seconds)
-            return rate_of(await crew.all("settled"), start_ns)
+            await processes.all("send", size=SIZE, seconds=self.plan.seconds)
+            return rate_of(await processes.all("settled"), start_ns)
 
     async def _flat_out(self, name: str, setting: Setting) -> None:
-        async with self.crew_of(setting) as crew:
-            sent, answers, start_ns = await flat_out(crew, self.plan.seconds)
+        async with self.processes_of(setting) as processes:
+            sent, answers, start_ns = await flat_out(processes, self.plan.seconds)
             check_same(answers, total_of(sent))
             self._best(f"{name}_deliveries_per_s", rate_of(answers, start_ns))
 
     async def _paced(self, name: str, setting: Setting, rate: float) -> None:
-        async with self.crew_of(setting) as crew:
-            _, answers = await paced(crew, rate, self.plan.seconds)
+        async with self.processes_of(setting) as processes:
+            _, answers = await paced(processes, rate, self.plan.seconds)
             self.report.figures[f"{name}_paced_per_s"] = round(rate)
             self.latency(name, answers)
 
@@ -152,13 +152,15 @@ class _Bench(Bench):
 
     async def _fail_leader(self, name: str, setting: Setting, way: str) -> None:
         """A paced load; after a while the leader fails; the longest time in which the others delivered nothing."""
-        async with self.crew_of(setting) as crew:
-            leader = await crew.formed()
-            others = Crew([hand for hand in crew.hands if hand.name != leader])
+        async with self.processes_of(setting) as processes:
+            leader = await processes.formed()
+            others = MemberProcesses(
+                [member for member in processes.members if member.name != leader]
+            )
             await others.all("begin")
             sending = asyncio.create_task(others.all("send", size=SIZE, seconds=8, rate=2000))
             await asyncio.sleep(3)
-            _break(crew, leader, way)
+            _break(processes, leader, way)
             sent = await sending
             answers = await others.all("settled", expect=total_of(sent))
             if not _goes_on(answers, sent):
@@ -172,16 +174,16 @@ class _Bench(Bench):
             self.report.figures[f"{name}_doubled"] = max(a["doubled"] for a in answers)
 
 
-def _break(crew: Crew, leader: str, way: str) -> None:
-    hand = crew.named(leader)
+def _break(processes: MemberProcesses, leader: str, way: str) -> None:
+    member = processes.named(leader)
     if way == "killed":
-        hand.signal(signal.SIGKILL)
+        member.signal(signal.SIGKILL)
     elif way == "stopped":
-        hand.signal(signal.SIGSTOP)
+        member.signal(signal.SIGSTOP)
     else:
-        host = member_host(crew.hands.index(hand))
-        for other in crew.hands:
-            if other is hand:
+        host = member_host(processes.members.index(member))
+        for other in processes.members:
+            if other is member:
                 add_fault(other.control, fault="blackout")
             else:
                 add_fault(other.control, fault="blackout", host=host)

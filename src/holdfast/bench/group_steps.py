@@ -11,7 +11,13 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.bench.crew import Crew, Setting, config_text, crew_of, member_names
+from holdfast.bench.member_processes import (
+    MemberProcesses,
+    Setting,
+    config_text,
+    member_names,
+    processes_of,
+)
 from holdfast.bench.report import Report
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.node.config import parse_config
@@ -36,17 +42,17 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Bench:
-    """One run: its plan, its report, and a directory for the crews."""
+    """One run: its plan, its report, and a directory for the processes."""
 
     def __init__(self, report: Report, plan: Plan, directory: Path) -> None:
         self.report = report
         self.plan = plan
         self.directory = directory
-        self._crews = 0
+        self._started = 0
 
-    def crew_of(self, setting: Setting) -> AbstractAsyncContextManager[Crew]:
-        self._crews += 1
-        return crew_of(setting, self.directory / f"crew{self._crews}")
+    def processes_of(self, setting: Setting) -> AbstractAsyncContextManager[MemberProcesses]:
+        self._started += 1
+        return processes_of(setting, self.directory / f"group{self._started}")
 
     async def attempt(
         self, name: str, setting: Setting, measure: Callable[[], Awaitable[None]]
@@ -96,29 +102,29 @@ def check_same(answers: list[dict[str, Any]], sent: int | None) -> None:
 
 
 async def paced(
-    crew: Crew, rate: float, seconds: float, options: dict[str, Any] | None = None
+    processes: MemberProcesses, rate: float, seconds: float, options: dict[str, Any] | None = None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """`rate` messages per second, from all sources together: results of the sources and of the replicas."""
-    each = rate / len(crew.hands)
-    await crew.all("begin")
-    warm = await crew.all("send", size=SIZE, seconds=0.5, rate=each, **(options or {}))
-    await crew.all("settled", expect=total_of(warm))
-    await crew.all("begin", timed=True)
-    sent = await crew.all("send", size=SIZE, seconds=seconds, rate=each, **(options or {}))
-    return sent, await crew.all("settled", expect=total_of(sent))
+    each = rate / len(processes.members)
+    await processes.all("begin")
+    warm = await processes.all("send", size=SIZE, seconds=0.5, rate=each, **(options or {}))
+    await processes.all("settled", expect=total_of(warm))
+    await processes.all("begin", timed=True)
+    sent = await processes.all("send", size=SIZE, seconds=seconds, rate=each, **(options or {}))
+    return sent, await processes.all("settled", expect=total_of(sent))
 
 
 async def flat_out(
-    crew: Crew, seconds: float, options: dict[str, Any] | None = None
+    processes: MemberProcesses, seconds: float, options: dict[str, Any] | None = None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
     """As fast as the group accepts: results of the sources and of the replicas, and the start time."""
-    await crew.all("begin")
-    warm = await crew.all("send", size=SIZE, seconds=0.5, **(options or {}))
-    await crew.all("settled", expect=total_of(warm))
-    await crew.all("begin")
+    await processes.all("begin")
+    warm = await processes.all("send", size=SIZE, seconds=0.5, **(options or {}))
+    await processes.all("settled", expect=total_of(warm))
+    await processes.all("begin")
     start_ns = monotonic_ns()
-    sent = await crew.all("send", size=SIZE, seconds=seconds, **(options or {}))
-    return sent, await crew.all("settled", expect=total_of(sent)), start_ns
+    sent = await processes.all("send", size=SIZE, seconds=seconds, **(options or {}))
+    return sent, await processes.all("settled", expect=total_of(sent)), start_ns
 
 
 def total_of(sent: list[dict[str, Any]]) -> int:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from holdfast.bench.crew import Setting
 from holdfast.bench.group_steps import Bench, check_same, flat_out, total_of
+from holdfast.bench.member_processes import Setting
 
 AIM_SHARE: Final = 0.03
 SETTINGS: Final = {"telemetry_off": Setting(), "telemetry_on": Setting(telemetry=True)}
@@ -31,8 +31,8 @@ async def measure_telemetry(bench: Bench) -> None:
 
 
 async def _cost(bench: Bench, name: str, setting: Setting) -> None:
-    async with bench.crew_of(setting) as crew:
-        sent, answers, _ = await flat_out(crew, bench.plan.seconds)
+    async with bench.processes_of(setting) as processes:
+        sent, answers, _ = await flat_out(processes, bench.plan.seconds)
         check_same(answers, total_of(sent))
         found = cpu_per_delivery_us(sent, answers)
         known = bench.report.figures.get(_figure(name), found)

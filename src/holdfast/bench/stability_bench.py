@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.bench.crew import Crew, Hand, Setting
 from holdfast.bench.group_steps import (
     MEMBERS,
     SIZE,
@@ -29,6 +28,7 @@ from holdfast.bench.group_steps import (
     total_of,
 )
 from holdfast.bench.majority import majority_trips_per_s
+from holdfast.bench.member_processes import MemberProcess, MemberProcesses, Setting
 from holdfast.bench.report import Report, new_report
 from holdfast.bench.stability_rounds import measure
 from holdfast.runtime.control import ask
@@ -108,8 +108,8 @@ class _Bench(Bench):
         rates: dict[str, list[float]] = {"on": [], "off": []}
         for _ in range(self.plan.rounds):
             for name, setting in (("off", off), ("on", on)):
-                async with self.crew_of(setting) as crew:
-                    sent, got, start_ns = await flat_out(crew, self.plan.seconds)
+                async with self.processes_of(setting) as processes:
+                    sent, got, start_ns = await flat_out(processes, self.plan.seconds)
                     check_same(got, total_of(sent))
                     rates[name].append(rate_of(got, start_ns))
         best = {name: max(values) for name, values in rates.items()}
@@ -121,11 +121,11 @@ class _Bench(Bench):
 
     async def _held(self) -> None:
         for protocol in PROTOCOLS:
-            async with self.crew_of(
+            async with self.processes_of(
                 Setting(members=MEMBERS, group=f'stability = "{protocol}"')
-            ) as crew:
-                polling = asyncio.ensure_future(self._poll(crew))
-                await flat_out(crew, self.plan.seconds)
+            ) as processes:
+                polling = asyncio.ensure_future(self._poll(processes))
+                await flat_out(processes, self.plan.seconds)
                 polling.cancel()
                 held, flight, kept, lag = await polling
             self.report.figures[f"{protocol}_held_bytes_max"] = held
@@ -135,16 +135,16 @@ class _Bench(Bench):
                 self.report.ratios[f"{protocol}_held_vs_bytes_in_flight"] = round(held / flight, 3)
                 self.report.ratios[f"{protocol}_source_kept_vs_window"] = round(kept / flight, 3)
 
-    async def _poll(self, crew: Crew) -> tuple[int, int, int, int]:
+    async def _poll(self, processes: MemberProcesses) -> tuple[int, int, int, int]:
         """The maximum that any member held of one stream, that a source had in its window and in memory, and the
         longest lag."""
         held = flight = kept = lag = 0
         try:
             while True:
                 await asyncio.sleep(POLL_S)
-                for hand in crew.hands:
+                for member in processes.members:
                     status: dict[str, Any] = await asyncio.to_thread(
-                        ask, hand.control, {"do": "status"}
+                        ask, member.control, {"do": "status"}
                     )
                     for group in status["groups"]:
                         held = max(held, int(group["stability"]["held"]))
@@ -167,17 +167,17 @@ class _Bench(Bench):
         for _ in range(self.plan.rounds):
             note("bare_majority_trips_per_s", await majority_trips_per_s(seconds))
             note("bare_majority_trips_per_s_4", await majority_trips_per_s(seconds, CALLERS))
-            async with self.crew_of(Setting(members=MEMBERS)) as crew:
-                leading = crew.named(await crew.formed())
-                other = next(hand for hand in crew.hands if hand is not leading)
-                for name, hand, callers in (
+            async with self.processes_of(Setting(members=MEMBERS)) as processes:
+                leading = processes.named(await processes.formed())
+                other = next(member for member in processes.members if member is not leading)
+                for name, member, callers in (
                     ("leader", leading, 1), ("other", other, 1), ("leader_4", leading, CALLERS),
                 ):  # fmt: skip
-                    answer = await hand.ask("locks", seconds=seconds, callers=callers)
+                    answer = await member.ask("locks", seconds=seconds, callers=callers)
                     note(f"lock_round_trips_per_s_{name}", answer["per_s"])
-                answers = await crew.all("barriers", count=BARRIERS, parties=MEMBERS)
+                answers = await processes.all("barriers", count=BARRIERS, parties=MEMBERS)
                 note("barriers_per_s", min(answer["per_s"] for answer in answers))
-                await self._under_load(crew, other)
+                await self._under_load(processes, other)
         best["barrier_arrivals_per_s"] = MEMBERS * best["barriers_per_s"]
         figures.update({name: round(rate) for name, rate in best.items()})
         for name, key, bare in (
@@ -198,14 +198,14 @@ class _Bench(Bench):
             "repeats nothing."
         )
 
-    async def _under_load(self, crew: Crew, asker: Hand) -> None:
+    async def _under_load(self, processes: MemberProcesses, asker: MemberProcess) -> None:
         """Locks and barriers of one member while all the others send as fast as the group accepts."""
         seconds, figures = self.plan.seconds, self.report.figures
         for do, name in (("locks", "lock"), ("lone_barriers", "barrier")):
-            senders = [hand for hand in crew.hands if hand is not asker]
+            senders = [member for member in processes.members if member is not asker]
             answer, *_ = await asyncio.gather(
                 asker.ask(do, seconds=seconds),
-                *(hand.ask("send", size=SIZE, seconds=seconds) for hand in senders),
+                *(member.ask("send", size=SIZE, seconds=seconds) for member in senders),
             )
             for part, value_us in answer["latency_us"].items():
                 key = f"{name}_under_load_{part}_ms"

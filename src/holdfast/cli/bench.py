@@ -2,7 +2,7 @@
 
 `report` defines the output, `raw`, `fanout` and `majority` are the baselines, and `link_speed`, `group_speed`,
 `sim_speed`, `stability_bench` and `health_bench` the benchmarks; `peer` and `group_member` are processes that they
-start, and `crew` starts those of a group.
+start, and `member_processes` starts those of a group.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ class Setting(msgspec.Struct, frozen=True):
     """The members record facts."""
 
 
-class Hand:
-    """One process of the crew."""
+class MemberProcess:
+    """The process of one member."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, control: Path) -> None:
         self.name = name
@@ -78,19 +78,19 @@ class Hand:
         await self._process.wait()
 
 
-class Crew:
+class MemberProcesses:
     """All processes of a measurement."""
 
-    def __init__(self, hands: list[Hand]) -> None:
-        self.hands = hands
+    def __init__(self, members: list[MemberProcess]) -> None:
+        self.members = members
 
     async def all(self, do: str, **values: Any) -> list[dict[str, Any]]:
         """Send a request to all processes at once, and wait for all answers."""
-        there = [hand for hand in self.hands if not hand.gone]
-        return list(await asyncio.gather(*(hand.ask(do, **values) for hand in there)))
+        there = [member for member in self.members if not member.gone]
+        return list(await asyncio.gather(*(member.ask(do, **values) for member in there)))
 
-    def named(self, name: str) -> Hand:
-        return next(hand for hand in self.hands if hand.name == name)
+    def named(self, name: str) -> MemberProcess:
+        return next(member for member in self.members if member.name == name)
 
     async def formed(self, timeout_s: float = 30.0) -> str:
         """Wait until all members see each other and there is a leader; returns its name."""
@@ -112,20 +112,20 @@ class Crew:
 
 
 @asynccontextmanager
-async def crew_of(setting: Setting, directory: Path) -> AsyncIterator[Crew]:
+async def processes_of(setting: Setting, directory: Path) -> AsyncIterator[MemberProcesses]:
     """A group in separate processes, formed."""
-    hands: list[Hand] = []
+    members: list[MemberProcess] = []
     try:
         for name, file in _write_configs(setting, directory).items():
             arguments = [str(file), *(["quick"] if setting.quick else [])]
-            hands.append(await _start(name, directory / name / "control.sock", arguments))
-        crew = Crew(hands)
-        await asyncio.gather(*(hand.hear() for hand in hands))
-        await crew.formed()
-        yield crew
+            members.append(await _start(name, directory / name / "control.sock", arguments))
+        processes = MemberProcesses(members)
+        await asyncio.gather(*(member.hear() for member in members))
+        await processes.formed()
+        yield processes
     finally:
-        for hand in hands:
-            await hand.end()
+        for member in members:
+            await member.end()
 
 
 def _write_configs(setting: Setting, directory: Path) -> dict[str, Path]:
@@ -138,29 +138,29 @@ def _write_configs(setting: Setting, directory: Path) -> dict[str, Path]:
 
 
 @asynccontextmanager
-async def raw_crew(members: int, form: str) -> AsyncIterator[Crew]:
+async def raw_processes(count: int, form: str) -> AsyncIterator[MemberProcesses]:
     """The baseline, connected."""
-    ports = free_ports(members)
-    hands: list[Hand] = []
+    ports = free_ports(count)
+    members: list[MemberProcess] = []
     try:
-        for place in range(members):
+        for place in range(count):
             arguments = ["raw", json.dumps(ports), str(place), form]
-            hands.append(await _start(f"raw{place}", Path(), arguments))
-        crew = Crew(hands)
-        await asyncio.gather(*(hand.hear() for hand in hands))
-        await crew.all("connect")
-        yield crew
+            members.append(await _start(f"raw{place}", Path(), arguments))
+        processes = MemberProcesses(members)
+        await asyncio.gather(*(member.hear() for member in members))
+        await processes.all("connect")
+        yield processes
     finally:
-        for hand in hands:
-            await hand.end()
+        for member in members:
+            await member.end()
 
 
-async def _start(name: str, control: Path, arguments: list[str]) -> Hand:
+async def _start(name: str, control: Path, arguments: list[str]) -> MemberProcess:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "holdfast.bench.group_member", *arguments,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    return Hand(name, process, control)
+    return MemberProcess(name, process, control)
 
 
 def member_names(members: int) -> list[str]:
