@@ -1,6 +1,6 @@
 """Health as a subsystem: what each path carries, known to all nodes, and where traffic goes.
 
-keeper               verdicts of all listeners, history, alarms, clients
+path_gossip          verdicts of all listeners, history, alarms, clients
 health, stress       heartbeats, probes, and stress runs
 """
 

@@ -697,7 +697,7 @@ def test_whatever_a_view_is_decoded_from_nothing_is_raised() -> None:
     assert decode_view(encode_data(View(3, (member("a"),)))) == View(3, (member("a"),))
 
 
-def test_a_world_of_views_is_fast_enough() -> None:
+def test_nine_voters_and_three_learners_deliver_everything() -> None:
     world = World(1, voters=9, learners=3, **FAST)
     world.start()
     ready(world)

@@ -1,4 +1,4 @@
-"""The unit `keeper`: holds and distributes the path table, records history, raises alarms, serves subscribers.
+"""The unit `path_gossip`: holds and distributes the path table, records history, raises alarms, serves subscribers.
 
 It is separate from the measuring unit because it writes: output of a unit waits for its writes, and a verdict must not
 wait for a disk.
@@ -55,7 +55,7 @@ PATHS_MAX: Final = 200_000
 
 
 class PathGossipMachine(Machine):
-    """Unit `keeper`."""
+    """Unit `path_gossip`."""
 
     layer: ClassVar[str] = "table"
     hears: ClassVar[tuple[type, ...]] = (PeerUp, PeerDown)

@@ -101,7 +101,7 @@ class PathTable:
         """When this node learnt of the current state of a path."""
         self.listeners: dict[bytes, Listener] = {}
         self.fresh: list[tuple[PathRow | None, PathRow | None]] = []
-        """Changes (before, after) that the keeper has not seen yet."""
+        """Changes (before, after) that the gossip has not seen yet."""
         self.digest = 0
         """Of all editions: two nodes with the same hold the same table, if both are whole."""
         self._living: dict[bytes, bool] | None = None
