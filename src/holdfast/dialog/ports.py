@@ -41,7 +41,7 @@ class Open(Request, frozen=True, kw_only=True):
 
 
 class Listen(Request, frozen=True, kw_only=True):
-    """Take dialogs for a service. `automatic` accepts each; otherwise `Requested` asks the application."""
+    """Take dialogs for a service. `automatic` accepts each; otherwise an event `requested` asks the application."""
 
     service: str
     settings: Settings

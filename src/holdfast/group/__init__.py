@@ -1,14 +1,20 @@
 """Replicated groups: all replicas process the same messages in the same order.
 
-Sources send messages directly to all replicas (`source`), which buffer them (`stream_buffer`) and request missing ones
-(`gap_recovery`). The leader turns contiguous messages into log entries, which are ranges of streams (`order`), and
-replicates the log as in Raft (`replication`, `leader`). A follower appends an entry only when it holds every message in
-it (`pending_entries`, `follower`). Entries of a majority are committed and passed to the application (`delivery`); what
-every replica has applied is freed (`garbage_collection`). A replica that starts, or is far behind, installs a snapshot
-of another one (`snapshot_install`, `snapshot`, `admission`). `leadership` decides which replica leads.
+The order is a log as in Raft. Messages do not travel in the log: a source sends them directly to all replicas, an entry
+names ranges of them, and a follower appends an entry only when it holds every message in it.
 
-`replica` combines these into one machine, `config` defines a group, and `ports` is the interface to application and
-driver.
+    consensus    election, leader, follower, replication, commit, step_down
+    log          replicated_log, entries, journal (on disk), order (from messages to entries), pending_entries,
+                 garbage_collection
+    membership   view_changes, bootstrap of a new group, relay_tree of large groups
+    transfer     snapshot, snapshot_install, checkpoint
+    streams      source, stream_buffer, gap_recovery, message_log: how messages reach replicas
+    loss         decisions about messages that cannot be obtained
+    outputs      messages of the application to the outside
+    services     locks, barriers and zones
+
+`replica` combines these into one machine, and `inbound` hands it frames. `delivery` passes committed entries to the
+application. `config` defines a group, and `ports` is the interface to application and driver.
 """
 
 from holdfast.group.config import GroupConfig, replica_unit, source_unit, units_for

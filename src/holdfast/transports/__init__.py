@@ -3,8 +3,8 @@
 `port` defines the interface between a transport and the driver. `tcp` and `udp` have one listening socket per adapter;
 `sides` has additional measuring sockets for datagrams, and `multicast` the socket of a multicast group. A TCP flow is a
 `connection`: `framing` splits the stream into packets, `secure` is TLS without IO, `tls` verifies certificates, and
-`authority` issues them. `websocket` carries the same flows through HTTP proxies. `faults` injects faults below all of
-them. `sockets` and `refusals` are shared code.
+`authority` issues them. `websocket` carries the same flows through HTTP proxies; `http_connections` bounds the
+connections of HTTP servers. `faults` injects faults below all of them. `sockets` and `refusals` are shared code.
 """
 
 from holdfast.transports.faults import Faults, Rule
