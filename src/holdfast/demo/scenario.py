@@ -361,8 +361,10 @@ class Scenario:
 
     def _wait_for_ctrl_c(self) -> None:
         assert self._domain is not None
-        self.console.print(f"\nThe nodes keep running: {self._domain.page}   (Ctrl-C stops them)")
         with contextlib.suppress(KeyboardInterrupt):
+            self.console.print(
+                f"\nThe nodes keep running: {self._domain.page}   (Ctrl-C stops them)"
+            )
             signal.pause()
 
 
