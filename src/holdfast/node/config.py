@@ -181,7 +181,10 @@ def _check_websocket(adapter: AdapterConfig, where: str) -> None:
         return
     scheme, _, place = adapter.proxy.partition("://")
     if scheme != "http" or not place:
-        raise ConfigError(f"{where}: proxy: {adapter.proxy!r} is not http://host:port")
+        shown = adapter.proxy.rpartition("@")[2]  # without a password
+        raise ConfigError(
+            f"{where}: proxy {shown!r} is not of the form http://host:port or http://user:password@host:port"
+        )
     split_address(place.rpartition("@")[2].rstrip("/"), f"{where}: proxy")
 
 

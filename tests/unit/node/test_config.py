@@ -265,6 +265,16 @@ def test_an_adapter_of_the_wrong_shape_is_named_by_its_key(adapter: str, key: st
     assert key in str(caught.value)
 
 
+@pytest.mark.parametrize("scheme", ["", "https://"])
+def test_a_bad_proxy_is_shown_without_its_password(scheme: str) -> None:
+    adapter = f'{ADAPTER}transports = ["tcp"]\nwebsocket = true\nproxy = "{scheme}me:secret@proxy.example:3128"\n'
+    with pytest.raises(
+        ConfigError, match=r"proxy 'proxy.example:3128' is not of the form"
+    ) as caught:
+        parse_config(f'domain = "lab"\nname = "n1"\n{PLAIN}{adapter}', "n1.toml")
+    assert "secret" not in str(caught.value)
+
+
 @pytest.mark.parametrize("missing", ["domain", "name"])
 def test_a_missing_key_is_named(missing: str) -> None:
     text = f'domain = "lab"\nname = "n1"\n{PLAIN}{ADAPTER}'
