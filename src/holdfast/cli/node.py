@@ -191,8 +191,10 @@ def status(
         raise typer.Exit(1 if check and problems else 0)
     console = terminal()
     style = "green" if not problems else "red" if problems[0].level == "dead" else "yellow"
-    console.print(words((headline(answer), style)), soft_wrap=True)
-    for problem in problems[1:] if not check else problems:
+    line = headline(answer)
+    console.print(words((line, style)), soft_wrap=True)
+    told = bool(problems) and problems[0].text in line and not check
+    for problem in problems[1:] if told else problems:
         console.print(f"  {problem.text}", highlight=False, markup=False)
     if check:
         raise typer.Exit(1 if problems else 0)

@@ -27,7 +27,8 @@ def event_of(fact: Any) -> str | None:
     if isinstance(fact, GroupFact):
         return f"group {fact.group}: {fact.event} (term {fact.term}, index {fact.index}) {fact.detail}".strip()
     if isinstance(fact, NodeFact):
-        return f"{fact.event.replace('_', ' ')}: {fact.detail}"
+        event = fact.event.replace("_", " ")
+        return fact.detail if fact.detail.startswith(event) else f"{event}: {fact.detail}"
     return None
 
 

@@ -17,7 +17,7 @@ import ssl
 from collections.abc import Callable
 from enum import Enum, auto
 from time import monotonic_ns
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 import msgspec
 
@@ -55,6 +55,9 @@ class TcpLimits(msgspec.Struct, frozen=True):
     """...until this few are left..."""
     write_max_bytes: int = 16 << 20
     """...and is closed above this."""
+
+
+_NO_ANSWER: Final = "before its first packet: does the peer use TLS? This node is in plain mode"
 
 
 class Stage(Enum):
@@ -414,7 +417,8 @@ class Connection(asyncio.BufferedProtocol):
         else:
             reason = why(error)
         if self.stage is Stage.OPEN:
-            return reason
+            unanswered = self._pipe is None and not (self.inbound or self.use or self._spoken)
+            return f"{reason} {_NO_ANSWER}" if unanswered else reason
         return (
             f"{reason}, before the handshake was complete; the log of the peer may give the reason"
         )

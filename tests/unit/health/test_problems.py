@@ -57,6 +57,17 @@ def test_check_tells_by_its_exit_status(
     assert result.output.startswith("fine" if not code else "NOT FINE: size")
 
 
+def test_a_reason_that_the_first_line_cuts_is_printed_in_full_below(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    reason = "the peer's certificate comes from another authority"
+    text = f"cannot join through 127.0.0.1:7400: 13 attempts in 21 s: {reason}"
+    alone = FakeDomain(1).status() | {"joining": [{"text": text}]}
+    monkeypatch.setattr(control, "ask", lambda *_: alone)
+    printed = CliRunner().invoke(app, ["status", str(tmp_path)]).output
+    assert text in " ".join(printed.split())
+
+
 @pytest.mark.parametrize("broken", [{}, {"members": None, "incidents": [None], "groups": {}}])
 def test_a_status_that_lacks_parts_does_not_raise(broken: dict[str, Any]) -> None:
     assert problems_of(broken) == []

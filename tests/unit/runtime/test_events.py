@@ -22,4 +22,4 @@ def test_the_end_of_an_alarm_and_ordinary_events_are_not_warnings() -> None:
 
 def test_a_node_that_cannot_join_says_why_in_its_log() -> None:
     text = event_of(NodeFact(0, "cannot_join", "cannot join through 10.0.0.9:7400: no answer"))
-    assert text == "cannot join: cannot join through 10.0.0.9:7400: no answer"
+    assert text == "cannot join through 10.0.0.9:7400: no answer"

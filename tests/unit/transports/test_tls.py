@@ -320,6 +320,17 @@ async def test_a_tls_opener_says_that_a_plain_port_is_plain(demo_ca: Path) -> No
         assert right.seen.closes[0].reason == "the peer uses TLS and this node is in plain mode"
 
 
+@on_loop
+async def test_a_plain_opener_that_a_tls_port_drops_says_that_it_is_plain(demo_ca: Path) -> None:
+    async with end("tcp", LEFT) as left, end("tcp", RIGHT, tls=tls_for(demo_ca, "n2")) as right:
+        left.ask(right.host, right.port)
+        await left.seen.until(lambda: left.seen.opens, "opened")
+        flow = left.seen.opens[0].flow
+        left.transport.transmit(flow, [b"a packet in plain text"])
+        await left.seen.until(lambda: left.seen.closes, "closed")
+        assert "does the peer use TLS? This node is in plain mode" in left.seen.closes[0].reason
+
+
 async def knock(folder: Path, context: ssl.SSLContext) -> tuple[str, int]:
     """A stranger with a TLS context of its own; gives what the node logged and how many flows it opened."""
     log: list[str] = []
