@@ -49,6 +49,12 @@ def narrow() -> Case:
     return case("red n3->n1 rate 17000 queue 2100", "rate", RED, off_traffic=True, **more)
 
 
+def very_narrow() -> Case:
+    """The probes of a round fill the queue before its heartbeat is sent: that is no death."""
+    more = {"classes": ("congested",), "allowed": ("delay",), "one_way": True, "place": "path"}
+    return case("red n3->n1 rate 4000 queue 2000", "rate", RED, off_traffic=True, **more)
+
+
 def tcp_filter() -> Case:
     more = {"classes": ("protocol",), "aside": ((BACK, "protocol"),), "kinds": ("tcp",)}
     return case("red n3->n1 filter tcp", "protocol", RED, **more)
@@ -75,6 +81,12 @@ def segments() -> Case:
     return case("red n3->n1 over 1100 only tcp", "size", RED, **more)
 
 
+def segments_both_ways() -> Case:
+    """Both listeners replace the same connections: neither must take the evidence of the other with them."""
+    more = {"kinds": ("tcp",), "one_way": False, "place": "pair", "limit": 1000}
+    return case("red n3<->n1 over 1100 only tcp", "size", RED, BACK, classes=("size",), **more)
+
+
 def tiny() -> Case:
     more = {"classes": ("size",), "one_way": True, "place": "path", "limit": 128}
     return case("red n3->n1 over 509", "size", RED, **more)
@@ -98,11 +110,13 @@ def data() -> Case:
         pytest.param(killed("n1"), id="a dead node is one incident"),
         pytest.param(limit(), id="a size limit"),
         pytest.param(segments(), id="a limit of segments is none of the way back", marks=campaign),
+        pytest.param(segments_both_ways(), id="a limit of segments in both directions"),
         pytest.param(tiny(), id="a limit below all sizes is no filter", marks=campaign),
         pytest.param(slow(), id="a delay has a class, and its end is no loss"),
         pytest.param(data(), id="data that does not pass, cause unknown"),
         pytest.param(tcp_filter(), id="a filter of tcp", marks=campaign),
         pytest.param(narrow(), id="a narrow path is congested and nothing else", marks=campaign),
+        pytest.param(very_narrow(), id="a path of 32 kbit/s is not dead", marks=campaign),
         pytest.param(loss(), id="loss is estimated", marks=campaign),
     ],
 )

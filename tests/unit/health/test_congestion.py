@@ -97,3 +97,26 @@ def test_a_heartbeat_that_overtakes_its_datagrams_is_not_missing() -> None:
         congestion.look((pair + 2) * PERIOD, live, missed=False, calmly=False)
     assert congestion.limit_kbps == 0
     assert not congestion.holds_loss(32 * PERIOD)
+
+
+def test_a_pause_in_which_nothing_arrives_says_nothing_of_what_fills_a_path() -> None:
+    """A message of 1200 bytes takes 0.3 s at 32 kbit/s: the path is full of data, not dead."""
+    congestion = Congestion(0)
+    now = 10 * SECOND
+    for size in (0, 5000, 5000, 5000):
+        congestion.carried(now, size)
+        now += 200 * MILLISECOND
+    assert congestion.by_data
+
+
+def test_probes_that_arrive_without_heartbeats_show_a_full_queue_but_not_on_a_lossy_path() -> None:
+    """Probes are sent first and fill a short queue. Where loss is by chance, heartbeats arrive without probes, too."""
+    now = 10 * SECOND
+    live, congestion = Liveness(now, PERIOD), Congestion(now)
+    live.basic(Heartbeat(1, now, PERIOD), now)
+    congestion.datagram(1, SIZE, now + PERIOD // 2, live)
+    assert not congestion.outlives(now + 5 * PERIOD, live)
+    congestion.datagram(2, SIZE, now + 4 * PERIOD, live)
+    assert congestion.outlives(now + 5 * PERIOD, live)
+    congestion.look(now + 5 * PERIOD, live, missed=False, calmly=True)
+    assert not congestion.outlives(now + 5 * PERIOD, live)

@@ -305,3 +305,30 @@ def test_what_was_a_surprise_is_none_when_it_is_believed_to_pass() -> None:
     sender.apart(20)
     assert sender.lane.values().bad_patterns == ()
     assert not sender.lane.surprises
+
+
+STREAM_SIZES = (576, 1000, 1280, 1500)
+STREAMS = Plan(PATTERNS, (("tcp", STREAM_SIZES),)).lanes["tcp"]
+
+
+def misses_when_replaced_after(ms: int) -> int:
+    """The evidence against 1500 bytes after the connection that measures it was replaced, and again 20 ms later."""
+    lane, index = Lane(STREAMS, PATTERNS), STREAMS.index(3, NEUTRAL)
+    for pair, at in ((1, SECOND), (2, 2 * SECOND)):
+        if pair == 1:
+            lane.arrived(pair, index, at)
+        lane.announced(pair, 1 << index, at)
+        lane.judge(at, 0, EVIDENCE)
+    for later in (ms, ms + 20):
+        lane.renewed(1500, 2 * SECOND + later * MILLISECOND)
+    lane.judge(3 * SECOND, 0, EVIDENCE)
+    assert lane.stuck == []  # the new connection is not the one that was blocked
+    return lane.rungs[3].limit
+
+
+def test_a_connection_that_the_peer_replaces_does_not_take_the_evidence_of_a_double_loss_with_it() -> (
+    None
+):
+    """Both directions of a connection are blocked: the listener that judges first replaces it."""
+    assert misses_when_replaced_after(100) == 0
+    assert misses_when_replaced_after(250) > 0

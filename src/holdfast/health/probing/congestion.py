@@ -21,6 +21,7 @@ from holdfast.health.probing.metrics import (
     Crowd,
     Throughput,
 )
+from holdfast.health.probing.signature import PAST
 from holdfast.types import MILLISECOND, Nanos
 
 HEARTBEAT_LATE_NS: Final = 100 * MILLISECOND
@@ -29,6 +30,11 @@ CARRIED_NS: Final = 150 * MILLISECOND
 WINDOW_NS: Final = BUCKETS * BUCKET_NS
 KBPS_MIN: Final = 8
 """What a path is said to carry at least, if nothing came through for a moment."""
+HEARD_NS: Final = 1000 * MILLISECOND
+"""For how long something that arrived shows that a path is not dead, though no heartbeat is heard: 1500 bytes need
+0.75 s at 16 kbit/s."""
+OUTLIVED_MIN: Final = 3
+"""Heartbeats that must be missing before probes that arrive without them say something."""
 ENDS_MIN: Final = 8
 """Rounds without heartbeat that show a policer."""
 
@@ -39,7 +45,7 @@ class Congestion:
     __slots__ = (
         *("_bytes", "_contrary", "_crowd", "_ends", "_heard_round", "_last_round"),
         *("_carried", "_carried_kbps", "_looked_at", "_policed", "_probed", "_rate", "_rounds"),
-        "by_data",
+        *("_datagram_at", "by_data"),
     )
 
     def __init__(self, now: Nanos) -> None:
@@ -48,6 +54,8 @@ class Congestion:
         self._rounds: dict[int, tuple[Nanos, bool]] = {}
         """Rounds of which a datagram came, when, and whether it had to wait; until their heartbeat comes."""
         self._last_round = self._heard_round = -1
+        self._datagram_at: Nanos = PAST
+        """When a probe of the flow that carries datagrams came last."""
         self._ends: deque[Nanos] = deque(maxlen=4 * ENDS_MIN)
         """When rounds had come without their heartbeat, and without waiting."""
         self._contrary: deque[Nanos] = deque(maxlen=4 * ENDS_MIN)
@@ -80,6 +88,16 @@ class Congestion:
         misses = self._crowd.misses
         return self._crowd.limit_kbps > 0 or (bool(misses) and now - misses[-1] < CROWD_NS)
 
+    def outlives(self, now: Nanos, live: Liveness) -> bool:
+        """Whether probes of the flow that carries datagrams arrive although its heartbeats do not: they are sent first
+        and fill a queue that is short. On a lossy path, probes would be missing where heartbeats arrive, too."""
+        if live.stream or live.misses(now) < OUTLIVED_MIN or self._is_contrary(now):
+            return False
+        return (
+            now - self._datagram_at < HEARD_NS
+            and self._datagram_at > live.heard_at + live.promise_ns
+        )
+
     def lately(self, now: Nanos) -> bool:
         """Whether a full queue has dropped packets a moment ago."""
         return self._crowd.lately(now)
@@ -94,6 +112,7 @@ class Congestion:
     def datagram(self, pair: int, size: int, at: Nanos, live: Liveness | None) -> None:
         """A probe of the flow that carries datagrams, whose heartbeats are `live`."""
         self._rate.arrived(pair, size, at)
+        self._datagram_at = at
         if pair in (self._last_round, self._heard_round):
             return
         self._last_round = pair
@@ -113,7 +132,8 @@ class Congestion:
             kbps = (size - before) * 8 * 1_000_000 // max(now - at, 1)
             known = 0 <= now - at < WINDOW_NS and size >= before
             self._carried_kbps = kbps if known else 0
-            self.by_data = not known or size - before > 2 * (self._probed - probed)
+            if size != before or not known:  # nothing that arrives says nothing of what would
+                self.by_data = not known or size - before > 2 * (self._probed - probed)
             self._carried = (now, size, self._probed)
 
     # -- judging -------------------------------------------------------------------------------------------------

@@ -103,6 +103,7 @@ class Figures:
                 missed
                 or _starved(now, flows)
                 or silence.filled(now, flows.values(), self.congestion)
+                or self.congestion.outlives(now, datagrams)
             )
         if missed and not self.congestion.limit_kbps:
             silence.ask(now)

@@ -30,6 +30,8 @@ TRIAL_NS: Final = 500 * MILLISECOND
 """After this time the sender is informed again of an unsettled suspicion."""
 STREAM_SETTLE_NS: Final = 260 * MILLISECOND
 """By now a stream has retransmitted what it lost for the first time: a missing segment was lost twice."""
+CUT_NS: Final = 40 * MILLISECOND
+"""So much earlier it has done so on a path without delay, too: what was missing when a connection ended counts."""
 STREAM_TRIES: Final = 2
 STREAM_MISSES_MIN: Final = 2
 STREAM_SPACING_NS: Final = 400 * MILLISECOND
@@ -95,6 +97,7 @@ class Lane:
         "_arrived",
         "_calm",
         "_crowded",
+        "_cut",
         "_judged",
         "_rounds",
         "_threshold",
@@ -156,6 +159,8 @@ class Lane:
         self._rounds: dict[int, tuple[int, Nanos]] = {}
         self._void: dict[int, int] = {}
         """The combinations of a round, as bits, that were sent on a connection that is gone."""
+        self._cut: dict[int, int] = {}
+        """The sizes of a round, as bits, that were missing for long enough when their connection was replaced."""
         self._arrived: dict[int, int] = {}
         self._judged: dict[int, tuple[int, Nanos]] = {}
         self.adopt(plan, patterns, mtu)
@@ -177,21 +182,29 @@ class Lane:
         """Probes in flight do not count any more."""
         self._rounds.clear()
         self._void.clear()
+        self._cut.clear()
         self._crowded.clear()
         self._arrived.clear()
         self._judged.clear()
         self.doubts.clear()
         self.surprises = 0
 
-    def renewed(self, size: int) -> None:
-        """The connection of a size is gone or was replaced: probes in flight on it do not count any more."""
+    def renewed(self, size: int, now: Nanos) -> None:
+        """The connection of a size is gone or was replaced: probes in flight on it do not count any more, except one
+        that has been missing for so long that it was lost twice. The peer may have replaced the connection, because
+        it misses something as well, and both ends judge at almost the same time."""
         for number, rung in enumerate(self.rungs):
             if rung.size != size:
                 continue
-            rung.stuck = False
-            void = ((1 << self.plan.fills) - 1) << number * self.plan.fills
-            for pair in self._rounds:
-                self._void[pair] = self._void.get(pair, 0) | void
+            counts, rung.stuck = not rung.stuck, False
+            own = ((1 << self.plan.fills) - 1) << number * self.plan.fills
+            for pair, (sent, at) in self._rounds.items():
+                open_ = sent & own & ~self._void.get(pair, 0) & ~self._arrived.get(pair, 0)
+                if counts and open_ and now - at >= self.settle_ns - CUT_NS:
+                    counts = False
+                    self._cut[pair] = self._cut.get(pair, 0) | (1 << number)
+                elif not self._cut.get(pair, 0) >> number & 1:
+                    self._void[pair] = self._void.get(pair, 0) | own
 
     # -- what passes ---------------------------------------------------------------------------------------------
 
@@ -232,6 +245,10 @@ class Lane:
         return any(
             bit.sent and self._undecided(bit.passes, bit.score, bit.score) for bit in self.bits
         )
+
+    def wavers(self, size: int) -> bool:
+        """Whether there is evidence against this size, although it passes so far."""
+        return any(rung.size == size and rung.limit > 0 for rung in self.rungs)
 
     def _undecided(self, passes: bool | None, against: int, kept: int) -> bool:
         return passes is None or (against > 0 if passes else kept < self._cap(passes))
@@ -358,6 +375,7 @@ class Lane:
         for pair in done:
             del self._rounds[pair]
             self._void.pop(pair, None)
+            self._cut.pop(pair, None)
             self._crowded.pop(pair, None)
             self._arrived.pop(pair, None)
         while len(self._judged) > ROUNDS_MAX:
@@ -380,6 +398,10 @@ class Lane:
             missing = [1 << index for index in indexes if sent & ~got & 1 << index]
             if not missing:
                 continue
+            if self._cut.get(pair, 0) >> number & 1:
+                sent &= ~sum(missing[1:])
+                rung.tries = STREAM_TRIES
+                continue  # its connection has been replaced already
             counts = not rung.stuck or now - rung.missed_at >= STREAM_SPACING_NS
             sent &= ~sum(missing[1:] if counts else missing)
             if counts:

@@ -104,7 +104,7 @@ class Path:
         self.flows.pop(flow, None)
         self.verdicts.pop(flow, None)
         self.probe_sender.flow_lost(now, flow)
-        return self.probe_receiver.flow_lost(flow)
+        return self.probe_receiver.flow_lost(now, flow)
 
     # -- what arrives --------------------------------------------------------------------------------------------
 
@@ -119,7 +119,8 @@ class Path:
                 self.probe_sender.signature_acked(now, frame.n)
             case Notice():
                 if frame.plan == self.probe_sender.plan.id:
-                    self.probe_sender.doubted(now, frame.codes)
+                    if "tcp" in self.probe_sender.doubted(now, frame.codes):
+                        self.probe_receiver.streams_doubted(now)
                 else:
                     self.probe_sender.stale = True
             case Settled():

@@ -106,7 +106,7 @@ class ProbeReceiver:
             self._segments_known[size] = True
             self.segments[size] = ready.flow
             if lane is not None:
-                lane.renewed(size)
+                lane.renewed(size, now)
         if lane is not None and not known:
             lane.begin(now)
 
@@ -116,13 +116,13 @@ class ProbeReceiver:
             self._mute = True
             self._changed("udp", worse=True)
 
-    def flow_lost(self, flow: FlowId) -> str:
+    def flow_lost(self, now: Nanos, flow: FlowId) -> str:
         """The flow is gone; returns the kind that has no flow left, if any."""
         for size in [size for size, known in self.segments.items() if known == flow]:
             del self.segments[size]
             self.silence.segments_silent([size])
             if (lane := self.lanes.get("tcp")) is not None:
-                lane.renewed(size)
+                lane.renewed(size, now)
         heard = self.flows.pop(flow, None)
         if heard is None:
             return ""
@@ -248,6 +248,13 @@ class ProbeReceiver:
     def streams_unheard(self, unheard: bool) -> None:
         """Whether the peer hears nothing of TCP, on the way back."""
         self.silence.unheard_streams = unheard
+
+    def streams_doubted(self, now: Nanos) -> None:
+        """The peer misses something on the connections of this path, on the way back: check this way too, or the
+        connections that it replaces would take the evidence with them."""
+        codes = bytes(self._check_too(now, "tcp"))
+        if codes and self.plan is not None:
+            self.replies.append(Notice(self.adapter, self.local, self.plan.id, codes))
 
     # -- what the sender says ------------------------------------------------------------------------------------
 
@@ -492,6 +499,9 @@ class ProbeReceiver:
         before = self.stated.get(name)
         if name == "multicast" and before is not None and not done and values.alive:
             return False  # its sizes fail one by one when all are filtered: what lies between was no limit
+        falls = before is not None and name == "tcp" and not done and values.size < before.size
+        if falls and self.lanes[name].wavers(values.size):
+            return False  # sizes fail one after the other: the limit may be a lower one
         if before is not None and name == "tcp" and limit_became_hole(values, before):
             return (
                 False  # the connection of that size got stuck while larger ones did not pass either

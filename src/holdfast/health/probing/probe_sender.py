@@ -170,17 +170,21 @@ class ProbeSender:
             period_ns = self._period_ns if pulse.alive else self.signatures.basic_retry.period_ns
             pulse.period_ns = period_ns * pulse.every
 
-    def doubted(self, now: Nanos, codes: bytes) -> None:
-        """The listener misses combinations, or receives unexpected ones: send everything separately, now."""
+    def doubted(self, now: Nanos, codes: bytes) -> tuple[str, ...]:
+        """The listener misses combinations, or receives unexpected ones: send everything separately, now. Returns the
+        names of these lanes."""
+        names: dict[str, bool] = {}
         for code in codes:
             if code == MORE_HEARTBEATS:
                 self._hurry(now)
             elif code < len(self.plan.codes):
                 lane = self.lanes[self.plan.codes[code][0].name]
+                names[lane.name] = True
                 lane.event(DOUBT)
                 lane.next_at = min(lane.next_at, now)
                 self.calm_until = PAST
                 self.due_at = min(self.due_at, now + MILLISECOND)
+        return tuple(names)
 
     def _hurry(self, now: Nanos) -> None:
         """Send more heartbeats over UDP than announced, for a moment."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from holdfast.health.config import BASIC_SIZE
-from holdfast.health.probing.congestion import Congestion
+from holdfast.health.probing.congestion import HEARD_NS, Congestion
 from holdfast.health.probing.evidence import miss_weight
 from holdfast.health.probing.lane import Lane
 from holdfast.health.probing.liveness import Liveness
@@ -23,8 +23,6 @@ CONNECTS_NS: Final = 4 * SECOND
 PEER_MISSES: Final = 3
 """What it counts that the peer hears nothing of TCP: as much as so many measuring connections."""
 CROWDED_SILENCE_NS: Final = 3000 * MILLISECOND
-HEARD_NS: Final = 400 * MILLISECOND
-"""For how long something that arrived shows that a path is not dead, though no heartbeat is heard."""
 ASK_NS: Final = 90 * MILLISECOND
 SILENT_MIN: Final = 5
 """Heartbeats of one flow that must be missing before a path is dead: a delay that begins looks like silence, too."""
@@ -126,6 +124,7 @@ class Silence:
             crowded = congestion.lately(now) or any(
                 other.trip.delay.crowded for other in (live, *others)
             )
+            crowded = crowded or (heard.lane == "udp" and congestion.outlives(now, live))
             if crowded and now - live.heard_at < CROWDED_SILENCE_NS:
                 continue  # a full queue may have dropped its heartbeats
             if (
@@ -169,7 +168,10 @@ class Silence:
         self, now: Nanos, evidence: int, loss_ppm: int, flows: list[Heard], congestion: Congestion
     ) -> list[Heard]:
         heard_at = max(h.live.heard_at for h in flows)
-        crowded = congestion.lately(now) or any(h.live.trip.delay.crowded for h in flows)
+        crowded = congestion.lately(now) or any(
+            h.live.trip.delay.crowded or (h.lane == "udp" and congestion.outlives(now, h.live))
+            for h in flows
+        )
         if (crowded or self.filled(now, flows, congestion)) and now - heard_at < CROWDED_SILENCE_NS:
             return []  # a full queue drops heartbeats, too
         if not _all_silent(now, evidence, loss_ppm, flows):
