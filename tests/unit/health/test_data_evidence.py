@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from holdfast.health.probing.data_evidence import HOLD_NS, SETTLE_NS, DataEvidence
-from holdfast.types import FlowId
+from holdfast.health.frames import Heartbeat
+from holdfast.health.probing.data_evidence import HOLD_NS, SETTLE_NS, DataEvidence, was_silent
+from holdfast.health.probing.liveness import Liveness
+from holdfast.types import MILLISECOND, FlowId
 
+PERIOD = 100 * MILLISECOND
 FLOW = FlowId(1)
 
 
@@ -23,6 +26,18 @@ def test_a_silent_path_is_not_accused_of_losing_data() -> None:
     assert not evidence.look(1000 + SETTLE_NS, {FLOW: 900}, suspected=False)
     assert not evidence.look(2000 + SETTLE_NS, {}, suspected=False)
     assert not evidence.open
+
+
+def test_data_that_was_lost_while_a_path_was_silent_is_no_fault_apart() -> None:
+    live = Liveness(0, PERIOD)
+    live.basic(Heartbeat(1, 0, PERIOD), 0)
+    now = 20 * PERIOD
+    live.basic(Heartbeat(21, now, PERIOD), now)
+    assert not was_silent(now + PERIOD, live)
+    assert was_silent(now + 3 * PERIOD, live)
+    live.die(now + 6 * PERIOD)
+    live.basic(Heartbeat(29, now + 8 * PERIOD, PERIOD), now + 8 * PERIOD)
+    assert was_silent(now + 9 * PERIOD, live)
 
 
 def test_probes_that_are_missing_are_settled_first() -> None:

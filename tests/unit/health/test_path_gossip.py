@@ -206,6 +206,19 @@ def test_an_incident_states_the_loss_of_now_and_not_of_when_it_was_found() -> No
     assert watch.told == [("alarm", "4.2")], "it is the same alarm"
 
 
+def test_different_faults_one_after_the_other_are_not_flapping() -> None:
+    """Limits of several sizes, and a filter, within less than a minute."""
+    watch = Watch()
+    watch.hear()
+    for fault in ({"size": 1000}, {"size": 576}, {"size": 1280}, {"loss_ppm": 200_000}):
+        watch.hear(**fault)
+        watch.later(3)
+        watch.hear()
+        watch.later(3)
+    assert "the" not in [word for _, word in watch.told]
+    assert watch.incidents() == []
+
+
 def test_a_path_that_flaps_is_reported_once_until_it_has_been_calm() -> None:
     watch = Watch()
     watch.hear()

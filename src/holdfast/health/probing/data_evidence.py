@@ -11,10 +11,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from holdfast.health.probing.liveness import Liveness
 from holdfast.types import MILLISECOND, SECOND, FlowId, Nanos
 
 SETTLE_NS: Final = 700 * MILLISECOND
 HOLD_NS: Final = 60 * SECOND
+SILENT_MISSES: Final = 2
+REVIVED_NS: Final = 1000 * MILLISECOND
+
+
+def was_silent(now: Nanos, live: Liveness) -> bool:
+    """Whether heartbeats of a flow are missing as well, or were until a moment ago: then its data is no fault apart."""
+    return live.misses(now) >= SILENT_MISSES or now - live.since < REVIVED_NS
 
 
 class DataEvidence:

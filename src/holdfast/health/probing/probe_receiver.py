@@ -19,6 +19,7 @@ from holdfast.health.frames import (
     SignatureAck,
 )
 from holdfast.health.probing.attributes import KIND_OF, MIXED, MORE_HEARTBEATS, Plan, heard_plan
+from holdfast.health.probing.data_evidence import was_silent
 from holdfast.health.probing.figures import ASK_NS, Figures
 from holdfast.health.probing.lane import SETTLE_NS_MAX, Lane
 from holdfast.health.probing.liveness import PROMISE_MAX, Liveness
@@ -360,6 +361,9 @@ class ProbeReceiver:
 
     def data_missing(self, now: Nanos, flow: FlowId, missing: bool) -> None:
         """The link says that nothing of the data of applications arrives on a flow, or that something does again."""
+        heard = self.flows.get(flow)
+        if missing and heard is not None and was_silent(now, heard.live):
+            return  # nothing arrived there at all
         at = self.looks.data.take(now, flow, missing)
         self.looks.at = min(self.looks.at, at)
         self.check_at = min(self.check_at, at)

@@ -272,7 +272,7 @@ class PathGossipMachine(Machine):
         if not errors:
             self._directions.forget(path)
         if path in self._paths:
-            self.alarms.turned(now, path, not errors)
+            self.alarms.turned(now, path, errors)
         flapping = [e for e in self.errors_now(now, path) if e.error_class == FLAPPING]
         errors = (*errors, *flapping)
         if self.table.me in (path[0], path[2]) and path in self._paths:
