@@ -18,7 +18,7 @@ from holdfast.health.table.values import Alarm
 from holdfast.types import MILLISECOND, NEVER, Nanos
 
 BEGINS_NS: Final = {SIZE: 400 * MILLISECOND, PATTERN: 400 * MILLISECOND, DELAY: 150 * MILLISECOND}
-STREAM_BEGINS_NS: Final = 600 * MILLISECOND
+STREAM_BEGINS_NS: Final = 450 * MILLISECOND
 """After an error was found in one direction, the other has this time to show it, too; streams take longer. Errors of
 other classes are claimed later than this anyway."""
 ENDS_NS: Final = 3000 * MILLISECOND
