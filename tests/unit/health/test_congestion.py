@@ -120,3 +120,18 @@ def test_probes_that_arrive_without_heartbeats_show_a_full_queue_but_not_on_a_lo
     assert congestion.outlives(now + 5 * PERIOD, live)
     congestion.look(now + 5 * PERIOD, live, missed=False, calmly=True)
     assert not congestion.outlives(now + 5 * PERIOD, live)
+
+
+@pytest.mark.parametrize("losing", [False, True])
+def test_misses_on_a_path_that_seems_to_lose_packets_at_any_time_are_no_full_queue(
+    losing: bool,
+) -> None:
+    """Loss is claimed only after a while; until then, data that arrives beside missing heartbeats shows nothing."""
+    now = 10 * SECOND
+    live, congestion = Liveness(now, PERIOD), Congestion(now)
+    live.window.suspected = losing
+    congestion.look(now, live, missed=False, calmly=True)
+    for _ in range(5):
+        now += 4 * PERIOD
+        congestion.look(now, live, missed=True, calmly=False)
+    assert (congestion.limit_kbps == 0) is losing

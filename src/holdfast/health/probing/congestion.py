@@ -147,10 +147,11 @@ class Congestion:
             # One came that had waited, and the next ones are missing.
             missed = missed or (live.alive and live.overdue(now))
         lossy = live is not None and live.window.lossy
+        losing = live is not None and (lossy or live.window.suspected)
         if calmly:
             self._contrary.append(now)
             self._crowd.missed_calmly()
-        elif missed and not (lossy and self._is_contrary(now)):
+        elif missed and not (losing and self._is_contrary(now)):
             # On a lossy path packets are missing of any round, also of those that had to wait for another reason.
             self._crowd.missed(now)
         if self._ends and not lossy and self._is_policer(now, ENDS_MIN):
