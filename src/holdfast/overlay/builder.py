@@ -25,6 +25,8 @@ from holdfast.types import SECOND, NodeId
 LEGS_MAX: Final = 64
 DRAIN_NS: Final = 2 * SECOND
 """How long messages also take the way that a route has moved away from."""
+OUTRANK_NS: Final = SECOND
+"""How often an instance publishes again because other nodes say that it is gone."""
 
 
 class Builder:
@@ -203,11 +205,16 @@ class Builder:
         gone: dict[bytes, bool] = {}
         for tree in self._cache.all():
             for role in tree.roles.values():
-                for instance in role.instances():
+                suspect = (role.suspect,) if role.suspect else ()
+                for instance in dict.fromkeys((*role.instances(), *suspect)):
                     if self.alive(instance):
                         continue
                     gone[instance] = True
-                    if instance in self._gone:
+                    if instance not in self._gone:
+                        continue
+                    if instance in suspect:
+                        role.top = None
+                    if instance in role.routes:
                         role.remove(instance)
                         role.mark_lost(node_of(instance))
         self._gone = gone
@@ -397,7 +404,8 @@ class Builder:
         frame = at.frame
         state = self._cache.role(frame.tree, frame.role)
         if state is None:
-            return []
+            # A clean-up after a dead holder is for nodes beyond this one as well.
+            return self._forward(at, None, False) if frame.spew else []
         local = self._local.get(frame.tree, frame.role)
         sends = self._forward(at, state, local is not None and at.parent is not None)
         if at.parent is None:
@@ -414,12 +422,26 @@ class Builder:
     def _outrank(self, local: LocalRole, epoch: int) -> None:
         """Only the node of a shared instance removes it. Another one has said so, and nodes on the way believe it: the
         instance publishes again above their tombstones."""
-        self._hub.count("unpublish_refused")
-        if epoch + 1 < COUNT_MAX:
-            local.epoch = epoch + 1
-            again = self.publish_wave(local, PUBLISH)
-            self._waves.begin(again, [], lambda _: None, acts=True)
-            self.relink(local)
+        hub = self._hub
+        hub.count("unpublish_refused")
+        if epoch + 1 >= COUNT_MAX:
+            return
+        local.epoch = epoch + 1
+        if local.outranks_at <= hub.now:
+            self._publish_above(local)
+        elif not local.outrank_waits:
+            local.outrank_waits = True
+            hub.after(local.outranks_at - hub.now, lambda: self._publish_above(local))
+
+    def _publish_above(self, local: LocalRole) -> None:
+        """Each publish goes over the whole tree: a peer that repeats its word does not cause one each time."""
+        local.outrank_waits = False
+        if not self._local.is_current(local):
+            return
+        local.outranks_at = self._hub.now + OUTRANK_NS
+        again = self.publish_wave(local, PUBLISH)
+        self._waves.begin(again, [], lambda _: None, acts=True)
+        self.relink(local)
 
     def bury(self, state: RoleState, instance: bytes, epoch: int, leaf: bool) -> None:
         """An instance is gone. Unless it was a leaf, others may only be reached through its node: ask there."""

@@ -36,6 +36,8 @@ DATA_MAX: Final = 16 << 20
 TRACE_MAX: Final = 64
 """Letters of a trace context; a `traceparent` of W3C has 55."""
 COUNT_MAX: Final = 1 << 62
+SUSPECT_EPOCH: Final = 1 << 48
+"""No role gets so far by publishing: a peer has made such an epoch up. It is not remembered beyond its instance."""
 
 
 def sound_wave(frame: Wave) -> bool:

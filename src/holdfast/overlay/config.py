@@ -44,6 +44,8 @@ class OverlayConfig(msgspec.Struct, frozen=True):
     pending_per_peer_max: int = 10_000
     waiting_max: int = 1024
     """Messages that wait for one role's recovery."""
+    aggregate_bytes_max: int = 64 << 20
+    """Replies that one aggregated reply adds up."""
     suspended_max: int = 4096
     reply_cache_max: int = 200_000
     waves_per_peer_max: int = 5_000

@@ -34,6 +34,7 @@ class Neighbour:
         "credit",
         "echoed",
         "epoch",
+        "given_trees",
         "hop_ns",
         "incarnation",
         "owed",
@@ -57,6 +58,8 @@ class Neighbour:
         self.incarnation = 0
         self.hop_ns: Nanos = 0
         self.pinged_at: Nanos = 0
+        self.given_trees = False
+        """It has asked for the trees that we know, and got them; a node asks once in a session."""
         self.credit = credit
         """Messages that we may still send to it."""
         self.owed = 0

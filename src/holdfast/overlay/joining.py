@@ -32,6 +32,11 @@ class Joining:
             self._hub.send(peer, AskTrees(self._hub.config.join_trees_max))
 
     def asked(self, peer: NodeId, frame: AskTrees) -> None:
+        neighbour = self._hub.neighbours[peer]
+        if neighbour.given_trees:
+            self._hub.count("trees_given_already")
+            return
+        neighbour.given_trees = True
         limit = min(max(frame.limit, 0), self._hub.config.join_trees_max)
         infos: list[TreeInfo] = []
         for tree in reversed(self._cache.all()):  # the most recently used first

@@ -73,6 +73,8 @@ class Record:
     """The reply that is handled now is the last one: its parts travel with our own `last`, in one frame."""
     done = False
     reason = ""
+    part_bytes = 0
+    """The size of the parts of an aggregated reply."""
     remembered: Nanos = 0
     """Until when copies of the message may come on other paths: later than its own deadline."""
 

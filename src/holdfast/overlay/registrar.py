@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from holdfast.overlay.builder import Builder
+from holdfast.overlay.checks import COUNT_MAX
 from holdfast.overlay.frames import INFINITE, RELINK, UNPUBLISH, Entry
 from holdfast.overlay.hub import Hub
 from holdfast.overlay.ids import incarnation_of, is_role, is_tree, node_of
@@ -29,6 +30,11 @@ STALE_TRIES: Final = 3
 """An entry whose instance has not answered so often is removed."""
 RELINK_EVERY: Final = 8
 """One in so many refreshes publishes again along the way to the first instance."""
+
+EXHAUSTED: Final = (
+    "a member has published the role with the highest epoch there is; nothing was published. The epoch is forgotten a "
+    "minute after that member is gone, or when its instance is removed"
+)
 
 
 class Registrar(Linking):
@@ -128,6 +134,10 @@ class Registrar(Linking):
             if state is not None and state.top is not None:
                 epochs.append(state.top[0])
             role.epoch = max(epochs) + (1 if role.exclusive or len(epochs) > 1 else 0)
+            if role.epoch >= COUNT_MAX:
+                self._hub.count("epoch_exhausted")
+                self._refuse(role, EXHAUSTED)
+                return
             if not role.exclusive and answer.entry and answer.entry.exclusive:
                 self._refuse(role, "another node holds the role exclusively")
                 return

@@ -18,6 +18,7 @@ from holdfast.overlay.frames import (
     NOT_FOUND,
     NULL,
     OUTCOMES,
+    REFUSED,
     SWEPT,
     Part,
     Reply,
@@ -29,6 +30,10 @@ from holdfast.types import MILLISECOND, NodeId
 
 HIDDEN_ATTEMPT: Final = 1 << 24
 """Attempts of the router itself are counted above those of the application."""
+HELD_MAX: Final = 1024
+"""Replies to one request that wait behind the one that a snooper is shown."""
+PART_BYTES: Final = 100
+"""What a part takes besides its data."""
 _NOTHING: Final[dict[NodeId, tuple[bytes, ...]]] = {}
 _KINDS: Final = {END: "done", NULL: "null", NOT_FOUND: "not_found", HIDDEN: "not_found"}
 
@@ -83,6 +88,9 @@ class Replies(Forwarding):
             record.parts.append(part)  # travels with our own `last`
             return
         if self._listeners.snoops and self._snooper(record) is not None:
+            if len(record.held) >= HELD_MAX:
+                self._too_many(record, part)
+                return
             record.held.append(part)
             if len(record.held) == 1:
                 self._show_reply(record)
@@ -139,8 +147,10 @@ class Replies(Forwarding):
         if hook is not None:
             hook[0](part)
             if message.aggregate:
-                record.parts.append(part)
-        elif message.aggregate or (record.closing and not (record.op and part.grant)):
+                self._add_up(record, part)
+        elif message.aggregate:
+            self._add_up(record, part)
+        elif record.closing and not (record.op and part.grant):
             # The last reply travels with the end, and reaches the application with it.
             record.parts.append(part)
         elif record.incoming is None:
@@ -149,6 +159,18 @@ class Replies(Forwarding):
             self._hub.send(
                 record.incoming, Reply(message.request, message.attempt, DATA_REPLY, False, (part,))
             )
+
+    def _add_up(self, record: Record, part: Part) -> None:
+        """Into the aggregated reply, which has a bound: a listener may reply as often as it likes."""
+        record.part_bytes += len(part.data) + PART_BYTES
+        if record.part_bytes > self._hub.config.aggregate_bytes_max:
+            self._too_many(record, part)
+        else:
+            record.parts.append(part)
+
+    def _too_many(self, record: Record, part: Part) -> None:
+        self._hub.count("replies_full")
+        record.fail((part.instance,), REFUSED, "too many replies to one request")
 
     def _next_candidate(self, record: Record) -> None:
         """One instance: the next candidate gets the message, until one is reached."""

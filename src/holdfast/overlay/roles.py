@@ -29,6 +29,8 @@ class LocalRole:
         "linked",
         "moving_to",
         "op",
+        "outrank_waits",
+        "outranks_at",
         "owners",
         "realm_only",
         "relink",
@@ -69,6 +71,9 @@ class LocalRole:
         self.moving_to = b""
         """Granted to this instance, which has not confirmed yet (rule 11)."""
         self.joinable = True
+        self.outranks_at: Nanos = 0
+        """When it may publish again because another node has unpublished it."""
+        self.outrank_waits = False
 
     @property
     def is_anchor(self) -> bool:

@@ -19,6 +19,7 @@ NODES_MAX: Final = 10_000
 PEERS_MAX: Final = 512
 ROWS_PER_FRAME: Final = 200
 FORMER_MAX: Final = 64
+FORGOTTEN_AT_ONCE: Final = NODES_MAX // 10
 
 
 class Topology:
@@ -169,12 +170,27 @@ class Topology:
                 else:
                     hub.count("bad_map_row")
                 continue
-            if known is None and len(rows) >= NODES_MAX:
+            if known is None and len(rows) >= NODES_MAX and not self._make_room():
                 hub.count("map_full")
                 continue
             rows[node] = heard[node] = row
             self._remember(known, row)
             self._spread(row)
+
+    def _make_room(self) -> bool:
+        """Forget nodes that cannot be reached, those first that have been known longest; many at once, because it takes
+        a walk over the map to find them. False when there is none."""
+        self._compute()
+        gone = [node for node in self._rows if node not in self._distance][:FORGOTTEN_AT_ONCE]
+        for node in gone:
+            del self._rows[node]
+            self._former.pop(node, None)
+            self._earlier.pop(node, None)
+            self._pending.pop(node, None)
+        if gone:
+            self._hub.count("map_rows_forgotten", len(gone))
+            self.changes += 1
+        return bool(gone)
 
     def _remember(self, before: MapRow | None, row: MapRow) -> None:
         """Links that a node has lost: if it dies, pieces of trees may end there as well."""

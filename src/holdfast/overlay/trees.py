@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
+from holdfast.overlay.checks import SUSPECT_EPOCH
 from holdfast.overlay.config import OverlayConfig
 from holdfast.overlay.frames import Found
 from holdfast.overlay.ids import incarnation_of, node_of
@@ -164,6 +165,12 @@ class RoleState:
         self.routes[dummy] = Route(Found(dummy, 0, False, 0, 0), link, True)
         self.links_known = None
 
+    @property
+    def suspect(self) -> bytes:
+        """The highest exclusive instance, if its epoch was made up: no later publish could outrank it, so it is
+        forgotten with its instance."""
+        return self.top[1] if self.top is not None and self.top[0] >= SUSPECT_EPOCH else b""
+
     # -- removal -------------------------------------------------------------------------------------------------
 
     def remove(self, instance: bytes) -> None:
@@ -176,6 +183,8 @@ class RoleState:
         self.tombs[instance] = (max(epoch, tomb[0] if tomb else 0), until)
         while len(self.tombs) > limit:
             self.tombs.popitem(last=False)
+        if self.suspect == instance:
+            self.top = None
         route = self.routes.get(instance)
         # rule: O-13c
         if route is None or route.epoch > epoch:

@@ -16,17 +16,20 @@ from tests.support.overlay_world import FAST, PORT, World, node_id
 from holdfast.links.ports import Received
 from holdfast.overlay import frames as f
 from holdfast.overlay import tree_id
-from holdfast.overlay.checks import TRACE_MAX
+from holdfast.overlay.checks import COUNT_MAX, TRACE_MAX
 from holdfast.overlay.ids import numbered
 from holdfast.overlay.ports import (
     AnswerMessage,
     Ended,
+    OpenPort,
     Published,
     PublishRole,
     SendToRole,
+    Snooped,
     SnoopVerdict,
     UnpublishRole,
 )
+from holdfast.overlay.topology import NODES_MAX
 from holdfast.types import SECOND, NodeId
 
 TREE = tree_id("tree")
@@ -212,6 +215,69 @@ def test_a_forged_exclusive_claim_does_not_outlive_the_holder_of_the_true_role()
     assert world.holders() == ["c"]
     world.request("b", b"after")
     assert world.receivers(b"after") == {"c": 1}
+
+
+def claimed(node: bytes) -> tuple[World, bytes]:
+    """A hostile b claims a's exclusive role in the name of a node, with the highest epoch that a frame may carry."""
+    world = World(22)
+    for name in ("a", "b", "c"):
+        world.add(name)
+    world.line("a", "b", "c")
+    world.run(2 * SECOND)
+    world.publish("a", exclusive=True)
+    world.run(2 * SECOND)
+    instance = numbered(node, 1, 1 << 30)
+    wave = numbered(node_id("b"), 1, 1 << 30)
+    forged = f.Wave(
+        wave, wave, f.PUBLISH, TREE, "role", instance=instance, epoch=COUNT_MAX - 1, exclusive=True, seq=1, hops=1
+    )  # fmt: skip
+    for name in ("a", "c"):
+        hostile(world, "b", name, forged)
+    world.run(SECOND)
+    assert world.holders() == [], "the holder is told"
+    return world, instance
+
+
+def exhausted(world: World, name: str) -> None:
+    """No epoch is left to publish with. That is said at once."""
+    op = world.publish(name, exclusive=True)
+    world.run(SECOND)
+    done = world.published(name, op)
+    assert done is not None
+    assert not done.ok
+    assert "highest epoch" in done.reason
+    assert count(world, name, "epoch_exhausted") == 1
+
+
+def held_by(world: World, name: str) -> None:
+    op = world.publish(name, exclusive=True)
+    world.run(3 * SECOND)
+    done = world.published(name, op)
+    assert done is not None
+    assert done.ok
+    assert world.holders() == [name]
+    for sender in world.hosts:
+        data = f"{name} {sender}".encode()
+        assert world.request(sender, data).kind == "done"
+        assert world.receivers(data) == {name: 1}
+
+
+def test_the_highest_epoch_in_the_name_of_an_unknown_node_is_forgotten() -> None:
+    world, _ = claimed(b"\xff" * 16)
+    exhausted(world, "a")
+    world.run(70 * SECOND)
+    held_by(world, "a")
+    held_by(world, "c")
+
+
+def test_the_highest_epoch_in_the_name_of_a_member_is_forgotten_with_its_instance() -> None:
+    world, instance = claimed(node_id("b"))
+    world.run(70 * SECOND)
+    exhausted(world, "c")
+    world.post(world.hosts["c"], [UnpublishRole(503, TREE, "role", instance, COUNT_MAX - 1)])
+    world.run(2 * SECOND)
+    held_by(world, "c")
+    held_by(world, "a")
 
 
 def test_a_message_that_loops_dies_by_its_hops() -> None:
@@ -415,3 +481,99 @@ def test_a_shared_instance_is_removed_by_its_own_node_only(leaf: bool) -> None:
     assert count(world, "a", "unpublish_refused") == 1
     assert local.epoch == 6
     still_works(world, b"after")
+
+
+def test_a_peer_that_keeps_removing_an_instance_of_another_node_causes_little_traffic() -> None:
+    """The instance publishes again over its whole tree, but not once for each such word. The last one is outranked."""
+    world = row()
+    local = world.hosts["a"].machine.local.get(TREE, "role")
+    assert local is not None
+    before = world.frames
+    for k in range(1000):
+        wave = numbered(node_id("b"), 1, 1 << 30 | k)
+        forged = f.Wave(
+            wave, wave, f.UNPUBLISH, TREE, "role", instance=local.instance, epoch=5 + k, hops=1
+        )
+        hostile(world, "b", "a", forged)
+    world.run(3 * SECOND)
+    assert count(world, "a", "unpublish_refused") == 1000
+    assert world.frames - before < 1200, "each forged wave has an answer"
+    assert local.epoch == 1005
+    routes = world.hosts["d"].machine.inspect.routes(TREE, "role")
+    assert list(routes) == [local.instance]
+    still_works(world, b"after")
+
+
+def test_replies_without_end_to_an_aggregated_request_are_bounded() -> None:
+    world = row(msgspec.structs.replace(FAST, aggregate_bytes_max=1 << 20))
+    world.hosts["a"].answers = lambda item: None
+    op = world.send("d", b"x", aggregate=True)
+    world.run(SECOND)
+    message = world.hosts["a"].delivered[-1]
+    part = f.Part(message.instance, bytes(10_000))
+    more = f.Reply(message.request, message.attempt, f.DATA_REPLY, False, (part,))
+    hostile(world, "b", "c", *[more] * 1000)
+    record = world.hosts["c"].machine.router.record(message.request, message.attempt)
+    assert record is not None
+    assert sum(len(part.data) for part in record.parts) <= 1 << 20
+    assert count(world, "c", "replies_full") >= 890
+    last = f.Reply(message.request, message.attempt, f.END, True)
+    hostile(world, "b", "c", last)
+    world.run(SECOND)
+    end = world.hosts["d"].end_of(op)
+    assert end is not None
+    assert end.kind == "null", "replies are missing"
+    assert "too many replies" in end.reason
+
+
+def test_replies_without_end_behind_a_snooper_are_bounded() -> None:
+    world = row()
+    world.post(world.hosts["c"], [OpenPort(PORT, snoop=True)])
+    world.hosts["a"].answers = lambda item: None
+    world.send("d", b"x")
+    world.run(SECOND // 10)
+    (passing,) = world.hosts["c"].told(Snooped)
+    world.post(world.hosts["c"], [SnoopVerdict(passing.token, 0)])
+    world.run(SECOND // 10)
+    message = world.hosts["a"].delivered[-1]
+    part = f.Part(message.instance, b"again")
+    more = f.Reply(message.request, message.attempt, f.DATA_REPLY, False, (part,))
+    hostile(world, "b", "c", *[more] * 5000)
+    record = world.hosts["c"].machine.router.record(message.request, message.attempt)
+    assert record is not None
+    assert len(record.held) <= 1024
+    assert count(world, "c", "replies_full") >= 5000 - 1024
+
+
+def test_a_peer_that_keeps_asking_for_trees_gets_them_once() -> None:
+    world = row()
+    world.run(SECOND)
+    world.by_type.clear()
+    hostile(world, "c", "b", *[f.AskTrees(256)] * 1000)
+    world.run(SECOND)
+    assert world.by_type.get("Trees", 0) <= 1
+    assert count(world, "b", "trees_given_already") >= 999
+    still_works(world, b"after")
+
+
+def test_a_map_that_is_full_of_nodes_that_are_gone_has_room_for_new_ones() -> None:
+    """A peer makes up as many nodes as the map may have; or so many have come and gone in the life of a domain."""
+    world = World(21, codec=False)
+    for name in ("a", "b", "c"):
+        world.add(name)
+    world.line("a", "b", "c")
+    world.run(2 * SECOND)
+    ghosts = [f.MapRow(b"%016d" % k, 1, 1, "default", True, ()) for k in range(2 * NODES_MAX)]
+    for k in range(0, len(ghosts), 200):
+        hostile(world, "c", "b", f.MapUpdate(tuple(ghosts[k : k + 200])))
+    world.run(SECOND)
+    machines = [host.machine for host in world.hosts.values()]
+    assert all(machine.topology.status()["known"] <= NODES_MAX for machine in machines)
+    world.add("d")
+    world.link("c", "d")
+    world.run(2 * SECOND)
+    assert world.hosts["a"].machine.topology.reaches(node_id("d"))
+    world.publish("d")
+    world.run(3 * SECOND)
+    assert world.request("a", b"x").kind == "done"
+    assert world.receivers(b"x") == {"d": 1}
