@@ -235,6 +235,8 @@ OVERLAY_RULES: Final = (
          ("O-partition-2a", "= list(lost)"), ("O-partition-2b", "= self._gone, []")),
     ("O-partition-1", ROLES + "test_an_unpartition_event_is_not_sent_to_the_far_end_of_its_link",
          ("O-partition-1b", "if peer != source")),
+    ("O-partition-1", ROLES + "test_a_recovery_for_the_realm_does_not_cross_a_new_link_to_another_one",
+         ("O-partition-1c", "if self._hub.is_open(far)")),
     ("O-direct-1", ROLES + "test_each_neighbourhood_has_its_own_bounded_cache_of_links",
          ("O-direct-1a", "do while False:\n    pass")),
     ("O-direct-1", ROLES + "test_a_link_that_was_used_is_not_the_least_recently_used_one",

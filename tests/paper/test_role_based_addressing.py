@@ -908,6 +908,51 @@ def test_directed_recovery_crosses_the_new_link() -> None:
     assert ("b", "c") in [(s, r) for s, r, _ in waves]
 
 
+def healed_between_realms() -> World:
+    """a and b in one realm, c and d in another, with an instance at each end; the link between the realms came back."""
+    world = World(3, msgspec.structs.replace(FAST, refresh_ns=3600 * SECOND))
+    for name, realm in (("a", "east"), ("b", "east"), ("c", "west"), ("d", "west")):
+        world.add(name, realm)
+    world.line("a", "b", "c", "d")
+    world.run(2 * SECOND)
+    publish(world, "a")
+    publish(world, "d")
+    world.cut("b", "c")
+    world.run(3 * SECOND)
+    world.link("b", "c")
+    world.run(8 * SECOND)
+    assert world.hosts["b"].machine.partition.status()["unpartitions"]
+    return world
+
+
+def test_a_recovery_for_the_realm_does_not_cross_a_new_link_to_another_one() -> None:
+    """'When doing recovery for just the local realm, ... recovery request messages are only forwarded over links that
+    go to other nodes in the local realm.'"""
+    world = healed_between_realms()
+    left: list[Any] = []
+
+    def watch(sender: Any, receiver: Any, frame: Any) -> None:
+        if sender.realm != receiver.realm and getattr(frame, "realm_only", False):
+            left.append(frame)
+
+    world.watch = watch
+    assert world.request("b", b"here", realm_only=True).kind == "done"
+    assert world.receivers(b"here") == {"a": 1}
+    assert left == []
+
+
+def test_the_realm_recovers_from_a_healed_partition_once() -> None:
+    """Messages that stay in the realm do not wait for a recovery each time; those to all cross the new link later."""
+    world = healed_between_realms()
+    counters = world.hosts["b"].machine.hub.counters
+    before = counters.get("recoveries", 0)
+    for k in range(5):
+        world.request("b", b"here %d" % k, realm_only=True)
+    assert counters["recoveries"] == before + 1
+    assert world.request("b", b"all", aggregate=True).kind == "done"
+    assert world.receivers(b"all") == {"a": 1, "d": 1}
+
+
 def test_a_lost_link_makes_no_new_colour_while_there_is_another_way() -> None:
     """'confirm colours after a settling time': a ring that loses one link is not partitioned."""
     world = world_of("a", "b", "c", links="a-b b-c c-a")

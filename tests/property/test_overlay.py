@@ -90,7 +90,7 @@ def test_two_halves_that_were_apart_find_each_other(seed: int) -> None:
     check_ends(world)
 
 
-@pytest.mark.parametrize("seed", seeds(6, 1))
+@pytest.mark.parametrize("seed", [*seeds(6, 1), 22])
 def test_a_send_within_the_realm_reaches_all_its_instances_and_never_leaves_it(seed: int) -> None:
     rng = Random(3000 + seed)
     world = build(seed, 36, rng.choice([2, 3, 6]))

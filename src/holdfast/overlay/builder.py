@@ -194,7 +194,7 @@ class Builder:
             return False
         if local is not None and not local.is_anchor and not (state and state.routes):
             return False  # it has lost its way to the instance that it is linked to
-        return not self.lost(state, realm_only) and not self._cuts.open_for(state)
+        return not self.lost(state, realm_only) and not self._cuts.open_for(state, realm_only)
 
     def alive(self, instance: bytes) -> bool:
         return self._topology.alive(node_of(instance), incarnation_of(instance))
@@ -243,7 +243,7 @@ class Builder:
                 targets[node] = True
         for node in list(targets)[:LEGS_MAX]:
             sends += self._waves.directed(frame, node)
-        for near, far in self._cuts.legs(state):
+        for near, far in self._cuts.legs(state, realm_only):
             if near == self._hub.me:
                 sends += self._waves.crossing(frame, far)
             else:
@@ -261,6 +261,7 @@ class Builder:
             for node, hint in lost.items():
                 if state.lost.get(node) is hint:
                     del state.lost[node]
+            state.cuts_done_inside = max(state.cuts_done_inside, upto)
             if not realm_only:
                 state.cuts_done = max(state.cuts_done, upto)
             if not state.lost:
@@ -268,12 +269,12 @@ class Builder:
 
         return done
 
-    def missed_cuts(self, state: RoleState) -> bool:
-        return self._cuts.missed(state)
+    def missed_cuts(self, state: RoleState, realm_only: bool) -> bool:
+        return self._cuts.missed(state, realm_only)
 
     def needs_repair(self, state: RoleState | None, realm_only: bool) -> bool:
         return state is not None and bool(
-            self.lost(state, realm_only) or self._cuts.open_for(state)
+            self.lost(state, realm_only) or self._cuts.open_for(state, realm_only)
         )
 
     def _on_recover(self, at: WaveState) -> Sends:

@@ -66,19 +66,23 @@ class Cuts:
         sides = sorted(colours)
         return sum(sorted(event.colours) == sides for event in self._events) >= PER_SIDE
 
-    def open_for(self, state: RoleState | None) -> bool:
-        return state is not None and state.cuts_done < self.count
+    def open_for(self, state: RoleState | None, realm_only: bool) -> bool:
+        return state is not None and _done(state, realm_only) < self.count
 
-    def missed(self, state: RoleState | None) -> bool:
+    def missed(self, state: RoleState | None, realm_only: bool) -> bool:
         """Whether events that this role has not recovered from have left the list."""
         # rule: O-20e
-        return state is not None and state.cuts_done < self._dropped
+        return state is not None and _done(state, realm_only) < self._dropped
 
-    def legs(self, state: RoleState) -> list[tuple[bytes, bytes]]:
+    def legs(self, state: RoleState, realm_only: bool) -> list[tuple[bytes, bytes]]:
         """(near, far) of the links to cross; those that are gone, or inside what we reach anyway, are skipped."""
         # rule: O-partition-1a
-        missed = self._events[max(state.cuts_done - self._dropped, 0) :]
+        missed = self._events[max(_done(state, realm_only) - self._dropped, 0) :]
         return [(e.near, e.far) for e in missed if self._topology.reaches(e.near)]
+
+
+def _done(state: RoleState, realm_only: bool) -> int:
+    return state.cuts_done_inside if realm_only else state.cuts_done
 
 
 class Partition:

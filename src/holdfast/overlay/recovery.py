@@ -103,7 +103,7 @@ class Recoveries:
         if state is None or not self._builder.needs_repair(state, realm_only):
             self._link(key, run)
             return
-        run.afresh |= self._builder.missed_cuts(state)
+        run.afresh |= self._builder.missed_cuts(state, realm_only)
         frame = self._frame(key, run)
         by_rules = not self._hub.config.directed
         # rule: O-6c

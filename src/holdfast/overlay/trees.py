@@ -58,7 +58,7 @@ class RoleState:
     __slots__ = (
         "absent_until",
         "cuts_done",
-        "cuts_from",
+        "cuts_done_inside",
         "damaged",
         "draining",
         "links_known",
@@ -85,7 +85,8 @@ class RoleState:
         """Nodes over which routes were lost; with the nodes to ask, where the lost one named them."""
         self.cuts_done = cuts
         """Un-partition events that this role has recovered from."""
-        self.cuts_from = cuts
+        self.cuts_done_inside = cuts
+        """The same for messages that stay in the realm: not less, because a recovery for all covers them."""
         self.outside_lost = False
         """A link to another realm was lost: spew hops are infinite until the message has left the realm."""
         self.top: Rank | None = None

@@ -135,8 +135,10 @@ class Waves:
 
     def crossing(self, frame: Wave, far: bytes) -> Sends:
         """A leg to the far end of a healed cut. If that link is gone again, the far end is asked in any way there
-        is; if it cannot be reached, there is nothing to recover from."""
-        if self._hub.is_open(far):
+        is; if it cannot be reached, there is nothing to recover from. What stays in the realm does not cross a link to
+        another one."""
+        # rule: O-partition-1c
+        if self._hub.is_open(far) and (not frame.realm_only or self._hub.inside(far)):
             return [(NodeId(far), self.leg(frame, target=b"", then=b"", hops=frame.hops + 1))]
         return self.directed(frame, far)
 
