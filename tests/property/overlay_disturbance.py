@@ -11,6 +11,7 @@ from holdfast.types import MILLISECOND, SECOND
 
 def build(seed: int, nodes: int, realms: int) -> World:
     world = World(seed, FAST)
+    world.skew = 20 * MILLISECOND if seed % 2 else 0
     for k in range(nodes):
         world.add(f"n{k}", f"r{k % realms}")
     world.mesh()

@@ -114,6 +114,8 @@ class OverlayHello(Frame, frozen=True, gc=False, array_like=True, tag=64):
     clock: int = 0
     settled: bool = False
     """There are roles on the sender's side, so it does not yield its colour silently (rule 4)."""
+    copy: bool = False
+    """Sent ahead of the first data, on their channel: they may overtake the hello on the other one."""
 
 
 class MapRow(msgspec.Struct, frozen=True, gc=False, array_like=True):

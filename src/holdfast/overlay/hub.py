@@ -16,7 +16,7 @@ from holdfast.links.ports import SendChannel, link_unit
 from holdfast.machine import Outbox
 from holdfast.overlay.config import OverlayConfig
 from holdfast.overlay.facts import OverlayFact
-from holdfast.overlay.frames import Bulk, Message, OverlayFrame, Wave
+from holdfast.overlay.frames import Bulk, Message, OverlayFrame, OverlayHello, Wave
 from holdfast.overlay.ids import numbered
 from holdfast.overlay.ports import OverlayEvent
 from holdfast.types import DATA, NEVER, SECOND, Nanos, NodeId
@@ -35,6 +35,7 @@ class Neighbour:
         "echoed",
         "epoch",
         "given_trees",
+        "hello",
         "hop_ns",
         "incarnation",
         "owed",
@@ -52,6 +53,8 @@ class Neighbour:
         self.since = now
         self.epoch = 0
         """The peer's unit; 0 until its hello came."""
+        self.hello: OverlayHello | None = None
+        """The last one that came; it comes on both channels."""
         self.echoed = False
         """The peer knows our epoch: what it sends from now on is meant for this unit."""
         self.realm = ""

@@ -3,9 +3,13 @@
 Each session begins with a hello that carries this unit's epoch and echoes the neighbour's. Frames count only after the
 neighbour has echoed our epoch: what was sent to an earlier unit is not meant for this one. A new epoch of the
 neighbour is a link failure (rule 15), because its unit was rebuilt and has forgotten our messages.
+
+The two channels of a link have no common order. The hello that echoes an epoch is sent on both, ahead of all else.
 """
 
 from __future__ import annotations
+
+import msgspec
 
 from holdfast.overlay.builder import Builder
 from holdfast.overlay.direct import Direct
@@ -18,7 +22,7 @@ from holdfast.overlay.partition import Partition
 from holdfast.overlay.router import Router
 from holdfast.overlay.topology import Topology
 from holdfast.overlay.waves import Waves
-from holdfast.types import SYNC, NodeId
+from holdfast.types import DATA, SYNC, NodeId
 
 
 class Sessions:
@@ -44,9 +48,9 @@ class Sessions:
         self._joining = joining
         self._direct = direct
 
-    def _hello(self, neighbour: Neighbour) -> OverlayHello:
+    def _say_hello(self, neighbour: Neighbour) -> None:
         hub = self._hub
-        return OverlayHello(
+        hello = OverlayHello(
             hub.epoch,
             neighbour.epoch,
             hub.realm,
@@ -55,6 +59,9 @@ class Sessions:
             self._partition.clock,
             self._partition.settled,
         )
+        hub.send(neighbour.peer, hello, SYNC)
+        if hello.echo:
+            hub.send(neighbour.peer, msgspec.structs.replace(hello, copy=True), DATA)
 
     def up(self, peer: NodeId) -> None:
         # rule: O-14b
@@ -64,7 +71,7 @@ class Sessions:
             peer, self._hub.config.credit, self._hub.now
         )
         self._hub.changed_at = self._hub.now
-        self._hub.send(peer, self._hello(neighbour), SYNC)
+        self._say_hello(neighbour)
 
     def down(self, peer: NodeId) -> None:
         neighbour = self._hub.neighbours.pop(peer, None)
@@ -91,6 +98,9 @@ class Sessions:
             hub.count("bad_hello")
             return
         neighbour = hub.neighbours[peer]
+        said = msgspec.structs.replace(hello, copy=False)
+        if said == neighbour.hello or (hello.copy and hello.epoch < neighbour.epoch):
+            return  # the other one came first
         # rule: O-15a
         if neighbour.epoch not in (0, hello.epoch):
             hub.count("epochs_changed")
@@ -102,11 +112,13 @@ class Sessions:
         neighbour.realm = hello.realm
         neighbour.incarnation = hello.incarnation
         if not known or hello.echo != hub.epoch:
-            hub.send(peer, self._hello(neighbour), SYNC)
+            self._say_hello(neighbour)
+        if hello.echo == hub.epoch:
+            neighbour.hello = said
         if hello.echo == hub.epoch and not neighbour.echoed:
             neighbour.echoed = True
             self._opened(neighbour, hello)
-        elif neighbour.open:
+        elif neighbour.open and hello.echo == hub.epoch:
             self._partition.link_up(peer, hello, self._partition.settled)
 
     def _opened(self, neighbour: Neighbour, hello: OverlayHello) -> None:
@@ -121,7 +133,7 @@ class Sessions:
             # Neighbours whose session is not open yet were told otherwise.
             for other in hub.neighbours.values():
                 if not other.open and other.epoch:
-                    hub.send(other.peer, self._hello(other), SYNC)
+                    self._say_hello(other)
         if first:
             self._joining.ask(peer)
         hub.send(peer, HopPing(hub.now))

@@ -1,7 +1,8 @@
 """A virtual network of overlay machines with slow and failing links and crashing nodes, determined by one seed.
 
-Channels keep their order. A link that is cut loses frames in flight; each end notices after its own delay. Every node
-runs a small application: it records each message and answers with its name, unless a test sets another answer.
+Each channel keeps its order; with `skew` one may overtake the other. A link that is cut loses frames in flight; each
+end notices after its own delay. Every node runs a small application: it records each message and answers with its name,
+unless a test sets another answer.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from holdfast.overlay.ports import (
     Replied,
     SendToRole,
 )
-from holdfast.types import MILLISECOND, NEVER, SECOND, Nanos, NodeId
+from holdfast.types import DATA, MILLISECOND, NEVER, SECOND, SYNC, Nanos, NodeId
 from holdfast.wire.codec import encode
 from holdfast.wire.frames import MemberInfo
 
@@ -142,7 +143,8 @@ class Session:
         self.number = number
         self.delay = delay
         self.alive = True
-        self.last: dict[NodeId, Nanos] = {}
+        self.last: dict[tuple[NodeId, int], Nanos] = {}
+        """When the last frames of a sender arrive, by channel."""
 
 
 class World:
@@ -158,6 +160,9 @@ class World:
         self.sessions: dict[tuple[NodeId, NodeId], Session] = {}
         self.delay: tuple[Nanos, Nanos] = (MILLISECOND // 2, 3 * MILLISECOND)
         self.outside_delay: tuple[Nanos, Nanos] = (10 * MILLISECOND, 30 * MILLISECOND)
+        self.skew: Nanos = 0
+        """How much later frames on the channel for synchronisation may come than those for data, which then overtake
+        them: each channel has an order of its own, and lost frames are repeated."""
         self.detect: Nanos = 50 * MILLISECOND
         self.frames = 0
         self.by_type: dict[str, int] = {}
@@ -373,8 +378,11 @@ class World:
             return
         frames = [m.frame if type(m) is Kept else decoder.decode(m) for m in item.messages]
         jitter = self.rng.randrange(max(session.delay // 4, 1))
-        at = max(self.now + session.delay + jitter, session.last.get(host.id, 0) + 1)
-        session.last[host.id] = at
+        if self.skew and item.channel == SYNC:
+            jitter += self.rng.randrange(self.skew)
+        lane = (host.id, item.channel if self.skew else DATA)
+        at = max(self.now + session.delay + jitter, session.last.get(lane, 0) + 1)
+        session.last[lane] = at
         life = other.life
 
         def arrive() -> None:

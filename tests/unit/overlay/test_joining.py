@@ -216,3 +216,43 @@ def test_publishes_that_wait_go_on_in_their_order() -> None:
     ops = [world.publish("a", role=f"role{k}") for k in range(5)]
     world.run(CONFIG.join_ns + SECOND)
     assert [e.op for e in host.told(Published)] == ops
+
+
+def test_data_that_overtakes_the_hello_is_not_lost() -> None:
+    """The channels of a link have no common order. A message that came before the session was open would be dropped,
+    and its sender would wait for the whole lifetime of the request."""
+    world = World(5)
+    world.skew = 200 * MILLISECOND
+    for name in ("a", "b", "c"):
+        world.add(name)
+    world.line("a", "b", "c")
+    world.run(3 * SECOND)
+    world.publish("a")
+    world.run(3 * SECOND)
+    for name in ("b", "c"):
+        world.cut("b", name if name != "b" else "a")
+    world.run(SECOND)
+    world.line("a", "b", "c")
+    for k in range(50):
+        world.at(k * 10 * MILLISECOND, lambda k=k: world.send("c", b"%d" % k, aggregate=True))
+    world.run(5 * SECOND)
+    ends = [e.kind for e in world.hosts["c"].ends]
+    assert len(ends) == 50
+    assert dict.fromkeys(ends) == {"not_found": None, "done": None}, (
+        "before and after the links came up"
+    )
+    for host in world.hosts.values():
+        assert host.machine.hub.counters.get("frames_before_hello", 0) == 0
+
+
+def test_a_hello_that_comes_on_both_channels_heals_a_partition_once() -> None:
+    world = World(5)
+    world.skew = 200 * MILLISECOND
+    for name in ("a", "b"):
+        world.add(name)
+        world.publish(name)
+    world.run(SECOND)
+    world.link("a", "b")
+    world.run(5 * SECOND)
+    for host in world.hosts.values():
+        assert host.machine.partition.status()["unpartitions"] == 1
