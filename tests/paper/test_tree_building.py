@@ -523,6 +523,13 @@ def test_hop_times_are_averages_of_nine_tenths_old_and_one_tenth_new() -> None:
     assert averaged(0, 2000) == 2000, "the first one counts whole"
 
 
+def test_a_hop_takes_half_of_a_round_trip_to_a_neighbour() -> None:
+    times = HopTimes(FAST)
+    assert times.pinged(0, 8 * MILLISECOND) == 4 * MILLISECOND
+    assert times.local_ns == 4 * MILLISECOND
+    assert times.pinged(4 * MILLISECOND, 28 * MILLISECOND) == 5 * MILLISECOND
+
+
 def test_the_time_out_is_three_times_the_largest_recent_round_trip() -> None:
     """For the own realm by its own list, otherwise by all."""
     times = HopTimes(msgspec.structs.replace(FAST, wave_ns_min=1, wave_ns_max=10**18))

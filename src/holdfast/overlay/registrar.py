@@ -151,8 +151,11 @@ class Registrar(Linking):
             self._hub.effect(Published(op, role.instance, False, reason))
 
     def _adopt(self, role: LocalRole) -> None:
-        if self._local.get(role.tree, role.role) is not None or not self._local.add(role):
+        if self._local.get(role.tree, role.role) is not None:
             self._refuse(role, "this node has an instance of the role already")
+            return
+        if not self._local.add(role):
+            self._refuse(role, "too many roles on this node")
             return
         self._builder.make_role(role.tree, role.role)
         self.settle()
