@@ -245,6 +245,8 @@ OVERLAY_RULES: Final = (
          ("O-direct-1c", "and 1")),
     ("O-direct-1", ROLES + "test_a_cap_on_all_links_together",
          ("O-direct-1d", "if False")),
+    ("O-direct-3", ROLES + "test_one_instance_on_a_direct_tree_is_a_near_one_that_is_there",
+         ("O-direct-3a", "= places[:1]")),
     ("O-direct-2", ROLES + "test_an_instance_may_decline_to_join",
          ("O-direct-2a", "if False")),
 )  # fmt: skip

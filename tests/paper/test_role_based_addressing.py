@@ -1044,6 +1044,30 @@ def test_a_direct_tree_is_used_through_the_same_send_in_one_hop() -> None:
     assert sorted(data for _, data in end.replies) == [b"c", b"d"]
 
 
+def test_one_instance_on_a_direct_tree_is_a_near_one_that_is_there() -> None:
+    """RECONSTRUCTED: 'a one-instance send takes the local instance, then the route with the lowest hop time in the own
+    realm, then any other.' A direct tree is used through the same send call."""
+    world = World(17)
+    for name, realm in (("a", "east"), ("b", "west"), ("c", "east"), ("d", "east")):
+        world.add(name, realm)
+    world.line("a", "b", "c", "d")
+    world.run(2 * SECOND)
+    publish(world, "b", "c", "d")
+    places = find(world, "a").locations
+    order = {place.node: place for place in places}
+    listed = tuple(order[node_id(name)] for name in ("b", "c", "d"))
+    tree = connect(world, "a", listed)
+    world.link("a", "c", delay=MILLISECOND)
+    world.send_raw("a", tree.tree, b"near", one=True)
+    world.run(SECOND)
+    assert set(world.receivers(b"near")) <= {"c", "d"}, "b is in another realm"
+    world.kill(*world.receivers(b"near"))
+    world.run(2 * SECOND)
+    world.send_raw("a", tree.tree, b"left", one=True)
+    world.run(SECOND)
+    assert len(world.receivers(b"left")) == 1
+
+
 def test_a_direct_tree_is_a_snapshot() -> None:
     world = world_of("a", "b", "c", "d")
     publish(world, "c")

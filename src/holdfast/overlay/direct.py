@@ -258,7 +258,8 @@ class Direct:
             and (not request.instance or place.instance == request.instance)
         ]
         if request.one:
-            places = places[:1]
+            # rule: O-direct-3a
+            places = sorted(places, key=self._nearness)[:1]
         fanout = _Fanout(request)
         fanout.open = len(places) + 1
         for place in places:
@@ -266,6 +267,16 @@ class Direct:
         for place in places:
             self._send_to(fanout, tree, place)
         self._ended(fanout, None)
+
+    def _nearness(self, place: Location) -> tuple[bool, bool, bool, int, bytes]:
+        """One instance: our own, then the nearest in the realm, then any other, as on a tree. Nodes without a link come
+        last: they may be gone."""
+        hub, node = self._hub, NodeId(place.node)
+        neighbour = hub.neighbours.get(node)
+        hop_ns = neighbour.hop_ns if neighbour is not None else 0
+        away = node != hub.me
+        is_far = away and not hub.is_open(node)
+        return away, is_far, place.realm != hub.realm, hop_ns, place.instance
 
     def _send_to(self, fanout: _Fanout, tree: DirectTree, place: Location) -> None:
         request = fanout.request
