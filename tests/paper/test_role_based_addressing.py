@@ -518,6 +518,7 @@ def test_a_snooper_suspends_and_resumes_later() -> None:
     world.post(world.hosts["b"], [SnoopVerdict(token, SUSPEND)])
     world.run(4 * SECOND)
     assert world.receivers(b"x") == {}
+    assert "bad_verdict" not in world.hosts["b"].machine.hub.counters
     world.post(world.hosts["b"], [SnoopVerdict(token, CONTINUE)])
     world.run(SECOND)
     assert world.receivers(b"x") == {"c": 1}
