@@ -51,8 +51,11 @@ def test_every_rule_can_be_switched_off() -> None:
 
 def test_every_test_of_the_table_exists() -> None:
     for rule in rules_off.RULES:
-        file, _, name = rules_off.test_path(rule).partition("::")
-        assert f"def {name}(" in (ROOT / file).read_text(), rule.test
+        file, *_, name = rules_off.test_path(rule).split("::")
+        texts = [(ROOT / file).read_text()]
+        if "/conformance/" in file:
+            texts.append((SOURCE / "testing" / "stores.py").read_text())
+        assert any(f"def {name}(" in text for text in texts), rule.test
 
 
 def test_a_renamed_name_is_noticed(tmp_path: Path) -> None:

@@ -84,6 +84,7 @@ def on_frame(core: Core, now: Nanos, peer: bytes, frame: Any) -> None:
     if d is None:
         without_dialog(core, peer, frame)
         return
+    # rule: D-18a
     if d.state == MOVED:
         _moved_answer(core, d, peer, frame)
         return
@@ -100,6 +101,7 @@ def on_frame(core: Core, now: Nanos, peer: bytes, frame: Any) -> None:
     elif kind is Resume:
         core.run(d, now, transfer.on_resume, now, peer, frame)
         core.index(d)
+    # rule: D-frames-1c
     elif d.partner.node != peer:
         core.env.count("forged")
     elif kind in PAIRED:
@@ -109,6 +111,7 @@ def on_frame(core: Core, now: Nanos, peer: bytes, frame: Any) -> None:
 
 
 def _paired(core: Core, now: Nanos, d: Dialog, frame: Any) -> None:
+    # rule: D-18f
     if frame.epoch != d.partner_epoch:
         core.env.count("stale_epoch")
         return
@@ -130,6 +133,7 @@ def _about_partner(core: Core, now: Nanos, d: Dialog, frame: Any) -> None:
         core.run(d, now, lifecycle.on_ended, now, frame)
     elif kind is Unknown and d.state == OPEN:
         # Frees nothing: the state may be lost, or in a store that is not there at the moment.
+        # rule: D-17a
         core.run(
             d,
             now,
@@ -226,6 +230,7 @@ def nowhere(core: Core, now: Nanos, peer: bytes, frame: Any) -> None:
     elif type(frame) is Confirm and len(frame.secret) == SECRET_BYTES:
         # Recorded before it is said: from now on this instance never confirms the dialog.
         row = EndingRow(pairing.NEVER_CONFIRMED, [], "", core.env.wall(now))
+        # rule: D-16c
         core.writes += core.endings.add(session, row)
         reply = _reply_id(core, peer, frame)
         core.posts.append((peer, NeverConfirmed(_creator_store(session), reply, core.env.store)))
@@ -241,6 +246,7 @@ def nowhere(core: Core, now: Nanos, peer: bytes, frame: Any) -> None:
 def on_invite(core: Core, now: Nanos, peer: bytes, frame: Invite) -> None:
     """Accept, ask the application, send elsewhere or decline."""
     session = frame.session
+    # rule: D-frames-1d
     if (
         len(session) != DIALOG_BYTES
         or creator_of(session) != peer + frame.store
@@ -258,6 +264,7 @@ def on_invite(core: Core, now: Nanos, peer: bytes, frame: Invite) -> None:
             d.attempt = frame.attempt
             core.run(d, now, pairing.offer, peer)
         return
+    # rule: D-16d
     if core.endings.of(session) is not None:
         core.posts.append(
             (peer, decline(core, frame, "ended", "this instance has left the dialog for good"))

@@ -105,6 +105,7 @@ class Blocks:
             held.live.pop(dialog, None)
         held.needed -= count
         # The block of this turn stays: messages of other dialogs may follow into it.
+        # rule: D-1b
         if not held.needed and block != self.next:
             del self._blocks[block]
             self._dead.append(block)

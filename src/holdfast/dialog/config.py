@@ -45,7 +45,6 @@ class Assurances(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 NONE: Final = Assurances(False, False, False)
-EXACTLY_ONCE_IN_ORDER: Final = Assurances(True, True, True)
 
 
 def assurances_of(code: int) -> Assurances:
@@ -165,15 +164,18 @@ def merged(
     values: dict[str, Any] = dict(profile.values) if profile is not None else {}
     for name in _ASSURANCES:
         if getattr(minimum, name):
+            # rule: D-terms-2a
             values[name] = True
         elif minimum != NONE:
             # Code named the minimum, so an assurance that it left out is off unless the profile asks for it.
+            # rule: D-terms-2b
             values.setdefault(name, False)
     for key, value in (direct or {}).items():
         if key not in _FIELDS:
             near = get_close_matches(key, _FIELDS, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise MisuseError(f"unknown dialog setting {key!r}{hint}; nothing was opened")
+        # rule: D-terms-2c
         values[key] = value
     settings = msgspec.structs.replace(DEFAULTS, **values)
     problem = wrong(settings)

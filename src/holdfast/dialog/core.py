@@ -156,6 +156,7 @@ class Core:
         try:
             return act(d, *args, **kwargs)
         except Exception as error:  # noqa: BLE001 whatever it raised, only this dialog may suffer
+            # rule: D-22a
             self.fail(d, now, error)
             return None
 
@@ -164,12 +165,14 @@ class Core:
         self.env.count("dialog_errors")
         self.errors.append((d.id, error))
         del self.errors[:-100]
+        # rule: D-22d
         for token in self._unanswered(d):
             self.refuse(
                 token, "internal", "the dialog failed and is read again; nothing took effect"
             )
         for tx in self.transactions.values():
             if d.id in tx.dialogs and not tx.prepared:
+                # rule: D-22c
                 tx.broken = True
         # Its blocks stay: they are what it is read from.
         self.forget(d)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from holdfast.dialog.incoming import Piece
 from holdfast.dialog.ports import Message, Take, Taken
 from holdfast.dialog.session import TAKERS_MAX, Dialog
-from holdfast.dialog.states import COMPLETED, FAULTED, MOVED, OPEN, TERMINATED
+from holdfast.dialog.states import COMPLETED, MOVED, OPEN, TERMINATED
 from holdfast.types import NEVER, Nanos
 
 LEASE = b"handover"
@@ -55,13 +55,16 @@ def available(d: Dialog, tx: bytes = b"") -> bool:
     if not d.rules.in_order:
         return True
     # One transaction at a time, or an abort would re-order; and a poison message stops what is behind it.
+    # rule: D-14a
     return not d.attempts.aside and all(lease == tx for lease in d.inc.leases)
 
 
 def hand_out(d: Dialog, request: Take) -> bool:
     """Answer with messages, of which there are some."""
     inc = d.inc
+    # rule: D-14d
     count = 1 if d.attempts.alone(inc.ready[0].first) else request.count
+    # rule: D-buffer-3a
     if request.discard:
         pieces = inc.take(count, request.bytes_max, request.tx)
         messages: list[Message] = []
@@ -72,9 +75,11 @@ def hand_out(d: Dialog, request: Take) -> bool:
         d.answer(request.token, Taken(d.id, [Message(p.first, memoryview(b"")) for p in pieces]))
         return bool(request.tx)
     lease = request.tx
+    # rule: D-15a
     if not lease and not d.rules.removes_first:
         lease = LEASE + request.token.to_bytes(8, "big")
     pieces = inc.take(count, request.bytes_max, lease)
+    # rule: D-14f
     if lease and d.attempts.begin(pieces):
         # Before it is handed over: the answer leaves when the row is durable.
         d.stage.attempt = True
@@ -120,6 +125,7 @@ def next_deadline(d: Dialog) -> Nanos:
 def tell(d: Dialog) -> None:
     """Tell the application once that there is something to take, until it comes."""
     if not d.told and not d.takers and available(d):
+        # rule: D-life-3a
         d.told = True
         d.event("available", count=d.inc.ready_count)
 
@@ -139,6 +145,7 @@ def committed(
         d.inc.settle(pieces)
     _passed(d, "taken", pieces, transaction)
     d.free_pieces(pieces)
+    # rule: D-14i
     if d.attempts.succeeded(pieces):
         d.stage.attempt = True
 
@@ -158,6 +165,7 @@ def aborted(d: Dialog, lease: bytes, counts: bool) -> None:
     if poison:
         report_poison(d, poison)
     d.inc.put_back(pieces)
+    # rule: D-14c
     if not d.rules.in_order:
         set_aside(d)
 
@@ -203,6 +211,7 @@ def settle_poison(d: Dialog, number: int, action: str) -> str:
     lease = poison_lease(number)
     if action == "retry":
         d.attempts.retry(number)
+        # rule: D-14b
         d.inc.give_back(lease)
     elif action == "discard":
         d.attempts.forget(number)
@@ -228,12 +237,3 @@ def poison_message(d: Dialog, number: int) -> bytes | None:
         if piece.first <= number < piece.stop:
             return bytes(piece.messages[number - piece.first])
     return None
-
-
-def readable(d: Dialog) -> bool:
-    """A terminated dialog stays while there is something to read."""
-    return d.state == TERMINATED and not d.inc.empty
-
-
-def blocked(d: Dialog) -> bool:
-    return d.state == FAULTED

@@ -44,6 +44,7 @@ class Endings:
         if found is not None:
             return found
         ranges = self._ranges.get(creator_of(dialog))
+        # rule: D-17d
         return FORGOTTEN if ranges is not None and counter_of(dialog) in ranges else None
 
     def add(self, dialog: bytes, row: EndingRow) -> list[Write]:

@@ -50,7 +50,9 @@ def put_in_fault(d: Dialog, now: Nanos, code: str, detail: str, tell: bool = Fal
     d.env.count("faults")
     d.event("faulted", d.detail)
     if not code.startswith(MIRRORED):
+        # rule: D-life-6a
         d.stage.effects.append(RepairWanted(d.env.unit, d.id, code, d.detail, d.uri))
+        # rule: D-4h
         if tell and d.partner is not None and d.confirmed:
             d.post(Faulted(d.to, d.far, d.epoch, code, d.detail))
 

@@ -87,6 +87,7 @@ class Incoming:
         """Apply the receive rules to messages from `first` on."""
         arrival = Arrival()
         stop = first + len(messages)
+        # rule: D-13b
         if stop > self.limit:
             keep = max(0, self.limit - first)
             arrival.refused = len(messages) - keep
@@ -106,11 +107,13 @@ class Incoming:
     def _seen(self, first: int, stop: int, messages: list[memoryview], arrival: Arrival) -> None:
         if first >= stop:
             return
+        # rule: D-receive-1a
         if self.rules.seen != AGAIN:
             arrival.discarded += stop - first
             return
         # A copy of a message that still waits in the buffer adds nothing: only what was taken comes again.
         for number, message in enumerate(messages, first):
+            # rule: D-receive-4a
             if number in self.taken and self._spare(message):
                 # Not stored: its first delivery was what the assurances asked for.
                 self._available(Piece(number, [message]))
@@ -144,6 +147,7 @@ class Incoming:
         stop = first + len(messages)
         self.received.add(first, stop)
         self.received_count += stop - first
+        # rule: D-receive-2a
         if rules.in_order and first < self.expected and rules.behind == DISCARD:
             late = min(stop, self.expected) - first
             arrival.discarded += late
@@ -160,6 +164,7 @@ class Incoming:
                 return
         piece = Piece(first, messages)
         arrival.stored.append(piece)
+        # rule: D-receive-3a
         if rules.waits and first > self.expected:
             self.early[first] = piece
             self.buffered += len(messages)
@@ -207,6 +212,7 @@ class Incoming:
         tops = self.received.stops
         top = tops[-1] if tops else 0
         if self.rules.acknowledges:
+            # rule: D-13d
             limit = min(self.taken_count + self.quota_messages, self._byte_limit(top))
         else:
             limit = top + self.quota_messages - self.buffered
@@ -215,6 +221,7 @@ class Incoming:
 
     def _byte_limit(self, top: int) -> int:
         room = (self.quota_bytes - self.buffered_bytes) // self.message_bytes_max
+        # rule: D-13a
         holes = top - self.received_count
         if room >= holes:
             return top + room - holes

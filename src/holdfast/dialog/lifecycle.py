@@ -7,7 +7,7 @@ from typing import Final
 from holdfast.dialog.frames import Done, Ended, Fin, Terminate
 from holdfast.dialog.ports import Answer, Refused
 from holdfast.dialog.session import Dialog
-from holdfast.dialog.states import COMPLETED, MOVED, OPEN, PAIRING, TERMINATED
+from holdfast.dialog.states import COMPLETED, MOVED, OPEN, TERMINATED
 from holdfast.types import Nanos
 
 REASON_MAX: Final = 500
@@ -41,6 +41,7 @@ def advance(d: Dialog, now: Nanos) -> None:
     if not d.done_sent:
         d.done_sent = True
         d.post(Done(d.to, d.far, d.epoch))
+    # rule: D-life-1a
     if d.done_in and d.done_acked:
         # The partner repeats its `Done` if the acknowledgement is lost, and is told that this end is over.
         d.change(COMPLETED, now)
@@ -69,6 +70,7 @@ def all_here(d: Dialog) -> bool:
     """This end sent all, all of it was acknowledged, and the application took everything that the partner sent."""
     if d.total_out < 0 or d.total_in < 0 or not d.inc.empty or d.out.buffered:
         return False
+    # rule: D-life-1b
     return not d.rules.acknowledges or d.inc.received_count >= d.total_in
 
 
@@ -126,6 +128,7 @@ def over(d: Dialog, now: Nanos, how: str, reason: str) -> None:
         d.stage.freed.append((run.place, run.count))
     d.event("terminated", reason, count=unacknowledged)
     fail_sends(d, "the partner has ended the dialog; nothing was sent")
+    # rule: D-life-2a
     if d.inc.empty:
         d.stage.ended = (how, reason)
 
@@ -167,7 +170,3 @@ def drained(d: Dialog) -> None:
     """A dialog that the partner terminated goes when the application has read everything."""
     if d.state == TERMINATED and d.inc.empty and d.stage.ended is None:
         d.stage.ended = ("terminated", d.detail)
-
-
-def in_pairing(d: Dialog) -> bool:
-    return d.state in PAIRING

@@ -64,12 +64,14 @@ def load(core: Core, tables: Tables) -> None:
         core.add(
             _dialog(core, key, decode(DialogRow, value), positions.get(key), attempts.get(key))
         )
+    # rule: D-9d
     _fold_taken(core, tables.get(TAKEN, ()))
     _restore_blocks(core, tables.get(BLOCK, []), core.dialogs)
     for key, _ in tables.get(BLOCK, ()):
         core.blocks.unused(int.from_bytes(key, "big"))
     for d in core.dialogs.values():
         _ready(core, d)
+    # rule: D-9a
     _fold_staged(core, tables.get(STAGED, ()))
     # No transaction of an earlier owner can still commit: the fence has a new epoch. Its application may not know the
     # outcome yet, and would be told 'aborted' if the row were gone.
@@ -162,6 +164,7 @@ def _ready(core: Core, d: Dialog) -> None:
     for tx in core.transactions.values():
         if tx.prepared and d.id in tx.ranges:
             # It may be committing: its messages are not for others.
+            # rule: D-22e
             d.inc.lease_again(tx.id, tx.ranges[d.id])
     if not d.rules.in_order:
         delivery.set_aside(d)
@@ -204,6 +207,7 @@ def arrived(core: Core, now: Nanos, rows: Rows) -> Parked | None:
     staged = [(k, v) for k, v in rows.tables.get(STAGED, []) if _belongs(core, d, k, v)]
     _fold_staged(core, staged)
     start(d, now)
+    # rule: D-22b
     if parked.after_error:
         put_in_fault(d, now, "internal", "the dialog failed twice within a minute", tell=True)
     return parked

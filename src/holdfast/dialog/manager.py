@@ -99,6 +99,7 @@ class DialogManager(Machine):
         env = Surroundings(node, store, owner_epoch, unit, entropy, wall_offset)
         env.abandoned_ns = abandoned_ns
         self.core = Core(env, budget_bytes)
+        # rule: D-3a
         self.store = unit
         """Each store has its own writer, commit mark and failure."""
         self._failed = ""
@@ -272,6 +273,7 @@ class DialogManager(Machine):
             d = core.dialogs[dialog]
             d.connected = True
             if d.state == FAULTED and d.fault == "credentials" and d.confirmed:
+                # rule: D-life-5a
                 core.run(d, now, back_in_service, now)
             if transfer.can_resume(d):
                 core.run(d, now, transfer.begin_resume, now)
@@ -310,6 +312,7 @@ class DialogManager(Machine):
         for dialog in list(core.peer(item.peer).dialogs):
             d = core.dialogs[dialog]
             if d.state == OPEN:
+                # rule: D-life-5b
                 core.run(d, now, put_in_fault, now, "credentials", item.reason)
 
     # -- the end of the turn -------------------------------------------------------------------------------------
@@ -370,6 +373,7 @@ class DialogManager(Machine):
             if d is None or d.partner is None or transfer.transmit_at(d, now) > now:
                 continue
             peer = core.peer(d.partner.node)
+            # rule: D-20c
             if d.out.acknowledges and peer.in_flight >= peer.window:
                 peer.limited = True
                 full.append(d)
@@ -470,6 +474,7 @@ class DialogManager(Machine):
         """The dialog is over: only its id and its final ranges remain."""
         core = self.core
         key = d.id
+        # rule: D-17b
         row = EndingRow(how, d.ranges(), reason, core.env.wall(now))
         core.writes += core.endings.add(key, row)
         core.writes += [Erase(table, key, after(key)) for table in (DIALOG, POSITION, ATTEMPT)]
@@ -491,6 +496,7 @@ class DialogManager(Machine):
             if node == core.env.node:
                 out.effect(Loopback(node, batch))
             elif core.peer(node).up:
+                # rule: D-1a
                 out.down(
                     link_unit(node), SendChannel(DATA, [encode_frame(frame) for frame in batch])
                 )
@@ -513,6 +519,7 @@ class DialogManager(Machine):
         for effect in core.effects:
             # An answer that promises nothing of the store does not wait for it: with SQLite, a transaction that waits
             # for one may hold the very file that the writer waits for.
+            # rule: D-1c
             out.effect(effect, immediate=type(effect) is Answer and _promises_nothing(effect.value))
             if type(effect) is Event and effect.kind != "available":
                 out.fact(_fact(now, effect))

@@ -17,7 +17,6 @@ from holdfast.dialog.proof import prove, proven
 from holdfast.dialog.records import IN, OUT, DialogRow, PositionRow, Record, decode, encode
 from holdfast.dialog.session import Dialog
 from holdfast.dialog.states import FAULTED, MOVED, OPEN
-from holdfast.machine import RangeSet
 from holdfast.types import Nanos
 from holdfast.wire.blocks import pack_block
 
@@ -50,6 +49,7 @@ def move_out(d: Dialog, now: Nanos, target: End) -> bytes:
     data = encode(state)
     fail_waiting(d, "the dialog moves to another node; nothing took effect here")
     d.change(MOVED, now)
+    # rule: D-18b
     d.epoch += 1
     d.moved_to = target
     for run in d.out.clear():
@@ -96,6 +96,7 @@ def on_moved(d: Dialog, frame: Moved) -> bool:
     if frame.epoch <= d.partner_epoch:
         d.env.count("stale_epoch")
         return False
+    # rule: D-18h
     if not proven(frame.proof, d.secret, d.id, frame.epoch, target):
         d.env.count("forged")
         return False
@@ -105,7 +106,3 @@ def on_moved(d: Dialog, frame: Moved) -> bool:
     d.stage.row = True
     d.event("moved", "the partner's end moved to another node")
     return True
-
-
-def received_of(position: PositionRow) -> RangeSet:
-    return RangeSet(zip(position.received[::2], position.received[1::2], strict=True))

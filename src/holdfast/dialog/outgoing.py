@@ -137,13 +137,6 @@ class Outgoing:
 
     # -- transmission --------------------------------------------------------------------------------------------
 
-    def sendable(self, wall: int) -> bool:
-        """Whether something is queued that the window and the clock allow."""
-        if not self.queue:
-            return False
-        run = self.queue[0]
-        return run.first < self.limit and run.after <= wall
-
     def transmit(self, now: Nanos) -> Run:
         """The next run, cut at the partner's window; it is in flight from now on, or free without acknowledgements."""
         run = self.queue.popleft()
@@ -156,6 +149,7 @@ class Outgoing:
         run.sent_at = now
         run.sends += 1
         self.top = max(self.top, run.stop)
+        # rule: D-2a
         if self.acknowledges:
             self.flight[run.first] = run
             self.flight_bytes += run.size
@@ -168,6 +162,7 @@ class Outgoing:
         """A new link session: what is in flight may be lost, and goes first."""
         if not self.flight:
             return
+        # rule: D-20f
         runs = sorted((*self.flight.values(), *self.queue), key=lambda run: run.first)
         self.flight.clear()
         self.flight_bytes = 0
@@ -184,6 +179,7 @@ class Outgoing:
                 self.flight_bytes -= run.size
                 self.resent += run.count
             self.queue = deque(sorted((*late, *self.queue), key=lambda run: run.first))
+            # rule: D-20e
             self.backoff = min(self.backoff + 1, BACKOFF_MAX)
         return late
 
@@ -239,10 +235,12 @@ class Outgoing:
         freed: list[Run] = []
         sample = 0
         for run in [run for run in self.flight.values() if run.first < top]:
+            # rule: D-2d
             if self.acked.covers(run.first, run.stop):
                 del self.flight[run.first]
                 self.flight_bytes -= run.size
                 freed.append(run)
+                # rule: D-20b
                 if run.sends == 1 and now:
                     sample = max(sample, now - run.sent_at)
         if self.queue and self.queue[0].first < top:

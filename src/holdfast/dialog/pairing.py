@@ -115,6 +115,7 @@ def on_offer(d: Dialog, now: Nanos, peer: bytes, frame: Offer) -> None:
     if d.state == CONFIRMING and end == d.partner:
         confirm(d)
         return
+    # rule: D-16a
     wanted = d.state == INVITING and frame.attempt == d.attempt and peer in d.invited
     own = assurances_of(d.terms.assurances)
     if (
@@ -171,6 +172,7 @@ def on_decline(d: Dialog, now: Nanos, peer: bytes, frame: Decline) -> None:
         room = CANDIDATES_MAX - len(d.candidates)
         fresh = [n for n in frame.others[:room] if len(n) == 16 and n not in d.candidates]
         at = d.candidates.index(peer) + 1 if peer in d.candidates else len(d.candidates)
+        # rule: D-life-4a
         d.candidates[at:at] = fresh
     _declined(d, now, peer, f"{frame.code}: {frame.reason}"[:200])
 
@@ -206,6 +208,7 @@ def on_confirmed(d: Dialog, now: Nanos, peer: bytes, frame: Confirmed) -> None:
 
 def on_never_confirmed(d: Dialog, now: Nanos, peer: bytes, frame: NeverConfirmed) -> None:
     """The recorded partner has recorded that it will never confirm: pair with another."""
+    # rule: D-16e
     if d.partner != End(peer, frame.store) or d.confirmed:
         return
     if d.fault == "partner-silent":
@@ -229,6 +232,7 @@ def silent(d: Dialog, now: Nanos) -> bool:
 def agreed_terms(asked: Terms, assurances: int, message_bytes_max: int, ttl_ns_max: Nanos) -> Terms:
     """The terms that meet both ends' minimums."""
     ttl = min(asked.session_ttl_ns, ttl_ns_max)
+    # rule: D-terms-1a
     return Terms(
         asked.assurances | assurances,
         min(asked.message_bytes_max, message_bytes_max),
@@ -244,6 +248,7 @@ def offer(d: Dialog, peer: bytes) -> None:
 def on_confirm(d: Dialog, now: Nanos, peer: bytes, frame: Confirm) -> None:
     """The creator has recorded this instance: record the creator, then say so."""
     assert d.partner is not None
+    # rule: D-16f
     if peer != d.partner.node or len(frame.secret) != SECRET_BYTES:
         d.env.count("forged")
         return
@@ -257,6 +262,7 @@ def on_confirm(d: Dialog, now: Nanos, peer: bytes, frame: Confirm) -> None:
         d.out.limit = frame.limit
         d.control_at = NEVER
         d.event("opened")
+    # rule: D-16g
     if d.confirmed and frame.secret == d.secret:
         d.advertised = d.inc.open_window()
         d.stage.posts.append((peer, Confirmed(d.to, d.far, d.env.store, d.advertised)))

@@ -64,6 +64,7 @@ class Attempts:
         if not single or not self.limit:
             return poison
         number = pieces[0].first
+        # rule: D-14e
         if not counts:
             self.counts[number] = max(0, self.counts.get(number, 1) - 1)
         elif self.counts.get(number, 0) >= self.limit:
@@ -74,6 +75,7 @@ class Attempts:
     def retry(self, number: int) -> None:
         """Deliver a poison message again, with a fresh count."""
         self.aside.pop(number, None)
+        # rule: D-14h
         self.counts.pop(number, None)
         self.single_below = max(self.single_below, number + 1)
 
@@ -96,5 +98,6 @@ class Attempts:
         if not self.limit:
             return []
         fresh = [n for n, count in row.counts if count >= self.limit and n not in self.aside]
+        # rule: D-14g
         self.aside.update(dict.fromkeys(fresh))
         return fresh

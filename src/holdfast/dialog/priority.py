@@ -38,6 +38,7 @@ class Scheduler:
         start = max(self._clock, self._times.get(dialog, 0))
         self._waiting[dialog] = self._order
         # By when a message of usual size would be served, so that of two that start together the higher goes first.
+        # rule: D-priority-1a
         finish = start + USUAL_BYTES * SCALE // WEIGHTS[priority]
         heappush(self._heap, (finish, self._order, start, dialog))
 
@@ -55,6 +56,7 @@ class Scheduler:
     def served(self, dialog: bytes, size: int, priority: int) -> None:
         """Charge a dialog for what it was given."""
         time = max(self._clock, self._times.get(dialog, 0))
+        # rule: D-20d
         self._times[dialog] = time + size * SCALE // WEIGHTS[priority] + 1
         if len(self._times) > 64 + 2 * len(self._waiting):
             self._times = {key: t for key, t in self._times.items() if t > self._clock}

@@ -36,6 +36,7 @@ class Quota:
 
     def ever_fits(self, count: int, size: int, tx: bytes) -> bool:
         """Whether waiting can help: what a transaction itself reserved stays until it ends."""
+        # rule: D-11d
         own, own_bytes = self.reserved.get(tx, (0, 0))
         return own + count <= self.messages_max and own_bytes + size <= self.bytes_max
 

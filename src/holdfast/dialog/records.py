@@ -52,8 +52,6 @@ TABLES: Final = (
 )  # fmt: skip
 LOADED: Final = tuple(table for table in TABLES if table not in (INACTIVE, QUIET))
 """Tables that a manager reads at its start. Inactive dialogs cost only disk."""
-INSERTED: Final = (STAGED, TAKEN, KEPT, TX)
-"""Tables that an application's transaction inserts into."""
 
 COMMITTED: Final = b"c"
 ABORTED: Final = b"a"

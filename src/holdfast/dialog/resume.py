@@ -21,19 +21,23 @@ def disagreement(
     `asked_top` is one more than the highest number that had arrived here when this end asked, `asked_acked` what the
     partner had acknowledged by then. The answer is younger than both, whatever was lost, doubled or late meanwhile.
     """
+    # rule: D-4b
     if answer.next < asked_top:
         return (
             f"the partner assigns number {answer.next} next, but number {asked_top - 1} arrived here: its store lost "
             "commits"
         )
     held = answer.ranges[-1] if answer.ranges else 0
+    # rule: D-4c
     if held > out.next:
         return f"the partner has number {held - 1}, but the next number here is {out.next}: this store lost commits"
     if out.acknowledges:
         missing = _forgotten(asked_acked, answer.ranges)
+        # rule: D-4d
         if missing is not None:
             return f"the partner acknowledged number {missing} and does not have it: its store lost commits"
         first = inc.received.first_missing(0)
+        # rule: D-4e
         if answer.lowest > first:
             return f"the partner freed number {first}, which is not here: this store lost commits"
     return ""

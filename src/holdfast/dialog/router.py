@@ -29,7 +29,6 @@ from holdfast.types import DATA, Nanos
 from holdfast.wire.codec import encode
 
 ROUTER: Final = "dialogs"
-NOT_READY: Final = "starting"
 
 
 class Table:

@@ -19,6 +19,7 @@ def send(d: Dialog, now: Nanos, request: Send) -> list[bytes] | None:
         d.refuse(request.token, *problem)
         return None
     size = sum(map(len, request.bodies))
+    # rule: D-buffer-1a
     if d.quota.waiting or not _fits(d, request, size):
         if request.deadline <= now:
             d.refuse(request.token, "send-timeout", _full(d, request))
@@ -36,6 +37,7 @@ def send(d: Dialog, now: Nanos, request: Send) -> list[bytes] | None:
 
 def refusal(d: Dialog, request: Send) -> tuple[str, str] | None:
     """Why these messages can never be sent on this dialog."""
+    # rule: D-11c
     if d.state in (TERMINATED, COMPLETED, MOVED):
         return "ended", f"the dialog is {d.state}; nothing was sent"
     if d.total_out >= 0:

@@ -377,14 +377,11 @@ class Dialog:
             return twin(self.id)
         return self.id
 
-    @property
-    def fresh_partner(self) -> bool:
-        return self.partner is None or not self.confirmed
-
     def ranges(self) -> list[int]:
         """Received numbers, as an acknowledgement lists them."""
         if not self.rules.acknowledges:
             return []
+        # rule: D-2c
         return flat(self.inc.received)[:RANGES_MAX]
 
     @property

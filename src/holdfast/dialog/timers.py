@@ -63,6 +63,7 @@ def wake(d: Dialog, now: Nanos) -> None:
     if d.out.timed:
         ttl.expire(d, now)
     late = d.resumed and d.connected and d.state == OPEN and d.out.retry_at() <= now
+    # rule: D-20a
     if late and not _queued(d):
         transfer.retransmit(d, now)
     if d.state == FAULTED and d.fault in UNPAIRED and d.reroute_at <= now:
@@ -92,12 +93,14 @@ def _control(d: Dialog, now: Nanos) -> None:
         lifecycle.repeat(d)
         ttl.repeat_proposal(d)
         if d.state == OPEN and transfer.window_shut(d):
+            # rule: D-13c
             transfer.probe(d)
 
 
 def _check_silence(d: Dialog, now: Nanos) -> None:
     """A partner that does not answer although there is a link, or was recorded and never answered, is a fault."""
     if d.state == CONFIRMING:
+        # rule: D-16b
         if pairing.silent(d, now):
             put_in_fault(
                 d,

@@ -94,8 +94,10 @@ class Transaction:
             body = memoryview(pack_block(staged.bodies))
             value = encode(StagedRow(staged.dialog, body, staged.due, staged.after))
             rows.append(Put(STAGED, self._staged_key(staged), value))
+        # rule: D-12c
         if kept_at:
             rows.append(Put(KEPT, self.id, number_key(kept_at)))
+        # rule: D-6a
         rows.append(Put(TX, self.id, COMMITTED))
         return rows
 

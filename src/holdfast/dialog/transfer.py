@@ -35,10 +35,12 @@ DONE: Final = 2
 def on_messages(d: Dialog, frame: Messages) -> None:
     """Apply the receive rules; what is new is stored with this turn, and acknowledged after that."""
     env = d.env
+    # rule: D-4a
     if d.state != OPEN or not d.resumed:
         # Before the resume the numbers may be used a second time. The partner sends again after it.
         env.count("messages_before_resume", frame.count)
         return
+    # rule: D-frames-1a
     if frame.check != xxh3_64_intdigest(frame.body):
         env.count("damaged")
         return
@@ -46,6 +48,7 @@ def on_messages(d: Dialog, frame: Messages) -> None:
     if isinstance(messages, Rejected) or len(messages) != frame.count or frame.first < 0:
         env.count("malformed")
         return
+    # rule: D-frames-1b
     if max(map(len, messages), default=0) > d.terms.message_bytes_max:
         env.count("oversized", frame.count)
         return
@@ -71,6 +74,7 @@ def on_ack(d: Dialog, now: Nanos, frame: Ack) -> None:
     if not d.resumed or d.state != OPEN:
         return
     out = d.out
+    # rule: D-2b
     if not out.valid(frame.ranges) or not out.credible(frame.ranges):
         # Never frees anything: a peer that acknowledges what was not sent is wrong about everything.
         d.env.count("false_acknowledgements")
@@ -94,6 +98,7 @@ def on_window_probe(d: Dialog, frame: WindowProbe) -> None:
 
 def note_lowest(d: Dialog, lowest: int) -> None:
     """Without at-least-once: numbers below the lowest that may still be sent are settled."""
+    # rule: D-21a
     if not d.rules.acknowledges and 0 < lowest <= d.inc.limit and d.inc.collapse(lowest):
         d.stage.position = True
 
@@ -111,6 +116,7 @@ def transmit_at(d: Dialog, now: Nanos) -> Nanos:
         return NEVER
     wall = d.env.wall(now)
     opens = opens_at(d.settings.hours, max(wall, run.after)) - d.env.wall_offset
+    # rule: D-schedule-1a
     return max(opens, d.pace.opens_at(now))
 
 
@@ -215,6 +221,7 @@ def on_resume(d: Dialog, now: Nanos, peer: bytes, frame: Resume) -> None:
     d.heard_at = now
     if frame.ask:
         _asked(d, now, frame)
+    # rule: D-4f
     if frame.echo and frame.echo == d.question and not d.resumed:
         _answered(d, now, frame)
 
@@ -234,6 +241,7 @@ def _asked(d: Dialog, now: Nanos, frame: Resume) -> None:
 
 def _answered(d: Dialog, now: Nanos, frame: Resume) -> None:
     """Compare; go on, or fault both ends."""
+    # rule: D-4g
     top, acked = d.asked
     problem = disagreement(d.out, d.inc, frame, top, acked)
     if problem:
@@ -251,11 +259,13 @@ def _admitted(d: Dialog, peer: bytes, frame: Resume) -> bool:
     partner = d.partner
     assert partner is not None, "frames of a dialog without a partner are refused before"
     env = d.env
+    # rule: D-18c
     if frame.epoch < d.partner_epoch:
         env.count("stale_epoch")
         return False
     end = End(peer, frame.store)
     if frame.epoch > d.partner_epoch or end != partner:
+        # rule: D-18d
         if frame.epoch <= d.partner_epoch or not proven(
             frame.proof, d.secret, d.id, frame.epoch, end
         ):

@@ -30,6 +30,7 @@ def next_expiry(d: Dialog) -> Nanos:
     for run in d.out.runs():
         if run.due and not d.notified.covers(run.first, run.stop):
             due = min(due, max(0, run.due - d.env.wall_offset))
+    # rule: D-19c
     return max(due, d.restarted_at + RESUME_GRACE) if d.restarted_at else due
 
 
@@ -46,8 +47,10 @@ def expire(d: Dialog, now: Nanos) -> None:
         d.free_runs(dropped)
         for run in dropped:
             d.env.count("expired", run.count)
+            # rule: D-ttl-1b
             d.event("dropped", "expired before transmission", run.first, run.count)
         return
+    # rule: D-19b
     if not _may_expire(d, now):
         return
     for run in d.out.runs():
@@ -57,6 +60,7 @@ def expire(d: Dialog, now: Nanos) -> None:
             d.notified.add(first, stop)
             d.stage.position = True
             d.env.count("expired", stop - first)
+            # rule: D-19a
             d.event("expired", "not acknowledged in time", first, stop - first)
     if d.out.lowest and d.stage.position:
         # Acknowledged numbers need no record; without this a long dialog would keep one range for each notice.
@@ -66,6 +70,7 @@ def expire(d: Dialog, now: Nanos) -> None:
 def extend_messages(d: Dialog, now: Nanos, token: int, ttl_ns: Nanos) -> None:
     """New time to live for everything unacknowledged."""
     due = d.env.wall(now) + ttl_ns if ttl_ns else 0
+    # rule: D-ttl-1a
     d.extension = (d.out.next, due)
     for run in d.out.runs():
         run.due = due
@@ -88,11 +93,13 @@ def session_expiry(d: Dialog) -> Nanos:
     if not d.expires or d.state != OPEN:
         return NEVER
     due = max(0, d.expires - d.env.wall_offset)
+    # rule: D-19d
     return max(due, d.restarted_at + RESUME_GRACE) if d.restarted_at else due
 
 
 def expire_session(d: Dialog, now: Nanos) -> None:
     if d.state == OPEN and session_expiry(d) <= now:
+        # rule: D-19e
         put_in_fault(d, now, "session-ttl", "the session did not complete within its time to live")
 
 
@@ -123,6 +130,7 @@ def repeat_proposal(d: Dialog) -> None:
 
 def on_proposal(d: Dialog, now: Nanos, frame: TtlProposal) -> None:
     """Accept within this end's own limit; the answer says what holds."""
+    # rule: D-ttl-2a
     accepted = 0 < frame.ttl_ns <= d.settings.session_ttl_ns_max and d.state in (OPEN, FAULTED)
     if accepted:
         _extended(d, now, frame.ttl_ns)

@@ -188,7 +188,7 @@ def test_the_state_of_an_end_that_moved_is_kept_until_the_target_has_it() -> Non
     world.crash(pair.b)
     world.run(SECOND)
     [again] = world.finish(pair.far.call(request))
-    assert again.state == first.state
+    assert again == first
     world.finish(pair.far.call(MoveDone(token=0, dialog=pair.dialog)))
     assert not pair.far.manager.core.exported
     assert pair.far.tables.get("exported", {}) == {}

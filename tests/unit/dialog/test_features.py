@@ -103,6 +103,20 @@ def test_waiting_sends_keep_their_order() -> None:
     assert got == [b"%d" % n for n in range(8)]
 
 
+def test_a_send_that_would_fit_waits_behind_one_that_does_not() -> None:
+    world = World(99)
+    pair = Pair(world, near={"quota_bytes": 1000, "message_bytes_max": 900})
+    world.disconnect(pair.a, pair.b)
+    sent = [b"a" * 600, b"b" * 600, b"c"]
+    calls = [pair.send(body) for body in sent]
+    world.run(SECOND)
+    assert [call.done for call in calls] == [True, False, False]
+    world.connect(pair.a, pair.b)
+    world.finish(*calls)
+    world.run(SECOND)
+    assert pair.drain() == sent
+
+
 def test_a_message_above_the_limit_is_refused() -> None:
     world = World(5)
     pair = Pair(world, near={"message_bytes_max": 100})
@@ -632,7 +646,8 @@ def test_delete_removes_without_handing_over() -> None:
     pair = Pair(world)
     world.finish(pair.send(b"one", b"two"))
     world.run(SECOND)
-    world.finish(pair.take(1, discard=True))
+    [deleted] = world.finish(pair.take(1, discard=True))
+    assert bodies(deleted) == [b""]
     assert pair.drain() == [b"two"]
 
 
@@ -699,6 +714,25 @@ def test_a_request_for_no_dialog_is_refused() -> None:
         call = pair.near.call(request)
         world.run(SECOND)
         assert call.refused == "unknown"
+
+
+def test_rule_20_no_more_is_in_flight_to_a_node_than_its_window() -> None:
+    """What a long queue holds cannot be overtaken by a dialog of higher priority."""
+    world = World(98)
+    pair = Pair(world)
+    world.filter = lambda _unit, _node, frame: type(frame) is not Ack
+    world.finish(pair.send(*[bytes(60_000)] * 100))
+    world.run(500 * MILLISECOND)
+    end = pair.near.manager.core.dialogs[pair.dialog]
+    window = pair.near.manager.core.peer(pair.b.node).window
+    assert window <= end.out.flight_bytes <= window + (64 << 10)
+    assert pair.here().queued > 20
+    world.filter = lambda *_: True
+    world.run(60 * SECOND)
+    got: list[bytes] = []
+    while some := pair.drain():
+        got += some
+    assert got == [bytes(60_000)] * 100
 
 
 def test_an_acknowledgement_makes_room_for_the_next_transmission_at_once() -> None:

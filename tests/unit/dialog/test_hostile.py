@@ -104,6 +104,27 @@ def test_a_third_node_cannot_answer_for_the_instance_that_is_asked_to_confirm(
     assert pair.here().state == pair.there().state == "open"
 
 
+def test_a_third_node_cannot_confirm_for_the_creator() -> None:
+    """It would give the secret, by which it could claim the creator's end later."""
+    world = World(12)
+    world.filter = lambda unit, _n, frame: (
+        unit.host.name != "a" or type(frame) is not frames.Confirm
+    )
+    pair = Pair(world, wait=False)
+    world.run(SECOND)
+    assert pair.there().state == "offered"
+    c = world.add("c")
+    world.connect(pair.b, c)
+    forged = frames.Confirm(pair.far.store, pair.dialog, pair.near.store, b"x" * 32, 100)
+    world.carry(c.units["default"], pair.b.node, forged)
+    world.run(SECOND)
+    assert pair.there().state == "offered"
+    assert pair.far.manager.status()["counts"]["forged"] == 1
+    world.filter = lambda *_: True
+    world.run(30 * SECOND)
+    assert pair.here().state == pair.there().state == "open"
+
+
 def test_a_second_confirmation_with_another_secret_is_not_answered() -> None:
     """Whoever knows the secret may move the end: it is the one that was recorded."""
     world = World(11)

@@ -92,6 +92,21 @@ def test_rule_14_a_message_that_is_tried_again_has_all_its_attempts() -> None:
     assert pair.there().poison == [0]
 
 
+def test_rule_14_without_order_a_message_that_was_set_aside_can_be_tried_again() -> None:
+    world = World(13)
+    pair = Pair(world, 6, far={"poison_after": 1})
+    world.finish(pair.send(b"bad"))
+    world.run(SECOND)
+    world.finish(pair.take(tx=TX))
+    pair.far.give(Outcome(TX, False, True))
+    world.run(SECOND)
+    assert pair.there().poison == [0]
+    assert pair.drain() == []
+    world.finish(pair.far.call(Settle(token=0, dialog=pair.dialog, number=0, action="retry")))
+    assert pair.drain() == [b"bad"]
+    assert pair.there().poison == []
+
+
 def test_rule_14_nothing_is_kept_of_attempts_that_succeeded_in_the_end() -> None:
     """'Delivery and message processing succeeds on the next attempt.'"""
     world = World(4)
@@ -205,6 +220,37 @@ def test_rule_18_an_end_moves_whose_messages_share_a_block_with_those_of_another
         assert bodies(world.finish(unit.call(Take(token=0, dialog=dialog)))[0]) == [b"one"]
     world.run(SECOND)
     assert far.manager.status()["blocks"] == target.manager.status()["blocks"] == 0
+
+
+def test_rule_18_the_source_says_where_the_end_is() -> None:
+    """The partner has no link to the target, and learns of it from the source only."""
+    world = World(11)
+    pair = Pair(world)
+    c = world.add("c")
+    target = c.units["default"]
+    world.finish(target.call(MoveIn(token=0, state=exported(world, pair, target))))
+    world.run(5 * SECOND)
+    assert pair.here().partner.node == pair.b.node, "there was nothing to say to it"
+    world.crash(pair.a)
+    world.run(5 * SECOND)
+    assert pair.here().partner.node == c.node
+    world.finish(pair.send(b"one"))
+    assert (pair.a.node, c.node) in world.wanted_links
+    world.connect(pair.a, c)
+    world.run(5 * SECOND)
+    assert pair.drain(target) == [b"one"]
+
+
+def test_rule_18_a_move_without_proof_is_refused() -> None:
+    """It comes from the partner's node, which may be a copy that woke up, or be told what to say."""
+    world = World(12)
+    pair = Pair(world)
+    thief = world.add("c").units["default"]
+    forged = Moved(pair.near.store, pair.dialog, 5, thief.host.node, thief.store, b"x" * 32)
+    world.carry(pair.far, pair.a.node, forged)
+    world.run(SECOND)
+    assert pair.near.manager.status()["counts"]["forged"] == 1
+    assert pair.here().partner.node == pair.b.node
 
 
 def test_rule_18_a_proof_is_for_one_place_only() -> None:

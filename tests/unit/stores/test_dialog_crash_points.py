@@ -6,7 +6,7 @@ import asyncio
 import os
 import shutil
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
@@ -27,9 +27,10 @@ from holdfast.dialog.records import (
     TX,
     number_key,
 )
-from holdfast.errors import TransactionAborted, TransactionInDoubt
+from holdfast.errors import StoreFenced, TransactionAborted, TransactionInDoubt
 from holdfast.machine import Put
 from holdfast.stores.dialogs.postgres import PostgresDialogStore, begin_transaction
+from holdfast.stores.dialogs.postgres_batch import COPY_BYTES
 from holdfast.stores.dialogs.sqlite import SqliteDialogStore
 
 KEY = b"t" * 16
@@ -120,10 +121,14 @@ class Cutter:
     `before`: the message does not reach the server. Otherwise it does, and its answer does not reach the client.
     """
 
-    def __init__(self, socket: str, at: int, before: bool) -> None:
+    def __init__(
+        self, socket: str, at: int, before: bool, then: Callable[[], None] | None = None
+    ) -> None:
         self._socket = socket
         self._at = at
         self._before = before
+        self._then = then
+        """What happens between the cut and the time when the client notices it."""
         self.seen = 0
         self.armed = False
 
@@ -143,6 +148,8 @@ class Cutter:
                     if not self._before:
                         # The server has acted on it when it answers.
                         await asyncio.wait_for(upstream.read(1), 10)
+                    if self._then is not None:
+                        await asyncio.to_thread(self._then)
                     break
         finally:
             answers.cancel()
@@ -156,8 +163,10 @@ async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 @asynccontextmanager
-async def cut_at(socket: str, at: int, before: bool) -> AsyncIterator[tuple[Cutter, str]]:
-    cutter = Cutter(socket, at, before)
+async def cut_at(
+    socket: str, at: int, before: bool, then: Callable[[], None] | None = None
+) -> AsyncIterator[tuple[Cutter, str]]:
+    cutter = Cutter(socket, at, before, then)
     server = await asyncio.start_server(cutter.serve, "127.0.0.1", 0)
     try:
         port = server.sockets[0].getsockname()[1]
@@ -172,6 +181,71 @@ def server() -> Iterator[Any]:
         yield server
 
 
+def socket_of(server: Any) -> str:
+    [directory] = parse_qs(urlsplit(server.get_uri()).query)["host"]
+    [socket] = map(str, Path(directory).glob(".s.PGSQL.*[0-9]"))
+    return socket
+
+
+@pytest.mark.parametrize("size", [1, COPY_BYTES])
+@pytest.mark.parametrize("before", [True, False])
+def test_rule_5_a_batch_on_postgresql_is_committed_once_wherever_its_connection_is_cut(
+    server: Any, before: bool, size: int
+) -> None:
+    """Cut behind the commit, a batch that is written again without asking meets a fence that has moved on."""
+    name = f"batch {before} {size}"
+
+    async def attempt(at: int) -> bool:
+        """Gives whether all points were passed."""
+        async with cut_at(socket_of(server), at, before) as (cutter, dsn):
+            store = PostgresDialogStore(dsn, os.urandom, name)
+            await asyncio.to_thread(store.open)
+            cutter.armed = True
+            key = number_key(at)
+            batch = [Put(BLOCK, key, bytes(size)), Put(DIALOG, key, b"row")]
+            await asyncio.to_thread(store.commit, batch)
+            await asyncio.to_thread(store.commit, [Put(POSITION, key, b"next")])
+            cutter.armed = False
+            for table in (BLOCK, DIALOG, POSITION):
+                rows = await asyncio.to_thread(store.load, table)
+                assert [row for row, _ in rows] == [number_key(n) for n in range(at + 1)]
+            await asyncio.to_thread(store.close)
+            return cutter.seen <= at
+
+    async def every_point() -> int:
+        for at in count():
+            if await attempt(at):
+                return at
+        raise AssertionError
+
+    assert asyncio.run(every_point()) >= 2, "a batch is at least one message each way"
+
+
+def test_rule_5_a_batch_in_doubt_is_not_taken_for_the_takeover_of_another_owner(
+    server: Any,
+) -> None:
+    """Both add one to the number of the store."""
+    name = "doubt"
+
+    def take_over() -> None:
+        other = PostgresDialogStore(server.get_uri(), os.urandom, name)
+        other.open()
+        other.close()
+
+    async def run() -> None:
+        async with cut_at(socket_of(server), 0, True, take_over) as (cutter, dsn):
+            store = PostgresDialogStore(dsn, os.urandom, name)
+            await asyncio.to_thread(store.open)
+            cutter.armed = True
+            with pytest.raises(StoreFenced):
+                await asyncio.to_thread(store.commit, [Put(DIALOG, b"a", b"row")])
+            cutter.armed = False
+            assert await asyncio.to_thread(store.load, DIALOG) == []
+            await asyncio.to_thread(store.close)
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("before", [True, False])
 def test_a_transaction_on_postgresql_is_whole_wherever_its_connection_is_cut(
     server: Any, before: bool
@@ -179,8 +253,7 @@ def test_a_transaction_on_postgresql_is_whole_wherever_its_connection_is_cut(
     """The application is told what is true: committed, aborted, or in doubt, which asking settles."""
     store = PostgresDialogStore(server.get_uri(), os.urandom, f"cut {before}")
     epoch = store.open().epoch
-    [directory] = parse_qs(urlsplit(server.get_uri()).query)["host"]
-    [socket] = map(str, Path(directory).glob(".s.PGSQL.*[0-9]"))
+    socket = socket_of(server)
 
     async def attempt(at: int) -> tuple[str, bool, bool]:
         """What the application is told, what asking says, and whether all points were passed."""

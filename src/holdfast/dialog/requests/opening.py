@@ -29,6 +29,7 @@ def open_dialog(core: Core, now: Nanos, request: Open) -> None:
     reserved = 2 * s.quota_reserved * s.message_bytes_max
     env = core.env
     dialog = dialog_id(NodeId(env.node), StoreId(env.store), core.counter)
+    # rule: D-buffer-2a
     if core.counter >= COUNTER_MAX or not core.budget.reserve(dialog, reserved):
         core.refuse(
             request.token,
@@ -38,6 +39,7 @@ def open_dialog(core: Core, now: Nanos, request: Open) -> None:
         )
         return
     core.counter += 1
+    # rule: D-17c
     core.writes.append(Put(COUNTER, b"", core.counter.to_bytes(8, "big")))
     terms = Terms(s.assurances.code, s.message_bytes_max, s.session_ttl_ns, s.simplex)
     row = new_row(RESOLVING, True, request.uri, request.key, terms, s, env.wall(now))

@@ -29,6 +29,7 @@ def move_out(core: Core, now: Nanos, request: MoveOut) -> None:
     if state is not None:
         # A crash before the answer arrives must not lose it: from here on it is nowhere else.
         core.exported[d.id] = state
+        # rule: D-18g
         core.writes.append(Put(EXPORTED, d.id, state))
         core.answer(request.token, Exported(state))
 

@@ -55,6 +55,7 @@ def prepare(core: Core, now: Nanos, request: Prepare) -> None:
         return
     for dialog in tx.dialogs:
         d = core.dialogs.get(dialog)
+        # rule: D-11b
         if d is None or (d.state in (TERMINATED, COMPLETED, MOVED) and d.quota.reserved.get(tx.id)):
             core.refuse(
                 request.token,
@@ -66,6 +67,7 @@ def prepare(core: Core, now: Nanos, request: Prepare) -> None:
         if pieces:
             tx.lease_ranges(dialog, pieces)
     tx.prepared = True
+    # rule: D-9b
     tx.place, core.prepared = core.prepared, core.prepared + 1
     rows = tx.inserts(core.env.owner_epoch, core.env.wall(now) if request.keep else 0)
     core.answer(request.token, Prepared(rows, core.env.owner_epoch))
@@ -102,6 +104,7 @@ def outcome(core: Core, now: Nanos, item: Outcome) -> None:
         d = core.dialogs.get(staged.dialog)
         if d is not None and d.state not in (TERMINATED, COMPLETED, MOVED):
             core.run(d, now, sending.capture, staged.bodies, staged.due, staged.after, tx.id)
+    # rule: D-9c
     core.writes += tx.erasures()
     if not absent:
         core.writes.append(Erase(TX, tx.id, after(tx.id)))

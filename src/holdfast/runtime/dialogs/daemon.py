@@ -174,6 +174,7 @@ class DialogDaemon:
     def lease(self, session: Session, store: str, dialog: bytes) -> None:
         """One application at a time has a dialog."""
         owner = self.leases.setdefault((store, dialog), session)
+        # rule: D-12d
         if owner is not session:
             raise MisuseError(
                 "another application uses this dialog; nothing was done; it is free when that one has exited"

@@ -115,6 +115,7 @@ class Session:
             return False
         self._writer = None
         self._room.set()
+        # rule: D-12b
         for tx in [t for t in self._transactions if t not in self._committing]:
             transaction = self._transactions.pop(tx)
             self._settle_lent(tx, committed=False)
@@ -216,6 +217,7 @@ class Session:
     def _ask(self, ask: Ask) -> None:
         if ask.id < self._known or ask.id in self._running:
             return
+        # rule: D-12a
         outcome = self._outcomes.get(ask.id)
         if outcome is not None:
             self._write(outcome)

@@ -125,10 +125,6 @@ class OpenStores:
             self._still.pop(name, None)
             self.ready[name].set()
 
-    @property
-    def all_open(self) -> bool:
-        return all(event.is_set() for event in self.ready.values())
-
     def lost(self, name: str, wait_ns: Nanos) -> None:
         """A store failed, or its unit did: read it again, after a wait if it failed repeatedly."""
         reason = self.failures[name]

@@ -83,6 +83,7 @@ class Transaction(TransactionScope):
         if store in self._works:
             return
         worker = self._edge.worker(store)
+        # rule: D-11a
         if worker.durable and self._durable:
             raise MisuseError(
                 f"a transaction spans one durable store: it uses {self._durable!r} already, so dialogs of {store!r} "
@@ -115,6 +116,7 @@ class Transaction(TransactionScope):
         """Make everything permanent. Raises `TransactionAborted`: nothing took effect."""
         self._check_over()
         # Whatever happens to this task, a transaction ends one way or the other, and its dialogs learn it.
+        # rule: D-8b
         await shielded(self._commit())
 
     async def _commit(self) -> None:
@@ -124,6 +126,7 @@ class Transaction(TransactionScope):
             await self._end(committed=False, counts=False)
             raise TransactionAborted(f"{error}") from error
         # The durable store decides; those in memory follow.
+        # rule: D-11e
         prepared.sort(key=lambda item: item[0] != self._durable)
         for place, (store, rows) in enumerate(prepared):
             work = self._works.pop(store)
@@ -156,6 +159,7 @@ class Transaction(TransactionScope):
     async def abort(self, counts: bool = True) -> None:
         """Undo everything. An abort by the application counts against the messages it received."""
         self._check_over()
+        # rule: D-8c
         await shielded(self._end(committed=False, counts=counts))
 
     def _check_over(self) -> None:

@@ -52,6 +52,7 @@ class TransactionScope:
             if kind is None:
                 await self.commit()
             else:
+                # rule: D-14k
                 await self.abort(counts=not is_infrastructure(error))
         except BaseException:
             self._end_span(*sys.exc_info())

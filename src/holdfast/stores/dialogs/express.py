@@ -95,6 +95,7 @@ class ExpressDialogStore:
         """The connection was lost with a commit under way: it was made, or it is repeated."""
         try:
             _, epoch, seq = self._ask("where", self.name)
+            # rule: D-12e
             if seq == self._seq + 1 and epoch == self._epoch:
                 self._seq = seq
             elif seq == self._seq and epoch == self._epoch:

@@ -22,7 +22,7 @@ class FairLock:
     def acquire(self, timeout_s: float = -1) -> bool:
         """Wait for the lock; False when the time is over."""
         with self._guard:
-            if not self._held and not self._waiting:
+            if not self._held:
                 self._held = True
                 return True
             turn = threading.Event()
@@ -39,6 +39,8 @@ class FairLock:
         with self._guard:
             assert self._held, "only a holder releases"
             if self._waiting:
+                # Handed on, never free in between: one that comes now waits behind the others.
+                # rule: D-10a
                 self._waiting.popleft().set()
             else:
                 self._held = False

@@ -65,6 +65,7 @@ class Shelf:
         with self.lock:
             self._check(epoch)
             for row in inserts:
+                # rule: D-7d
                 if row.key in self.tables.rows.get(row.table, {}):
                     raise conflict(row)
             for row in inserts:
@@ -78,6 +79,7 @@ class Shelf:
             return found == COMMITTED
 
     def _check(self, epoch: int) -> None:
+        # rule: D-7c
         if epoch != self.epoch:
             raise fenced(self.epoch, epoch)
 

@@ -185,6 +185,7 @@ class PostgresDialogStore:
 
         async def attempt() -> None:
             nonlocal in_doubt
+            # rule: D-5a
             if in_doubt and await self._was_committed():
                 return
             in_doubt = True
@@ -196,8 +197,10 @@ class PostgresDialogStore:
     async def _was_committed(self) -> bool:
         async with self._connection.transaction():
             row = await self._connection.fetchrow(_WHERE, self.name)
+        # rule: D-5c
         if row is None or row["owner"] != self._owner or row["epoch"] != self._epoch:
             raise fenced(row["epoch"] if row else -1, self._epoch)
+        # rule: D-5b
         if row["seq"] < self._seq:
             raise StoreError(
                 f"the database lost commits of store {self.name!r} (it is at {row['seq']}, {self._seq} was reported); "
@@ -306,6 +309,7 @@ class PostgresTransaction:
         connection = self.connection
         try:
             found = await connection.fetchval(_SHARE, self._name, epoch)
+            # rule: D-7a
             if found is None:
                 now = await connection.fetchval(
                     "SELECT epoch FROM holdfast.store WHERE name = $1", self._name
@@ -369,6 +373,7 @@ async def begin_transaction(connection: Any, name: str) -> PostgresTransaction:
 
 async def settle(connection: Any, name: str, tx: bytes) -> bool:
     """Whether a transaction was committed. The insert waits for a commit in progress, and bars a later one."""
+    # rule: D-6b
     await connection.execute(
         f"INSERT INTO holdfast.{TX} VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", name, tx, ABORTED
     )

@@ -146,5 +146,6 @@ async def _copy(connection: Any, fence: Fence, writes: Sequence[Write]) -> int |
 async def commit_checked(connection: Any) -> None:
     """COMMIT of a failed transaction answers ROLLBACK, without an error."""
     tag = await connection.execute("COMMIT")
+    # rule: D-8a
     if tag != "COMMIT":
         raise TransactionAborted(f"the database answered {tag} to COMMIT: nothing took effect")

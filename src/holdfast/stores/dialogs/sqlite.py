@@ -160,6 +160,7 @@ class SqliteDialogStore:
     def _commit(self, writes: Sequence[Write]) -> None:
         db = self._db
         db.execute("BEGIN IMMEDIATE")
+        # rule: D-7e
         if db.execute(_FENCE, (self._epoch,)).rowcount != 1:
             raise fenced(db.execute(_EPOCH).fetchone()[0], self._epoch)
         for write in writes:
@@ -299,6 +300,7 @@ class SqliteTransaction:
         db = self._db
         try:
             now = db.execute(_EPOCH).fetchone()[0]
+            # rule: D-7b
             if now != epoch:
                 raise fenced(now, epoch)
             for row in inserts:
@@ -346,6 +348,7 @@ class SqliteTransaction:
             raise explain(error, self._path) from error
         self._timer = threading.Timer(self._limit_s, self._expire)
         self._timer.daemon = True
+        # rule: D-10b
         self._timer.start()
 
     def _expire(self) -> None:
@@ -369,6 +372,7 @@ class SqliteTransaction:
             self._late = True
             self._db.interrupt()
             # Statements that have not begun are not interrupted: refuse them.
+            # rule: D-10c
             self._db.set_progress_handler(lambda: 1, 1)
 
     def _check_late(self, error: sqlite3.Error | None = None) -> None:

@@ -313,6 +313,32 @@ def test_a_receive_that_is_cancelled_loses_nothing(tmp_path: Path) -> None:
     run(work)
 
 
+def test_rule_14_a_transaction_whose_task_is_cancelled_does_not_count(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with nodes(tmp_path, "ann", "ben") as (ann, ben):
+            listener = await ben.dialogs.listen("orders", poison_after=1)
+            near = await ann.dialogs.open("orders")
+            far = await listener.next()
+            await near.send(b"job")
+            received = asyncio.Event()
+
+            async def process() -> None:
+                async with ben.dialogs.transaction() as tx:
+                    await far.receive(tx=tx, timeout_s=10)
+                    received.set()
+                    await asyncio.Event().wait()
+
+            task = asyncio.create_task(process())
+            await received.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            again = await far.receive(timeout_s=10)
+            assert (again.body, again.attempt) == (b"job", 1)
+
+    run(work)
+
+
 def test_a_repair_handler_brings_a_dialog_back(tmp_path: Path) -> None:
     async def work() -> None:
         async with nodes(tmp_path, "ann", "ben") as (ann, ben):
