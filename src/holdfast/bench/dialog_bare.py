@@ -28,6 +28,7 @@ def connect(path: str) -> sqlite3.Connection:
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
+    db.execute("PRAGMA secure_delete = FAST")  # As the dialog store.
     db.execute("CREATE TABLE IF NOT EXISTS m (n INTEGER PRIMARY KEY, body BLOB)")
     return db
 

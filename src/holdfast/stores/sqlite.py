@@ -258,7 +258,9 @@ def _sealed(rows: Iterable[tuple[str, bytes, bytes]]) -> Iterator[tuple[str, byt
 _STATEMENTS: Final[dict[type[Write], str]] = {Put: _PUT, Erase: _ERASE}
 
 
-def explain(error: sqlite3.Error, path: Path) -> StoreError:
+def explain(
+    error: sqlite3.Error, path: Path, when_full: str = "free some disk space and restart the node"
+) -> StoreError:
     """Translate an SQLite error: what failed, what took effect, what to do."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     if code in _LOCKED:
@@ -269,7 +271,7 @@ def explain(error: sqlite3.Error, path: Path) -> StoreError:
     if code == sqlite3.SQLITE_FULL:
         return StoreFull(
             f"store {path}: no space left ({error}): this commit was not made, everything "
-            "reported before it is safe; free some disk space and restart the node"
+            f"reported before it is safe; {when_full}"
         )
     if code in _BROKEN:
         return StoreDamaged(_damaged(path, str(error)))

@@ -76,6 +76,20 @@ def test_every_commit_is_synced(tmp_path: Path) -> None:
     store.close()
 
 
+def test_messages_that_leave_the_store_are_not_written_again(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    log = tmp_path / "d.sqlite-wal"
+    store.commit([Put(BLOCK, number_key(n), bytes(60_000)) for n in range(50)])
+    other = sqlite3.connect(tmp_path / "d.sqlite")
+    other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    other.close()
+    assert log.stat().st_size == 0
+    store.commit([Erase(BLOCK, number_key(0), number_key(50))])
+    assert log.stat().st_size < 300_000, "the index of free pages"
+    assert store.load(BLOCK) == []
+    store.close()
+
+
 def test_the_log_does_not_grow_under_steady_load(tmp_path: Path) -> None:
     """It begins anew only when everything in it is in the file."""
     store = opened(tmp_path)

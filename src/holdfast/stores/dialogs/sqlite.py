@@ -82,10 +82,12 @@ class SqliteDialogStore:
             self._db = _connect(path)
             self._make(entropy)
             self._db.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
+            # Distributions overwrite what is deleted with zeros by default, so each message went to the log twice.
+            self._db.execute("PRAGMA secure_delete = FAST")
             self._tx = _connect(path)
             self._tx.execute("PRAGMA wal_autocheckpoint = 0")
         except sqlite3.Error as error:
-            raise explain(error, path) from error
+            raise _explained(error, path) from error
         except OSError as error:
             raise StoreError(
                 f"store {path}: cannot be made ({error.strerror}); nothing was changed; check the directory"
@@ -105,7 +107,7 @@ class SqliteDialogStore:
             db.execute("COMMIT")
         except sqlite3.Error as error:
             _roll_back(self._db)
-            raise explain(error, self.path) from error
+            raise _explained(error, self.path) from error
         finally:
             self._lock.release()
         self._epoch = epoch
@@ -124,7 +126,7 @@ class SqliteDialogStore:
         try:
             rows = self._db.execute(statement, values).fetchall()
         except sqlite3.Error as error:
-            raise explain(error, self.path) from error
+            raise _explained(error, self.path) from error
         return [self._checked(table, key, value) for key, value in rows]
 
     def _checked(self, table: str, key: Any, value: bytes) -> tuple[bytes, bytes]:
@@ -144,7 +146,7 @@ class SqliteDialogStore:
         try:
             self._commit(writes)
         except sqlite3.Error as error:
-            self._failure = explain(error, self.path)
+            self._failure = _explained(error, self.path)
             _roll_back(self._db)
             raise self._failure from error
         except StoreError as error:
@@ -198,7 +200,7 @@ class SqliteDialogStore:
             db.execute("COMMIT")
         except sqlite3.Error as error:
             _roll_back(self._tx)
-            raise explain(error, self.path) from error
+            raise _explained(error, self.path) from error
         finally:
             self._lock.release()
         return bool(found[:-CHECK_BYTES] == COMMITTED)
@@ -313,7 +315,7 @@ class SqliteTransaction:
         except sqlite3.Error as error:
             self._undo()
             self._check_late(error)
-            raise explain(error, self._path) from error
+            raise _explained(error, self._path) from error
         except BaseException:
             self._undo()
             raise
@@ -345,7 +347,7 @@ class SqliteTransaction:
             self._db.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
             self._end()
-            raise explain(error, self._path) from error
+            raise _explained(error, self._path) from error
         self._timer = threading.Timer(self._limit_s, self._expire)
         self._timer.daemon = True
         # rule: D-10b
@@ -427,6 +429,10 @@ def _connect(path: Path) -> sqlite3.Connection:
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
     return db
+
+
+def _explained(error: sqlite3.Error, path: Path) -> StoreError:
+    return explain(error, path, "free some disk space; the node opens the store again by itself")
 
 
 def _roll_back(db: sqlite3.Connection) -> None:

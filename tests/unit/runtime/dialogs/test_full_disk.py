@@ -74,6 +74,8 @@ def test_a_sender_without_room_says_so_and_loses_nothing(tmp_path: Path) -> None
             assert sent > 10
             assert "no room" in says or "full" in says
             assert "may have taken effect or not" in says
+            assert "opens the store again by itself" in says
+            assert "restart" not in says
             give_room(paths["ann"], PLENTY)
             # The store is opened again by itself, and has what it has acknowledged.
             await ben.start()
