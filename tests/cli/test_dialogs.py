@@ -99,10 +99,23 @@ def test_a_message_is_sent_from_the_command_line_and_delivered_later(tmp_path: P
     run(work, 60)
 
 
+def test_the_list_shows_names_and_faults_whole_in_a_narrow_terminal(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with nodes(tmp_path, "ann", "ben") as (ann, _):
+            for _ in range(2):
+                await ann.dialogs.open("holdfast://nobody/a/service/with/a/long/name", wait=False)
+            listed = await shown(commands(tmp_path / "ann"), "list")
+            for end in ann.dialogs.service.manager("default").list():  # type: ignore[union-attr]
+                assert f"{dialog_name(end.dialog)} " in listed
+            assert listed.count("unknown-service") == 2
+
+    run(work, 60)
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["show", "nonsense"], "no active dialog 'nonsense'"),
+        (["show", "nonsense"], "no active dialog 'nonsense' on this node; nothing was done"),
         (["terminate", ""], "name a dialog"),
         (["repair", "{id}"], "not faulted; nothing was changed"),
         (["repair", "{id}", "--action", "pray"], "not faulted; nothing was changed"),

@@ -56,7 +56,8 @@ def list_dialogs(where: Where, as_json: AsJson = False) -> None:
         )
     table = Table(box=None)
     for column in ("dialog", "uri", "state", "sent", "unacked", "received", "unread", "fault"):
-        table.add_column(column)
+        # The name and the fault are what the next command needs; a long URI takes more lines.
+        table.add_column(column, no_wrap=column != "uri", overflow="fold")
     for dialog in answer["dialogs"]:
         unacked = dialog["queued"] + dialog["in_flight"]
         fault = dialog["fault"] or ("poison" if dialog["poison"] else "")

@@ -82,7 +82,10 @@ class DialogControl:
             for dialog in manager.find(wanted)
         ]
         if not found:
-            raise DialogUnknown(f"no active dialog {wanted!r} on this node")
+            raise DialogUnknown(
+                f"no active dialog {wanted!r} on this node; nothing was done; it has ended, or it is deactivated and "
+                "comes back when its application or its partner uses it"
+            )
         if len(found) > 1 and len(wanted) < 2 * DIALOG_BYTES:
             raise MisuseError(f"{len(found)} dialogs begin with {wanted!r}; give more of the id")
         return found[0]
