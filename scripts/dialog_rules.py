@@ -15,6 +15,7 @@ UNANSWERED: Final = "../dialog/test_unanswered.py::"
 FEATURES: Final = "../dialog/test_features.py::"
 HOSTILE: Final = "../dialog/test_hostile.py::"
 KEEPING: Final = "../dialog/test_collecting.py::"
+SETTINGS: Final = "../dialog/test_settings.py::"
 RECEIVING: Final = "../dialog/test_assurances.py::"
 SQLITE: Final = "../stores/test_dialog_sqlite.py::"
 POSTGRES: Final = "../stores/test_dialog_postgres.py::"
@@ -277,6 +278,8 @@ DIALOG_RULES: Final = (
     ("D-ttl-2", FEATURES + "test_a_proposal_above_the_partners_limit_is_declined",
          ("D-ttl-2a", "= True")),
     ("D-priority-1", FEATURES + "test_a_higher_priority_is_transmitted_first",
+         ("D-20d", "= time + size * SCALE + 1")),
+    ("D-priority-1", FEATURES + "test_of_two_that_start_together_the_higher_priority_goes_first",
          ("D-priority-1a", "= start")),
     ("D-schedule-1", FEATURES + "test_a_rate_spreads_a_peak",
          ("D-schedule-1a", "= opens")),
@@ -286,7 +289,7 @@ DIALOG_RULES: Final = (
          ("D-terms-1a", "argument 1 = asked.assurances")),
     ("D-terms-1", FEATURES + "test_the_smaller_limit_of_both_ends_holds",
          ("D-terms-1a", "argument 2 = asked.message_bytes_max")),
-    ("D-terms-2", PAPER + "test_profiles_raise_minimums_and_direct_settings_win",
+    ("D-terms-2", SETTINGS + "test_a_profile_raises_a_minimum_and_never_lowers_it",
          ("D-terms-2a", "pass")),
     ("D-terms-2", PAPER + "test_profiles_raise_minimums_and_direct_settings_win",
          ("D-terms-2b", "do values[name] = False")),
@@ -294,7 +297,7 @@ DIALOG_RULES: Final = (
          ("D-terms-2c", "do values.setdefault(key, value)")),
     ("D-life-1", FEATURES + "test_completion_is_confirmed_when_the_last_word_is_lost",
          ("D-life-1a", "and 2")),
-    ("D-life-1", LIFE + "test_teardown_when_both_are_done_and_no_messages_remain",
+    ("D-life-1", FEATURES + "test_a_dialog_does_not_complete_before_a_message_that_is_late_was_taken",
          ("D-life-1b", "= True")),
     ("D-life-2", FEATURES + "test_termination_tells_the_partner_and_what_it_has_can_be_read",
          ("D-life-2a", "if True")),

@@ -38,6 +38,7 @@ from holdfast.dialog.ports import (
     Terminate,
     Unlisten,
 )
+from holdfast.dialog.priority import Scheduler
 from holdfast.types import MILLISECOND, NEVER, SECOND
 
 
@@ -127,7 +128,9 @@ def test_a_message_above_the_limit_is_refused() -> None:
 def test_the_smaller_limit_of_both_ends_holds() -> None:
     world = World(6)
     pair = Pair(world, near={"message_bytes_max": 1000}, far={"message_bytes_max": 100})
-    assert world.finish(pair.send(b"x" * 101))[0].code == "too-large"
+    call = pair.send(b"x" * 101)
+    world.finish(call)
+    assert call.refused == "too-large"
 
 
 def test_a_cancelled_send_is_not_sent() -> None:
@@ -235,7 +238,8 @@ def test_a_proposal_above_the_partners_limit_is_declined() -> None:
         world, near={"session_ttl_ns": 60 * SECOND}, far={"session_ttl_ns_max": 100 * SECOND}
     )
     call = pair.near.call(ExtendSession(token=0, dialog=pair.dialog, ttl_ns=101 * SECOND))
-    assert world.finish(call)[0].code == "declined"
+    world.finish(call)
+    assert call.refused == "declined"
 
 
 def test_a_proposal_is_repeated_until_it_is_answered() -> None:
@@ -262,7 +266,15 @@ def payload_order(unit: Unit, start: int) -> list[bytes]:
     return [f.session for _, f in unit.frames[start:] if type(f) is Messages]
 
 
-def test_a_higher_priority_is_transmitted_first() -> None:
+def test_of_two_that_start_together_the_higher_priority_goes_first() -> None:
+    scheduler = Scheduler()
+    scheduler.add(b"low", 0)
+    scheduler.add(b"high", 9)
+    assert [scheduler.next(), scheduler.next(), scheduler.next()] == [b"high", b"low", None]
+
+
+@pytest.mark.parametrize("size", [0, 4096])
+def test_a_higher_priority_is_transmitted_first(size: int) -> None:
     world = World(16)
     pair = Pair(world, near={"priority": 0})
     urgent = open_another(world, pair.near, priority=9)
@@ -270,8 +282,8 @@ def test_a_higher_priority_is_transmitted_first() -> None:
     peer = pair.near.manager.core.peers[pair.b.node]
     peer.in_flight = peer.window
     for n in range(20):
-        pair.send(b"slow %d" % n)
-        send(pair.near, urgent, b"urgent %d" % n)
+        pair.send(b"slow %d" % n + bytes(size))
+        send(pair.near, urgent, b"urgent %d" % n + bytes(size))
         world.run(10 * MILLISECOND)
     start = len(pair.near.frames)
     peer.in_flight = 0
@@ -394,6 +406,23 @@ def test_a_dialog_completes_when_both_ends_have_everything() -> None:
     for unit in (pair.near, pair.far):
         assert unit.manager.status()["blocks"] == 0
         assert unit.tables["dialog"] == unit.tables["position"] == unit.tables["block"] == {}
+
+
+def test_a_dialog_does_not_complete_before_a_message_that_is_late_was_taken() -> None:
+    """The announcement of the end overtakes the message; nothing is in the buffers meanwhile."""
+    world = World(26)
+    pair = Pair(world)
+    world.filter = lambda _unit, _node, frame: type(frame) is not Messages
+    world.finish(pair.send(b"late"))
+    world.finish(*pair.complete())
+    world.run(SECOND)
+    world.filter = lambda *_: True
+    world.run(30 * SECOND)
+    assert pair.there().available == 1
+    assert pair.near.kinds("completed") == []
+    assert pair.drain() == [b"late"]
+    world.run(SECOND)
+    assert len(pair.near.kinds("completed")) == len(pair.far.kinds("completed")) == 1
 
 
 @pytest.mark.parametrize("seed", range(10))
