@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.group.services.tables import ServiceTables, with_number
 from holdfast.group.services.values import (
+    RANGES_MAX,
     Event,
     Op,
     Outcome,
@@ -46,7 +47,10 @@ class Model:
         if rng.random() < 0.03:
             self.lives[node] += 1
             self.numbers[node] = 0
+        if rng.random() < 0.1:
+            self.numbers[node] += 1  # a request that the leader refused: no entry has its number
         number = self.numbers[node]
+        heard = rng.choice((0, self.open_from(node)))
         kind = rng.choice((Op.ACQUIRE, Op.ACQUIRE, Op.ARRIVE, Op.RELEASE, Op.RENEW, Op.EXPIRE))
         if kind in (Op.ACQUIRE, Op.ARRIVE) and (kind == Op.ACQUIRE or rng.random() < 0.7):
             number = self.numbers[node] = number + 1
@@ -55,7 +59,14 @@ class Model:
         name = rng.choice(LOCKS if kind == Op.ACQUIRE else BARRIERS)
         phases = 2 if name == "y" else 1
         op = ServiceOp(kind, number, name, SECOND, 2, phases, rng.randint(1, phases))
-        return Served(node, self.lives[node], 0, op)
+        return Served(node, self.lives[node], heard, op)
+
+    def open_from(self, node: bytes) -> int:
+        """The lowest number of a request that is not over, as the node says in each request."""
+        life = self.tables.lives.get(node)
+        current = life is not None and life.incarnation == self.lives[node]
+        requests = life.requests if life is not None and current else ()
+        return min([number for number, _ in requests], default=self.numbers[node] + 1)
 
     def step(self) -> None:
         served = self.draw()
@@ -108,6 +119,7 @@ class Model:
             assert not any(
                 first <= number <= last for number, _ in life.requests for first, last in life.done
             )
+            assert all(b[0] > a[1] + 1 for a, b in pairwise(life.done))
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -138,3 +150,36 @@ def test_ranges_of_numbers_are_those_of_the_numbers() -> None:
         covered = [n for first, last in ranges for n in range(first, last + 1)]
         assert covered == sorted(set(numbers))
         assert all(b[0] > a[1] + 1 for a, b in pairwise(ranges))
+
+
+def acquire_and_release(tables: ServiceTables, number: int, heard: int) -> None:
+    for op in (ServiceOp(Op.ACQUIRE, number, "a", SECOND), ServiceOp(Op.RELEASE, number, "a")):
+        tables.apply(number, number, Served(NODES[0], 1, heard, op))
+
+
+def test_numbers_of_refused_requests_leave_no_gaps() -> None:
+    """A leader refuses a barrier with too many parties without an entry. A node that tries again and again, and uses
+    locks in between, must not fill the tables and every snapshot."""
+    tables = ServiceTables()
+    for number in range(1, 2000, 2):
+        acquire_and_release(tables, number, number)
+    assert len(tables.lives[NODES[0]].done) == 1
+    for number, outcome in ((1998, Outcome.RELEASED), (2000, Outcome.HELD)):
+        request = Served(NODES[0], 1, 0, ServiceOp(Op.ACQUIRE, number, "a", SECOND))
+        assert tables.apply(5000, 5000, request)[0].outcome == outcome, (
+            "only what is over does not act"
+        )
+
+
+def test_gaps_above_a_request_that_is_kept_for_long_are_bounded() -> None:
+    tables = ServiceTables()
+    held = Served(NODES[0], 1, 1, ServiceOp(Op.ACQUIRE, 2, "kept", SECOND))
+    tables.apply(1, 1, held)
+    for number in range(4, 4 * RANGES_MAX, 2):
+        acquire_and_release(tables, number, 2)
+    life = tables.lives[NODES[0]]
+    assert len(life.done) == RANGES_MAX
+    assert [number for number, _ in life.requests] == [2]
+    assert not any(first <= 2 <= last for first, last in life.done)
+    late = Served(NODES[0], 1, 2, ServiceOp(Op.ACQUIRE, 5, "a", SECOND))
+    assert tables.apply(9000, 9000, late)[0].outcome == Outcome.RELEASED, "a late copy does not act"

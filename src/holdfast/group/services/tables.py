@@ -7,7 +7,8 @@ of parties. A request is identified by its node, incarnation and number, and act
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from typing import Final
 
 import msgspec
@@ -15,6 +16,7 @@ import msgspec
 from holdfast.group.services.values import (
     LIVES_MAX,
     NAMES_MAX,
+    RANGES_MAX,
     REQUESTS_MAX,
     RESULTS_MAX,
     WAITERS_MAX,
@@ -46,6 +48,35 @@ def with_number(done: tuple[tuple[int, int], ...], number: int) -> tuple[tuple[i
         else:
             first, last = min(first, low), max(last, high)
     return tuple(sorted([*kept, (first, last)]))
+
+
+def with_all_below(done: tuple[tuple[int, int], ...], heard: int) -> tuple[tuple[int, int], ...]:
+    """Ranges of numbers, with all numbers below `heard`: the node has none of those requests any more. Those that a
+    leader refused have no entry and would leave gaps for ever."""
+    if heard <= 0 or (done and done[0][0] == 0 and done[0][1] >= heard - 1):
+        return done
+    last = heard - 1
+    above: list[tuple[int, int]] = []
+    for first, high in done:
+        if first <= last + 1:
+            last = max(last, high)
+        else:
+            above.append((first, high))
+    return ((0, last), *above)
+
+
+def with_few_ranges(
+    done: tuple[tuple[int, int], ...], pending: Iterable[int]
+) -> tuple[tuple[int, int], ...]:
+    """At most `RANGES_MAX` ranges: the oldest gap without a pending request is closed. A node that keeps one request
+    for long leaves gaps above it."""
+    if len(done) <= RANGES_MAX:
+        return done
+    numbers = tuple(pending)
+    for at, (low, high) in enumerate(pairwise(done)):
+        if not any(low[1] < number < high[0] for number in numbers):
+            return (*done[:at], (low[0], high[1]), *done[at + 2 :])
+    raise AssertionError("there are more gaps than pending requests")
 
 
 class ServiceTables:
@@ -128,7 +159,8 @@ class ServiceTables:
             life = LifeState(served.node, served.incarnation)
         renewed_ns = self._log_ns if served.op.op != Op.EXPIRE else life.renewed_ns
         results = tuple(item for item in life.results[-RESULTS_MAX:] if item[0] >= served.heard)
-        life = replace(life, renewed_ns=renewed_ns, results=results)
+        done = with_all_below(life.done, served.heard)
+        life = replace(life, renewed_ns=renewed_ns, done=done, results=results)
         self.lives[served.node] = life
         return life
 
@@ -165,7 +197,7 @@ class ServiceTables:
         number = party[2]
         requests = tuple(item for item in life.requests if item[0] != number)
         results = life.results if result is None else (*life.results, (number, result))
-        done = with_number(life.done, number)
+        done = with_few_ranges(with_number(life.done, number), (n for n, _ in requests))
         self.lives[life.node] = replace(life, requests=requests, results=results, done=done)
 
     def _refuse(self, party: Party, why: str) -> None:

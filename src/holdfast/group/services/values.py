@@ -18,6 +18,8 @@ PARTIES_MAX: Final = 1024
 PHASES_MAX: Final = 1024
 REQUESTS_MAX: Final = 256
 """Requests of one node that wait or hold something, at most; more are refused."""
+RANGES_MAX: Final = 2 * REQUESTS_MAX
+"""Ranges of numbers that are over, of one node."""
 RESULTS_MAX: Final = 256
 """Results that are kept for one node until it has heard of them; then the oldest is dropped."""
 LIVES_MAX: Final = 4096
