@@ -71,6 +71,23 @@ def test_the_protocol_of_stability_and_members_that_block_are_shown(
     assert "blocked: cem has been behind for 4900 ms" in lines
 
 
+def test_the_bytes_that_each_member_holds_are_shown(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The leader knows those of all members."""
+    peers = [
+        {"name": "ben", "match": 1_403_222, "applied": 1_403_100, "held": 61_000, "heard": True},
+    ]
+    view = [{"name": name, "part": "voter"} for name in ("ann", "ben")]
+    group = {**LOSSES["groups"][0], "peers": peers, "view": view}
+    monkeypatch.setattr(control, "ask", lambda *_: {**LOSSES, "groups": [group]})
+    monkeypatch.setenv("COLUMNS", "120")
+    result = CliRunner().invoke(app, ["groups", str(tmp_path)], catch_exceptions=False)
+    rows = [[cell.strip() for cell in line.split("│")] for line in result.stdout.splitlines()]
+    found = {row[1]: row[6] for row in rows if len(row) == 9}
+    assert found == {"ann": "572", "ben": "61000"}
+
+
 SERVICES: dict[str, Any] = {
     "members": [],
     "groups": [
@@ -89,7 +106,7 @@ def test_locks_and_barriers_are_shown(monkeypatch: pytest.MonkeyPatch, tmp_path:
     lines = [line.strip() for line in done.stdout.splitlines()]
     assert lines == [
         "book: 1 lock, 1 barrier",
-        "lock till held by ann, token 17, lease 2.5 s, ben, cem wait",
+        "lock till held by ann, token 17, lease 2.5 s, waiting: ben, cem",
         "barrier gate in phase 1 of 2: ann of 3 arrived, generation 9",
         "other: 0 locks, 0 barriers",
     ]

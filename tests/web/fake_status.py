@@ -187,7 +187,8 @@ class FakeDomain:
             "position": 48_000_120,
             "digest": "9af3c01d",
             "peers": [
-                {"name": name, "match": self.commit - self.behind.get(name, 0)} for name in replicas
+                {"name": name, "match": self.commit - self.behind.get(name, 0), "held": 1_480}
+                for name in replicas
             ],
             "lag": 2,
         }

@@ -147,7 +147,8 @@ class _Bench(Bench):
                         ask, member.control, {"do": "status"}
                     )
                     for group in status["groups"]:
-                        held = max(held, int(group["stability"]["held"]))
+                        for stream in group["streams"].values():
+                            held = max(held, int(stream["held"]))
                         lag = max(lag, int(group["stability"]["lag_ms"]))
                     for source in status["sources"]:
                         flight = max(flight, int(source["held"]))

@@ -93,7 +93,7 @@ def _count(services: dict[str, Any], what: str) -> str:
 def _show_services(console: Console, services: dict[str, Any]) -> None:
     """Locks and barriers, one per line."""
     for lock in services.get("locks", []):
-        waiting = f", {', '.join(lock['waiting'])} wait" if lock["waiting"] else ""
+        waiting = f", waiting: {', '.join(lock['waiting'])}" if lock["waiting"] else ""
         text = f" held by {lock['holder']}, token {lock['token']}, lease {lock['lease_s']:g} s{waiting}"
         _line(console, words("  lock ", (lock["name"], "bold"), text))
     for barrier in services.get("barriers", []):
@@ -154,11 +154,14 @@ def _show_stability(console: Console, stability: dict[str, Any]) -> None:
 
 def _members(group: dict[str, Any]) -> Table:
     """The view with the progress of the members, as far as this replica knows it (the leader knows all)."""
-    table = Table("name", "part", "has", "applied", "behind", "")
+    table = Table("name", "part", "has", "applied", "behind", "held bytes", "")
     peers = {peer["name"]: peer for peer in group["peers"]}
-    known = {peer["name"]: (peer["match"], peer["applied"]) for peer in group["peers"]}
+    known = {
+        peer["name"]: (peer["match"], peer["applied"], peer["held"]) for peer in group["peers"]
+    }
     if group["state"] == "leading":
-        known[group["leader"]] = (group["last"], group["applied"])
+        own_bytes = sum(stream["held"] for stream in group["streams"].values())
+        known[group["leader"]] = (group["last"], group["applied"], own_bytes)
     names = [member["name"] for member in group.get("view", [])] or list(known)
     view = {member["name"]: member for member in group.get("view", [])}
     for name in names:
@@ -168,11 +171,12 @@ def _members(group: dict[str, Any]) -> Table:
             notes.append("leads")
         elif member.get("may_lead") is False:
             notes.append("not to lead")
-        has, applied = known.get(name, ("", ""))
+        has, applied, held = known.get(name, ("", "", ""))
         gone = peers.get(name, {}).get("heard") is False
         behind = "not heard" if gone else "" if applied == "" else max(0, group["last"] - applied)
         table.add_row(
-            name, member.get("part", "replica"), str(has), str(applied), str(behind), ", ".join(notes),
+            name, member.get("part", "replica"), str(has), str(applied), str(behind), str(held),
+            ", ".join(notes),
             style="yellow" if member.get("suspended") else "",
         )  # fmt: skip
     return table

@@ -132,6 +132,8 @@ class AppendResponse(Frame, frozen=True, gc=False, array_like=True, tag=44):
     why: str = ""
     commit: int = 0
     """Up to where this replica knows that its log is committed."""
+    held_bytes: int = -1
+    """What it keeps of all streams, for people; -1: as before."""
 
 
 class StateRequest(Frame, frozen=True, gc=False, array_like=True, tag=45):

@@ -331,7 +331,7 @@ class Inbound:
         core = self._core
         peer = core.peers.replica_at(node)
         numbers = (frame.term, frame.match, frame.hint, frame.applied, frame.failed, frame.commit)
-        sound = min(numbers) >= 0 and max(numbers) < NUMBER_MAX
+        sound = min(numbers) >= 0 and max(*numbers, frame.held_bytes) < NUMBER_MAX
         if peer is None or not sound or frame.group_epoch != core.group_epoch:
             core.ignore("appended")
             return

@@ -439,6 +439,7 @@ class ReplicaMachine(Machine):
                 name: {
                     "match": other.match,
                     "applied": other.applied,
+                    "held": other.held_bytes,
                     "heard": core.peers.named(name) is not None,
                 }
                 for name, other in progress.items()

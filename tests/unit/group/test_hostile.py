@@ -124,6 +124,7 @@ class Forger:
                 ok,
                 number(),
                 commit=number(),
+                held_bytes=number(),
             )
         if kind == 5:
             return StateRequest(group, number(), ((number(), number()), (0, number())), number())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 import pytest
 from tests.unit.group.harness import GROUP, World, node_id, settle
@@ -66,6 +68,26 @@ def test_nothing_is_freed_that_a_replica_has_not_applied_and_it_is_named(protoco
         assert {blocker["name"] for blocker in stability["blockers"]} == {"n3"}
     world.hosts["n3"].frozen = False
     world.run_until(lambda: set(logs(world).values()) == {0}, 5 * SECOND)
+
+
+@pytest.mark.parametrize("mode", ["majority", "availability"])
+def test_the_leader_knows_what_each_member_holds(mode: Literal["majority", "availability"]) -> None:
+    """Of all streams together, as each member shows it itself: no member frees while the application of n3 is stuck."""
+    world = started(1, mode=mode)
+    settle(world, talk(world, ("n1", "n2")))
+    world.hosts["n3"].frozen = True
+    for source in ("n1", "n2"):
+        world.send(source, [b"x" * 100] * 50)
+    world.run(SECOND)
+    own = {name: world.hosts[name].status["stability"]["held"] for name in ("n1", "n2", "n3")}
+    assert min(own.values()) >= 2 * 50 * 100
+    peers = world.hosts["n1"].status["peers"]
+    assert {name: peer["held"] for name, peer in peers.items()} == {n: own[n] for n in ("n2", "n3")}
+    world.hosts["n3"].frozen = False
+    world.run_until(
+        lambda: all(peer["held"] == 0 for peer in world.hosts["n1"].status["peers"].values()),
+        5 * SECOND,
+    )
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -148,7 +148,7 @@ class Follower:
         ack = AppendResponse(
             core.config.name, core.leadership.term, told[0], ok, hint, marks, told[1],
             core.group_epoch, every, core.delivery.failed, (core.delivery.trouble or self.lacks(now))[:WHY_MAX],
-            core.log.commit,
+            core.log.commit, self._held_bytes(every),
         )  # fmt: skip
         post(out, [leader.node], ack)
         if core.stability is not None:
@@ -156,6 +156,13 @@ class Follower:
         self._answer = None
         self._told = told
         self.due_ns = NEVER
+
+    def _held_bytes(self, is_heartbeat: bool) -> int:
+        """What this replica keeps, counted with reports to the detector; where none runs, with heartbeats."""
+        stability = self._core.stability
+        if stability is not None and stability.active:
+            return stability.held_bytes
+        return self._core.streams.all_bytes() if is_heartbeat else -1
 
     def _marks(self, every: bool) -> tuple[tuple[tuple[StreamId, int], ...], bool]:
         """The highest numbers held: of the streams that changed since the last answer, and of all of them with each

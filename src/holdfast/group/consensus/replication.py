@@ -34,8 +34,25 @@ class Progress:
     """One other member of the view."""
 
     __slots__ = (
-        "applied", "caught_up", "failed", "heard_ns", "held", "held_ns", "informed", "match", "member", "misses",
-        "moved_ns", "next", "out_until_ns", "reported", "sent_ns", "start", "told", "why",
+        "applied",
+        "caught_up",
+        "failed",
+        "heard_ns",
+        "held",
+        "held_bytes",
+        "held_ns",
+        "informed",
+        "match",
+        "member",
+        "misses",
+        "moved_ns",
+        "next",
+        "out_until_ns",
+        "reported",
+        "sent_ns",
+        "start",
+        "told",
+        "why",
     )  # fmt: skip
 
     def __init__(self, member: Member, last: int, now: Nanos) -> None:
@@ -62,6 +79,8 @@ class Progress:
         self.held = -1
         """It is suspended and rejoining: entries after this one are kept for it (-1: none are), and since when."""
         self.held_ns = 0
+        self.held_bytes = 0
+        """What it keeps of all streams."""
         self.misses = 0
         """How often it did not rejoin in time."""
         self.told = -1
@@ -189,6 +208,8 @@ class Replication:
         progress.heard_ns = now
         progress.informed = progress.informed or frame.all_marks
         progress.failed, progress.why = frame.failed, frame.why
+        if frame.held_bytes >= 0:
+            progress.held_bytes = frame.held_bytes
         last = self._log.last
         # In `fast` groups it may have applied what is not in our log.
         applied = min(frame.applied, frame.match, self._log.commit)

@@ -68,6 +68,8 @@ class LogStability:
         self._told_ns: Nanos = -REPORT_NS
         self._told_of = (-1, -1, -1)
         """What the last report was made of: applied, committed, on disk."""
+        self.held_bytes = 0
+        """What this replica kept of all streams at the last report."""
         self._holds = False
         """Whether messages may be held, which a source waits for."""
         self._begins = False
@@ -178,6 +180,7 @@ class LogStability:
         self._begins = self.detector.initiates
         report = (self._held, self._applied, core.streams.most_bytes())
         self._holds = report[2] > 0
+        self.held_bytes = core.streams.all_bytes() if self._holds else 0
         if report != self._reported:
             self._reported = report
             self.detector.report(report[:2], report[2], now, posts)
@@ -245,12 +248,13 @@ class LogStability:
 
     def status(self) -> dict[str, object]:
         """For the status: the protocol, the lag of freeing, and the members that delay it."""
+        held = self._core.streams.all_bytes()
         if not self.active:
             return {
                 "protocol": "account",
                 "stable": 0,
                 "lag_ms": 0,
-                "held": 0,
+                "held": held,
                 "pin": 0,
                 "blockers": [],
             }
@@ -261,7 +265,7 @@ class LogStability:
             "round": status.round,
             "lag_ms": status.lag_ns // MILLISECOND,
             "last_lag_ms": status.last_lag_ns // MILLISECOND,
-            "held": status.held_bytes,
+            "held": held,
             "pin": self._pin,
             "blockers": [
                 {

@@ -302,3 +302,7 @@ class Streams:
     def most_bytes(self) -> int:
         """The bytes held of the largest stream."""
         return max([stream.bytes for stream in self.streams.values()], default=0)
+
+    def all_bytes(self) -> int:
+        """The bytes held of all streams together."""
+        return sum([stream.bytes for stream in self.streams.values()])

@@ -93,17 +93,18 @@ function fillGroup(card, group, node) {
 }
 
 function showReplicas(container, group, node) {
-  const me = { name: node.name, match: group.commit, applied: group.applied, state: "this node" };
+  const me = { name: node.name, match: group.commit, applied: group.applied, held: group.stability?.held, state: "this node" };
   const peers = group.peers.filter((peer) => peer.name !== node.name);
   if (!peers.length) return container.replaceChildren();
-  const body = tableIn(container, ["Replica", "Last entry", "Applied", "Lag"]);
-  keep(body, [me, ...peers], (peer) => peer.name, () => row(4, [1, 2, 3]), (line, peer) => {
-    const [name, match, applied, behind] = line.cells;
+  const body = tableIn(container, ["Replica", "Last entry", "Applied", "Lag", "Held bytes"]);
+  keep(body, [me, ...peers], (peer) => peer.name, () => row(5, [1, 2, 3, 4]), (line, peer) => {
+    const [name, match, applied, behind, held] = line.cells;
     setText(name, peer.name);
     name.classList.toggle("me", peer === me);
     name.classList.toggle("leads", peer.name === group.leader);
     setText(match, count(peer.match));
     setText(applied, count(peer.applied));
+    setText(held, count(peer.held));
     const lag = Math.max(0, (group.commit ?? 0) - (peer.applied ?? peer.match ?? 0));
     const gone = peer.heard === false;
     setText(behind, gone ? "not heard" : lag ? count(lag) : "up to date");
