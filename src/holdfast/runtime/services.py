@@ -151,8 +151,7 @@ class Lock:
         while True:
             notice = await self._request()
             if notice.outcome == Outcome.HELD:
-                self.token = notice.value
-                return self.token
+                return notice.value
             self._close()
             self._book.check()
             if notice.outcome != Outcome.EXPIRED:
@@ -179,8 +178,10 @@ class Lock:
             raise StaleToken(
                 f"lock {self.name!r}: token {token} is not the one of this handle ({self.token}); nothing was released"
             )
-        if not self._number:
+        if not self.token:
             raise MisuseError(f"lock {self.name!r} is not held; nothing was released")
+        if self._changed is not None and not self._changed.done():
+            raise MisuseError(f"lock {self.name!r} is being released by another call already")
         if self._lost.is_set():
             why = self._why
             self._close()
@@ -201,6 +202,9 @@ class Lock:
     def _take(self, notice: ServiceNotice) -> None:
         if notice.outcome in (Outcome.HELD, Outcome.RENEWED):
             self._until_ns = notice.until_ns
+            self.token = (
+                notice.value
+            )  # here, because it may be lost before the caller of `acquire` runs again
         elif notice.outcome == Outcome.EXPIRED and self.token:
             self._why = notice.why
             self._lost.set()

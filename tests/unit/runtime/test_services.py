@@ -5,12 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from tests.conformance.worlds import free_port
 
 from holdfast import Batch, Context, Fence, Node, Replica, parse_config
 from holdfast.errors import BarrierBroken, LockLost, MisuseError, NotAccepted, StaleToken
+from holdfast.group.config import GroupConfig
+from holdfast.group.services.ports import ServiceNotice
+from holdfast.group.services.values import Outcome
+from holdfast.runtime.services import Lock, ServiceBook
+from holdfast.types import SECOND
+
+if TYPE_CHECKING:
+    from holdfast.runtime.driver import Driver
 
 PATIENCE_S = 60
 FILE = """
@@ -158,6 +167,69 @@ async def _bad_requests_are_refused_and_a_stopped_node_says_so() -> None:
         assert "stop" in await lock.wait_lost()
         with pytest.raises(LockLost):
             await lock.release()
+
+
+class Asked:
+    """Stands for the driver: keeps what a handle asks for. The test answers."""
+
+    def __init__(self) -> None:
+        self.items: list[Any] = []
+
+    def answer(self, _unit: str, item: Any) -> None:
+        self.items.append(item)
+
+    def clock(self) -> int:
+        return 0
+
+
+def handle() -> tuple[Asked, ServiceBook, Lock]:
+    asked = Asked()
+    book = ServiceBook(cast("Driver", asked), GroupConfig("book", ("a", "b")))
+    return asked, book, Lock(book, "till", 5)
+
+
+def told(book: ServiceBook, outcome: Outcome, token: int = 0, why: str = "") -> None:
+    book.take(ServiceNotice("services/book", 1, outcome, token, 0, why, 5 * SECOND))
+
+
+def test_a_lock_is_not_released_before_it_is_held_nor_twice_at_once() -> None:
+    """Each call waits for its own answer: a second one must not take the answer of the first."""
+
+    async def story() -> None:
+        _, book, lock = handle()
+        acquiring = asyncio.ensure_future(lock.acquire())
+        await asyncio.sleep(0)
+        with pytest.raises(MisuseError, match="is not held"):
+            await lock.release()
+        told(book, Outcome.HELD, 7)
+        assert await acquiring == 7
+        releasing = asyncio.ensure_future(lock.release())
+        await asyncio.sleep(0)
+        with pytest.raises(MisuseError, match="is being released"):
+            await lock.release()
+        told(book, Outcome.RELEASED)
+        await releasing
+        assert not lock.token
+
+    asyncio.run(asyncio.wait_for(story(), PATIENCE_S))
+
+
+def test_a_lock_that_is_lost_before_its_holder_runs_again_is_lost() -> None:
+    """The event loop was blocked from the grant until the lease had run out."""
+
+    async def story() -> None:
+        _, book, lock = handle()
+        acquiring = asyncio.ensure_future(lock.acquire())
+        await asyncio.sleep(0)
+        told(book, Outcome.HELD, 7)
+        told(book, Outcome.EXPIRED, why="its lease has run out")
+        assert await acquiring == 7
+        assert not lock.held
+        assert await lock.wait_lost() == "its lease has run out"
+        with pytest.raises(LockLost, match="its lease has run out"):
+            await lock.release()
+
+    asyncio.run(asyncio.wait_for(story(), PATIENCE_S))
 
 
 def test_a_fence_refuses_lower_tokens_and_what_is_no_token() -> None:
