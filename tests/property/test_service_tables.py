@@ -183,3 +183,13 @@ def test_gaps_above_a_request_that_is_kept_for_long_are_bounded() -> None:
     assert not any(first <= 2 <= last for first, last in life.done)
     late = Served(NODES[0], 1, 2, ServiceOp(Op.ACQUIRE, 5, "a", SECOND))
     assert tables.apply(9000, 9000, late)[0].outcome == Outcome.RELEASED, "a late copy does not act"
+
+
+def test_a_lock_is_granted_with_a_full_lease() -> None:
+    """However long the request waited, and whenever its node last renewed."""
+    tables = ServiceTables()
+    for node in NODES[:2]:
+        tables.apply(1, 1, Served(node, 1, 1, ServiceOp(Op.ACQUIRE, 1, "a", SECOND)))
+    tables.apply(2, 9 * SECOND, Served(NODES[0], 1, 1, ServiceOp(Op.RELEASE, 1, "a")))
+    ((_, pending),) = tables.lives[NODES[1]].requests
+    assert pending.since_ns == 9 * SECOND

@@ -107,6 +107,16 @@ def test_nothing_moves_without_a_cube_or_without_a_gain(protocol: str, rows: lis
     assert all(seating.look(view(), k * LOOK_NS) is None for k in range(1, 10))
 
 
+def test_an_availability_group_has_no_places() -> None:
+    """No detector runs there, however many members it has."""
+    settings = {"stability": StabilityConfig(cube_from=2), "learners": NAMES[3:]}
+    for mode, moves in (("majority", True), ("availability", False)):
+        group = GroupConfig("book", NAMES[:3], mode=mode, **settings)  # type: ignore[arg-type]
+        seating = Seating(group, two_sites)
+        found = [seating.look(view(), k * LOOK_NS) for k in range(1, 10)]
+        assert any(found) == moves, mode
+
+
 def test_suspended_members_keep_to_the_end() -> None:
     seating, before = Seating(config(), two_sites), view(n2=True)
     after = None

@@ -545,6 +545,40 @@ def test_hostile_replies_are_counted_and_grant_nothing() -> None:
     assert services.holds("till", world.now) == number
 
 
+def test_a_lock_of_another_epoch_of_the_group_is_lost() -> None:
+    """An operator restarted the group from one replica. It may grant the same token to another node."""
+    world = Served(sources=1).begin()
+    number = world.lock("s1")
+    token = world.token("s1", number)
+    replica = world.hosts[world.leader()].replica
+    assert replica is not None
+    epoch = replica.inspect().group_epoch
+    answers = (ServiceAnswer(number, HELD, token),)
+    reply = ServiceReply(GROUP, world.hosts["s1"].incarnation, epoch + 1, answers)
+    world.ask("s1", Received(node_id("n1"), [reply], world.now))
+    assert "has begun again" in world.wait("s1", number, EXPIRED, MILLISECOND).why
+
+
+def test_replicas_that_name_each_other_get_few_requests() -> None:
+    """Each says that the other leads. A request follows that at once a few times, and then waits for its repetition."""
+    world = Served(sources=1).begin()
+    world.drop = lambda _from, _to, frame: isinstance(frame, ServiceReply)
+    world.lock("s1")
+    world.run(MILLISECOND)
+    asked: list[str] = []
+
+    def count(_from: str, to: str, frame: object) -> bool:
+        if isinstance(frame, ServiceRequest):
+            asked.append(to)
+        return isinstance(frame, ServiceReply)
+
+    world.drop = count
+    for turn in range(20):
+        hint = ServiceReply(GROUP, world.hosts["s1"].incarnation, 0, (), ("n1", "n2")[turn % 2])
+        world.ask("s1", Received(node_id("n3"), [hint], world.now))
+    assert 1 <= len(asked) <= 3
+
+
 def test_services_are_refused_in_availability_groups() -> None:
     world = Served(mode="availability").begin()
     leader = world.leader()

@@ -117,6 +117,31 @@ def test_progress_resumes_soon_after_the_member_that_was_behind_has_caught_up() 
     assert [table.stable(name) for name in "abcd"] == [(20, 20)] * 4
 
 
+def test_a_round_with_progress_ends_the_long_wait() -> None:
+    """d moves a little. It may move on, so the others look again soon, though not all they have is stable."""
+    table = quiet("cube")
+    for name in "abc":
+        table.report(name, 20, 20)
+    table.later(SECOND)
+    table.report("d", 15, 15)
+    while table.stable("a") != (15, 15):
+        table.later(MILLISECOND)
+    before = table.status("a").rounds
+    table.later(FAST_PERIOD + 2 * table.config.gap_ns)
+    assert table.status("a").rounds > before
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_an_unanswered_frame_is_repeated_ever_less_often(protocol: str) -> None:
+    """After 4, 12, 28 and 60 ms, and then every 32 ms."""
+    table = quiet(protocol, "ab")
+    table.cut_off = "b"
+    table.report_all(20, 20)
+    sent = table["a"].sent
+    table.later(FAST_PERIOD + 160 * MILLISECOND)
+    assert 6 <= table["a"].sent - sent <= 9
+
+
 def test_two_rounds_are_at_least_the_gap_apart() -> None:
     table = quiet("cube", held_bytes=1)
     starts: list[int] = []

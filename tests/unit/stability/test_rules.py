@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 import pytest
-from tests.support.stability_world import World, with_protocol
+from tests.support.stability_world import EPOCH, FAST, World, with_protocol
 from tests.unit.stability.harness import Table, member, node_id, view_of
 
 from holdfast.stability import PROTOCOLS, View
+from holdfast.stability.carrying import carry_over
+from holdfast.stability.cube import Cube
 from holdfast.stability.frames import CubeState, RoundReport, RoundResult, RoundStart, Row
+from holdfast.stability.ports import Seat
+from holdfast.stability.vectors import as_holders, pack
 from holdfast.types import MILLISECOND, NEVER, SECOND
 
 
@@ -285,6 +290,20 @@ def test_the_holder_of_a_minimum_keeps_its_name_when_places_change() -> None:
     assert {blocker.name for blocker in table.status("a").blockers} == {"c"}
 
 
+def test_a_carried_minimum_names_its_holder_by_the_new_place() -> None:
+    names = "abcd"
+    seat = Seat(FAST, "g", EPOCH, 1, 1, 1, 0, len(names), 2)
+    cube = Cube(seat, np.array([20, 20], np.int64))
+    low = pack(np.array([5, 30], np.int64))
+    holders = pack(as_holders(np.array([2, 2]), len(names)))
+    cube.take(2, CubeState("g", EPOCH, 1, 1, 1, 1, 1, bytes([0b100]), low, holders), 0, [])
+    carry = carry_over(cube, view_of(names), view_of("dcba", 2))
+    assert (carry.bits, carry.values.tolist()) == (0b1010, [5, 20])
+    assert carry.holders.tolist() == ["dcba".index("c"), "dcba".index("a")]
+    gone = carry_over(cube, view_of(names), view_of("abd", 2))
+    assert gone.holders.tolist() == [65535, 0], "c is not a member any more"
+
+
 # -- rule 8: order of frames, and what is refused --------------------------------------------------------------------
 
 
@@ -410,6 +429,20 @@ def test_the_member_that_is_behind_is_named_by_all_others(protocol: str) -> None
         assert blocker.since_ns > 200 * MILLISECOND
 
 
+@pytest.mark.parametrize("protocol", ["cube", "coord"])
+def test_a_member_is_named_after_two_rounds_that_could_have_freed(protocol: str) -> None:
+    """A report of one round may just have missed what was applied since."""
+    table = settled(protocol)
+    for name in "abd":
+        table.report(name, 20, 20)
+    begun = table.status("a").rounds
+    named: dict[int, bool] = {}
+    while len(named) < 4:
+        named[table.status("a").rounds - begun] = bool(table.status("a").blockers)
+        table.later(MILLISECOND)
+    assert named == {0: False, 1: False, 2: True, 3: True}
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_the_member_that_is_silent_is_named(protocol: str) -> None:
     table = settled(protocol)
@@ -464,6 +497,28 @@ def test_the_coordinator_asks_only_members_that_it_has_not_heard() -> None:
     table.later(6 * MILLISECOND, deliver=False)
     asked = [other for one, other, frame in table.frames if isinstance(frame, RoundStart)]
     assert sorted(asked) == ["c", "d"]
+
+
+def test_an_acknowledgement_that_was_overtaken_lowers_no_report() -> None:
+    table = settled("coord")
+    table.report_all(20, 20)
+    out: list = []
+    for values in ((20, 20), (12, 12)):
+        table["a"].learn(node_id("b"), values, table.now, out)
+    for name in "cd":
+        table["a"].learn(node_id(name), (20, 20), table.now, out)
+    table.later(6 * MILLISECOND, deliver=False)
+    assert table.stable("a") == (20, 20)
+
+
+def test_a_new_coordinator_begins_a_round_although_all_it_has_is_stable() -> None:
+    """The last one may have died before it told all members the result."""
+    table = settled("coord")
+    out: list = []
+    for name in "abcd":
+        table[name].coordinate(node_id("c"), table.now, out)
+    asked = [len(nodes) for nodes, frame in out if isinstance(frame, RoundStart)]
+    assert asked == [3]
 
 
 def test_any_member_can_coordinate() -> None:
