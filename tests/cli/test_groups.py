@@ -107,7 +107,7 @@ def test_locks_and_barriers_are_shown(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert lines == [
         "book: 1 lock, 1 barrier",
         "lock till held by ann, token 17, lease 2.5 s, waiting: ben, cem",
-        "barrier gate in phase 1 of 2: ann of 3 arrived, generation 9",
+        "barrier gate in phase 1 of 2: 1 of 3 arrived (ann), generation 9",
         "other: 0 locks, 0 barriers",
     ]
     told = CliRunner().invoke(app, ["groups", "locks", str(tmp_path), "book", "--json"])

@@ -97,11 +97,12 @@ def _show_services(console: Console, services: dict[str, Any]) -> None:
         text = f" held by {lock['holder']}, token {lock['token']}, lease {lock['lease_s']:g} s{waiting}"
         _line(console, words("  lock ", (lock["name"], "bold"), text))
     for barrier in services.get("barriers", []):
-        arrived = ", ".join(barrier["arrived"]) or "no node"
+        names = f" ({', '.join(barrier['arrived'])})" if barrier["arrived"] else ""
+        arrived = f"{len(barrier['arrived'])} of {barrier['parties']} arrived{names}"
         phase = (
             f" in phase {barrier['phase']} of {barrier['phases']}" if barrier["phases"] > 1 else ""
         )
-        text = f"{phase}: {arrived} of {barrier['parties']} arrived, generation {barrier['generation']}"
+        text = f"{phase}: {arrived}, generation {barrier['generation']}"
         _line(console, words("  barrier ", (barrier["name"], "bold"), text))
 
 
