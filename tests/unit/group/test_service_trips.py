@@ -169,6 +169,21 @@ def test_a_request_takes_one_turn_at_a_replica_that_does_not_lead() -> None:
     assert stability.detector.status(world.now).rounds - rounds <= periods + 1
 
 
+def test_a_result_that_counts_on_an_acknowledgement_is_not_refused() -> None:
+    """A replica acknowledges in every turn and reports to its own detector rarely. It reports before it takes a result,
+    or it would refuse what it has itself acknowledged, and free later."""
+    world = world_of(4)
+    leader = world.leader()
+    for turn in range(40):
+        number = world.lock(leader)
+        world.release(leader, number, world.token(leader, number))
+        world.wait(leader, number, Outcome.RELEASED)
+        world.run(turn % 7 * MILLISECOND)
+    for name in ("n1", "n2", "n3", "n4"):
+        refused = world.hosts[name].status["stability"]["refused"]
+        assert "above report" not in refused, (name, refused)
+
+
 @pytest.mark.parametrize("durability", ["memory", "durable"])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_entries_of_services_are_freed_although_no_message_follows(

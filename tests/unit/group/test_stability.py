@@ -205,6 +205,28 @@ def test_a_learner_that_joins_gets_what_the_source_has_forgotten_from_replicas()
     world.check()
 
 
+def test_the_leader_coordinates_also_after_a_change() -> None:
+    """The acknowledgements go to it: any other coordinator would have to ask for reports."""
+    world = started(1)
+    world.kill("n1")
+    world.run_until(lambda: world.hosts["n2"].status["leader"] not in ("", "n1"), 5 * SECOND)
+    leader = world.hosts["n2"].status["leader"]
+    world.start("n1")
+    world.run_until(lambda: len(world.hosts["n1"].status["view"]) == 3, 5 * SECOND)
+    world.run(SECOND)
+    tellers: dict[str, int] = {}
+
+    def look(one: str, _other: str, frame: object) -> bool:
+        if isinstance(frame, RoundResult):
+            tellers[one] = tellers.get(one, 0) + 1
+        return False
+
+    world.drop = look
+    world.send("n3", [b"x" * 100] * 20)
+    world.run(SECOND)
+    assert list(tellers) == [leader]
+
+
 def test_the_cube_frees_without_a_word_of_the_leader() -> None:
     """What the leader says about what is free is lost, and so is every result that it gives."""
     world = started(1, stability=by("cube"))
