@@ -16,7 +16,8 @@ def shown(**peer: Any) -> str:
         "leader": "n1",
         "last": 70,
         "applied": 70,
-        "peers": [{"name": "n2", "match": 70, "applied": 70, **peer}],
+        "peers": [{"name": "n2", "match": 70, "applied": 70, "held": 0, **peer}],
+        "streams": {},
         "view": [{"name": "n1", "part": "voter"}, {"name": "n2", "part": "voter"}],
     }
     text = StringIO()
