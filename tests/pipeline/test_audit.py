@@ -134,10 +134,10 @@ def test_a_dialog_is_judged_by_the_ranges_of_both_its_ends(audited: Tables) -> N
     assert found == [(BROKEN, "at most once")]
 
 
-def test_what_the_driver_has_judged_is_read_by_spark_as_any_other_table(
+def test_verdicts_are_published_with_the_columns_that_they_declare(
     spark: SparkSession, audited: Tables
 ) -> None:
-    """These tables are written without an executor; `ask --sql` reads them with the schema that they declare."""
+    """Judges run on executors and say their rows as JSON; `ask --sql` reads them as any other table."""
     open_views(spark, audited)
     for name, schema in (
         ("delivery_audit", DELIVERY_AUDIT),

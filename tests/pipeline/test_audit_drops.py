@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from holdfast.pipeline.audit import DROPPED, Evidence, judge
 from holdfast.pipeline.transforms.group_events import SKIP, UNDONE
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 STREAM = "source/1/0"
 LIFE = {"group": "book", "epoch": 7, "incarnation": 1}
@@ -60,3 +63,40 @@ def test_a_rollback_of_later_entries_or_of_another_replica_excuses_nothing(
 def test_what_a_replica_delivers_after_its_rollback_is_judged() -> None:
     rollback = event("n1", UNDONE, rollback_index=305)
     assert len(accused(rollback, began_ns=rollback["now_ns"])) == 1
+
+
+def test_blocks_that_were_not_compared_entry_by_entry_prove_nothing() -> None:
+    """That two blocks differ may be due to lost facts: only an entry that differs is a violation."""
+    row = {
+        "group": "book",
+        "epoch": 7,
+        "first_index": 0,
+        "last_index": 4095,
+        "entries": 4096,
+        "messages": 4096,
+    }
+    row |= {"first_position": 0, "last_position": 4095, "nodes": ["n1", "n2"], "outcome": "unread"}
+    edges = [
+        LIFE | {"node": node, "hour": "", "n_before": 0, "end_max": 4096} for node in ("n1", "n2")
+    ]
+    edges = [edge | {"term": 1, "index": 4095} for edge in edges]
+    evidence = Evidence(
+        edges=edges, breaks=[], streams=[], gaps=[], events=[], recorded=[],
+        ranges=[row], differing=[], overlapping=[], names={},
+    )  # fmt: skip
+    (verdict,), (part,), violations = judge(evidence)
+    assert (verdict.verdict, part.verdict, violations) == ("not provable", "not provable", [])
+
+
+@pytest.mark.spark
+def test_groups_take_turns_when_too_many_blocks_differ(spark: SparkSession) -> None:
+    """One group that went wrong altogether must not keep the audit from looking into others."""
+    from holdfast.pipeline.transforms.delivery_compare import DIFFERS, SAME, differing_in_turn
+
+    rows = [("bad", 1, block, DIFFERS) for block in range(9)]
+    rows += [("fine", 1, 0, SAME), ("once", 1, 7, DIFFERS), ("once", 1, 9, DIFFERS)]
+    blocks = spark.createDataFrame(
+        rows, "`group` string, epoch bigint, block bigint, outcome string"
+    )
+    found = [(row["group"], row["block"]) for row in differing_in_turn(blocks, 5).collect()]
+    assert found == [("bad", 0), ("once", 7), ("bad", 1), ("once", 9), ("bad", 2)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,6 +17,9 @@ from holdfast.pipeline.dialog_audit import (
     conversation,
     judge_dialogs,
 )
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 DIALOG = "0b" * 32
 ALL = 7
@@ -150,3 +153,15 @@ def test_however_messages_are_batched_a_whole_dialog_holds(
         place, n = place + size, n + 1
     verdict, violations = judge(rows)
     assert (verdict.verdict, verdict.compared, violations) == ("holds", at, [])
+
+
+@pytest.mark.spark
+def test_executors_give_both_ends_of_a_dialog_the_same_name(spark: SparkSession) -> None:
+    """Dialogs are judged where their rows are: the expression of Spark must agree with the function."""
+    from holdfast.pipeline.transforms.dialog_view import conversation_column
+
+    ids = [DIALOG, *(DIALOG[:48] + f"{top:02x}" + DIALOG[50:] for top in range(0, 256, 5)), "ab"]
+    rows = spark.createDataFrame([(one,) for one in ids], "dialog string")
+    found = rows.select("dialog", conversation_column().alias("name")).collect()
+    assert [row["name"] for row in found] == [conversation(row["dialog"]) for row in found]
+    assert sum(row["name"] != row["dialog"] for row in found) == 26

@@ -228,10 +228,13 @@ def pipeline(
             help="Some of telemetry, scale, incremental, duckdb, files, scores, executors; with commas."
         ),
     ] = "",
-    scales: Annotated[str, typer.Option(help="Multiples of the facts, with commas.")] = "1,4",
-    facts: Annotated[int, typer.Option(help="Facts at scale 1.", min=10_000)] = 500_000,
+    scales: Annotated[str, typer.Option(help="Multiples of the facts, with commas.")] = "1,4,16",
+    facts: Annotated[int, typer.Option(help="Facts at scale 1.", min=10_000)] = 200_000,
     days: Annotated[int, typer.Option(help="Days of history of the incremental run.", min=3)] = 30,
     small_files: Annotated[int, typer.Option(help="Small files.", min=10)] = 2_000,
+    part_seconds: Annotated[
+        float, typer.Option(help="Time of each part; a part that takes longer is ended.", min=1)
+    ] = 600.0,
     engine: Annotated[str, typer.Option(help="local[*], local[N], spark://host:port")] = "local[*]",
 ) -> None:
     """Facts per second of ingest, incidents and audit; the incremental run; the audit compared with DuckDB; scores."""
@@ -257,7 +260,14 @@ def pipeline(
             "--scales must be whole numbers with commas, such as 1,4; nothing was measured"
         )
     wanted = tuple(sorted(map(int, factors)))
-    plan = Plan(parts=parts, scales=wanted, facts=facts, days=days, small_files=small_files)
+    plan = Plan(
+        parts=parts,
+        scales=wanted,
+        facts=facts,
+        days=days,
+        small_files=small_files,
+        part_s=part_seconds,
+    )
     with TemporaryDirectory(prefix="holdfast-bench-") as folder:
         measured = Measured()
         with Console(stderr=True).status("pipeline") as shown:
@@ -273,7 +283,7 @@ def pipeline(
                 bench_telemetry(Path(folder) / "telemetry", measured)
             if "executors" in parts:
                 tell("two executors against one")
-                bench_executors(Path(folder) / "executors", facts, measured)
+                bench_executors(Path(folder) / "executors", facts, part_seconds, measured)
     _finish(_report(measured), as_json)
 
 

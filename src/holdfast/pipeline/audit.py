@@ -14,21 +14,14 @@ A verdict is given per range of the log, and for each group and epoch as a whole
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, Final
 
 import msgspec
-import numpy as np
 
-from holdfast.pipeline.transforms.delivery_blocks import (
-    BACK,
-    BLOCK,
-    DIGEST_MASK,
-    HOLE,
-    REPEAT,
-    mix,
-)
+from holdfast.pipeline.transforms.delivery_blocks import BACK, HOLE, REPEAT
 from holdfast.pipeline.transforms.group_events import LEADS, RESTORED, SKIP, UNDONE
 
 HOLDS: Final = "holds"
@@ -133,28 +126,6 @@ def life_of(row: Row) -> Life:
     return row["group"], row["epoch"], row["node"], row["incarnation"]
 
 
-def edge_digests(edges: Iterable[Row]) -> list[dict[str, Any]]:
-    """Digests of the first entries of hours, which the hours alone could not know: rows to add to blocks."""
-    rows: list[dict[str, Any]] = []
-    for life, steps in _by_life(edges).items():
-        for before, after in pairwise(steps):
-            if before["end_before"] != after["position"]:
-                continue
-            delta = (after["digest_before"] - before["digest"]) & DIGEST_MASK
-            index = np.array([after["index_before"]])
-            digest = int(mix(index, np.array([delta])).view(np.int64)[0])
-            group, epoch, node, incarnation = life
-            rows.append(
-                {
-                    "group": group, "epoch": epoch, "node": node, "incarnation": incarnation,
-                    "block": after["index_before"] // BLOCK, "digests": 1, "digest_hash": digest,
-                    "entries": 0, "messages": 0, "entry_hash": 0, "index_min": None, "index_max": None,
-                    "position_min": None, "end_max": None,
-                }
-            )  # fmt: skip
-    return rows
-
-
 def rollbacks(events: Iterable[Row]) -> list[dict[str, Any]]:
     """What was rolled back: deliveries of a life from an index on, made before a time of its own clock."""
     return [
@@ -253,10 +224,14 @@ class _Explanations:
             if event["event"] in (RESTORED, UNDONE):
                 key = (event["group"], event["node"], event["incarnation"])
                 self._at.setdefault(key, []).append(event["now_ns"])
+        for times in self._at.values():
+            times.sort()
 
     def between(self, life: Life, from_ns: int, to_ns: int) -> bool:
         group, _, node, incarnation = life
-        return any(from_ns <= at <= to_ns for at in self._at.get((group, node, incarnation), ()))
+        times = self._at.get((group, node, incarnation), ())
+        place = bisect_left(times, from_ns)
+        return place < len(times) and times[place] <= to_ns
 
 
 class _Recorded:
@@ -367,39 +342,65 @@ def _delivered_drops(evidence: Evidence) -> list[Violation]:
         for before, after in pairwise(ordered):
             if after["first"] > before["last"] + 1:
                 passed.setdefault(key, []).append((before["last"] + 1, after["first"] - 1))
+    takers: dict[tuple[str, int, str], list[_Taker]] = {}
+    for (life, stream), rows in spans.items():
+        taker = _Taker(life, rows, passed.get((life, stream), []), undone.get(life, []))
+        takers.setdefault((life[0], life[1], stream), []).append(taker)
     found: list[Violation] = []
     for event in evidence.events:
         term = (event["group"], event["epoch"], event["term"])
         if event["event"] != SKIP or committed.get(term, -1) < event["index"]:
             continue
-        for (life, stream), rows in spans.items():
-            if (life[0], life[1], stream) != (event["group"], event["epoch"], event["stream"]):
-                continue
-            voids = [v for v in undone.get(life, ()) if v["from_index"] <= event["index"]]
-            since_ns = max((void["before_ns"] for void in voids), default=-1)
-            valid = [row for row in rows if row["ns_before"] >= since_ns] if voids else rows
-            if valid:
-                between = passed.get((life, stream), [])
-                found += _delivered(event, life, valid, between, evidence.names)
+        mine = takers.get((event["group"], event["epoch"], event["stream"]), ())
+        guilty = [taker.life for taker in mine if taker.delivered(event)]
+        found += [_delivered(event, life, evidence.names) for life in guilty]
     return found
 
 
-def _delivered(
-    skip: Row,
-    life: Life,
-    rows: Sequence[Row],
-    passed: Sequence[tuple[int, int]],
-    names: Mapping[str, str],
-) -> list[Violation]:
-    low, high = min(row["first"] for row in rows), max(row["last"] for row in rows)
-    first, last = max(skip["first"], low), min(skip["last"], high)
-    if first > last or any(a <= first and last <= b for a, b in passed):
-        return []
+class _Taker:
+    """What one life of a replica delivered of one stream."""
+
+    def __init__(
+        self,
+        life: Life,
+        rows: Sequence[Row],
+        passed: Iterable[tuple[int, int]],
+        undone: Sequence[Row],
+    ) -> None:
+        self.life, self._rows, self._undone = life, rows, undone
+        self._bounds = _bounds(rows)
+        gaps = sorted(passed)
+        self._from = [low for low, _ in gaps]
+        self._to = list(accumulate((high for _, high in gaps), max))
+
+    def delivered(self, skip: Row) -> bool:
+        """Whether it delivered some of what was dropped, and did not roll that back."""
+        bounds: tuple[int, int] | None = self._bounds
+        voids = [v["before_ns"] for v in self._undone if v["from_index"] <= skip["index"]]
+        if voids:
+            since_ns = max(voids)
+            valid = [row for row in self._rows if row["ns_before"] >= since_ns]
+            bounds = _bounds(valid) if valid else None
+        if bounds is None:
+            return False
+        first, last = max(skip["first"], bounds[0]), min(skip["last"], bounds[1])
+        return first <= last and not self._passed_over(first, last)
+
+    def _passed_over(self, first: int, last: int) -> bool:
+        place = bisect_right(self._from, first) - 1
+        return place >= 0 and self._to[place] >= last
+
+
+def _bounds(rows: Sequence[Row]) -> tuple[int, int]:
+    return min(row["first"] for row in rows), max(row["last"] for row in rows)
+
+
+def _delivered(skip: Row, life: Life, names: Mapping[str, str]) -> Violation:
     who = f"{names.get(life[2], life[2][:8])} (incarnation {life[3]})"
     what = f"messages {skip['first']} to {skip['last']} of stream {skip['stream']}"
     text = f"{who} delivered some of {what}, which index {skip['index']} drops"
     events = (f"{_who(skip, names)} dropped {what} at index {skip['index']}, term {skip['term']}",)
-    return [Violation(life[0], life[1], skip["index"], DROPPED, text, events)]
+    return Violation(life[0], life[1], skip["index"], DROPPED, text, events)
 
 
 # -- verdicts ----------------------------------------------------------------------------------------------------
@@ -411,6 +412,7 @@ def _ranges(evidence: Evidence) -> list[Range]:
         "single": (NOT_PROVABLE, "recorded by one replica only"),
         "unknown": (NOT_PROVABLE, _WITHOUT_CONTENT),
         "differs": (VIOLATED, "recorded differently"),
+        "unread": (NOT_PROVABLE, "blocks that differ, too many to compare each entry"),
     }
     ranges = []
     for row in evidence.ranges:

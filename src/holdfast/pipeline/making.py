@@ -74,7 +74,7 @@ class Maker:
         work = Attempt(
             self.session, self.store, self.run.root, self.attempt, calendar,
             self.run.settings.look_back_days, self.run.now, {n: dict(p) for n, p in self.base.tables.items()},
-            inventory=self.run.inventory(self.store),
+            inventory=self.run.inventory(self.store), view_versions=self.base.versions,
         )  # fmt: skip
         try:
             dirty, merged = self._merge(work, good, calendar)

@@ -27,18 +27,16 @@ from holdfast.pipeline.report_dialogs import show_dialogs
 from holdfast.pipeline.report_guarantees import show_guarantees
 from holdfast.pipeline.report_models import show_models
 from holdfast.pipeline.report_paths import show_hours, show_paths, show_timeline, show_worst
+from holdfast.pipeline.report_rows import hours_of_worst, incidents_since
 from holdfast.pipeline.storage.port import for_people
-from holdfast.pipeline.units import in_order
 from holdfast.pipeline.words import UNKNOWN, VERDICTS, count, grouped, listing, moment, percent
 
 _TABLES: Final = (
-    *("recording", "nodes", "path_health", "incidents", "deliveries", "delivery_audit"),
+    *("recording", "nodes", "path_health", "deliveries", "delivery_audit"),
     *("audit_ranges", "delivery_violations", "dialog_audit", "dialog_violations"),
     *("guarantee_audit", "guarantee_violations"),
     *("located_faults", "prediction_scores", "predictions", "busy_windows"),
 )
-_UNITS_MAX: Final = 168
-"""Units of hourly tables that the page shows."""
 _SET_ASIDE_MAX: Final = 20
 
 
@@ -50,17 +48,13 @@ def render_report(tables: Tables) -> str:
 def load_content(tables: Tables) -> Content:
     """The rows that the page shows; tables that no run has made yet are empty."""
     rows = {name: tables.rows(name) if tables.has(name) else [] for name in _TABLES}
-    hours: list[dict[str, Any]] = []
-    if tables.has("path_hours"):
-        units = list(tables.snapshot.parts("path_hours"))
-        hours = tables.read("path_hours", units=in_order(units)[-_UNITS_MAX:]).to_pylist()
     return Content(
         snapshot=tables.snapshot.number,
         recording=rows["recording"],
         nodes=rows["nodes"],
         health=rows["path_health"],
-        hours=hours,
-        incidents=rows["incidents"],
+        hours=hours_of_worst(tables),
+        incidents=incidents_since(tables, rows["path_health"]),
         deliveries=rows["deliveries"],
         audit=rows["delivery_audit"],
         ranges=rows["audit_ranges"],

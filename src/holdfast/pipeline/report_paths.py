@@ -19,11 +19,10 @@ from holdfast.pipeline.pictures import (
     draw_timeline,
     is_wide,
 )
+from holdfast.pipeline.report_rows import HOUR_PATHS_MAX, HOURS_MAX
 from holdfast.pipeline.words import CROSS, UNKNOWN, duration, microseconds, moment, percent
 
 WORST_MAX: Final = 12
-HOUR_PATHS_MAX: Final = 24
-HOURS_MAX: Final = 168
 LOSS_WORTH_TELLING: Final = 0.001
 _BARS_PER_PATH_MAX: Final = 100
 """A path that flaps all day must not make the page unreadable; the longest troubles show."""

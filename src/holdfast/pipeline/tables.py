@@ -21,7 +21,6 @@ import msgspec
 from holdfast.pipeline.schemas import COLUMNS
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 Facts = Mapping[str, "DataFrame"]
@@ -49,8 +48,14 @@ class Source(Protocol):
     def incident_rows(self) -> DataFrame:
         """Written incidents and those that are still open, as rows of the history."""
 
+    def settled_incidents(self) -> DataFrame | None:
+        """Published incidents that were over before the time that this run may have changed; None if there are none."""
+
     def hours_of_incidents(self) -> DataFrame:
-        """Path runs of the hours in which incidents began."""
+        """Path runs of the hours in which incidents began that are not settled."""
+
+    def moves_of_incidents(self) -> DataFrame:
+        """Link moves since the first incident began that is not settled."""
 
     @property
     def look_back_days(self) -> int: ...
@@ -90,8 +95,7 @@ class View(msgspec.Struct, frozen=True):
     inputs: tuple[str, ...]
     """Tables whose change makes a rebuild necessary."""
     sort: tuple[str, ...]
-    build: Callable[[Source], DataFrame | pa.Table]
-    """A table of Arrow if the driver has the rows anyway."""
+    build: Callable[[Source], DataFrame]
     needs: str = ""
     """A table without which the view says nothing: it is not made before that one exists."""
     version: int = 1
@@ -140,8 +144,9 @@ def _incidents(source: Source) -> DataFrame:
     return incidents(
         source.incident_rows(),
         source.hours_of_incidents(),
-        source.hourly("link_moves", source.look_back_days),
+        source.moves_of_incidents(),
         source.view("nodes"),
+        source.settled_incidents(),
     )
 
 
@@ -169,22 +174,22 @@ def _deliveries(source: Source) -> DataFrame:
     return deliveries(source)
 
 
-def _delivery_audit(source: Source) -> pa.Table:
-    from holdfast.pipeline.transforms.audit_view import DELIVERY_AUDIT, as_table, judged
+def _delivery_audit(source: Source) -> DataFrame:
+    from holdfast.pipeline.transforms.audit_view import delivery_audit
 
-    return as_table(judged(source).verdicts, DELIVERY_AUDIT)
-
-
-def _audit_ranges(source: Source) -> pa.Table:
-    from holdfast.pipeline.transforms.audit_view import AUDIT_RANGES, as_table, judged
-
-    return as_table(judged(source).ranges, AUDIT_RANGES)
+    return delivery_audit(source)
 
 
-def _delivery_violations(source: Source) -> pa.Table:
-    from holdfast.pipeline.transforms.audit_view import DELIVERY_VIOLATIONS, as_table, judged
+def _audit_ranges(source: Source) -> DataFrame:
+    from holdfast.pipeline.transforms.audit_view import audit_ranges
 
-    return as_table(judged(source).violations, DELIVERY_VIOLATIONS)
+    return audit_ranges(source)
+
+
+def _delivery_violations(source: Source) -> DataFrame:
+    from holdfast.pipeline.transforms.audit_view import delivery_violations
+
+    return delivery_violations(source)
 
 
 def _dialog_ranges(facts: Facts) -> DataFrame:
@@ -193,20 +198,16 @@ def _dialog_ranges(facts: Facts) -> DataFrame:
     return dialog_ranges(facts["dialog_range"], facts["dialog"])
 
 
-def _dialog_audit(source: Source) -> pa.Table:
-    from holdfast.pipeline.transforms.audit_view import as_table
-    from holdfast.pipeline.transforms.dialog_ranges import DIALOG_AUDIT
-    from holdfast.pipeline.transforms.dialog_view import judged_dialogs
+def _dialog_audit(source: Source) -> DataFrame:
+    from holdfast.pipeline.transforms.dialog_view import dialog_audit
 
-    return as_table(judged_dialogs(source).verdicts, DIALOG_AUDIT)
+    return dialog_audit(source)
 
 
-def _dialog_violations(source: Source) -> pa.Table:
-    from holdfast.pipeline.transforms.audit_view import as_table
-    from holdfast.pipeline.transforms.dialog_ranges import DIALOG_VIOLATIONS
-    from holdfast.pipeline.transforms.dialog_view import judged_dialogs
+def _dialog_violations(source: Source) -> DataFrame:
+    from holdfast.pipeline.transforms.dialog_view import dialog_violations
 
-    return as_table(judged_dialogs(source).violations, DIALOG_VIOLATIONS)
+    return dialog_violations(source)
 
 
 def _guarantee_events(facts: Facts) -> DataFrame:
@@ -276,6 +277,7 @@ HOURLY: Final = (
     Hourly("link_moves", ("link",), "link_moves.LINK_MOVES", _link_moves),
 )
 
+INCIDENTS_VERSION: Final = 2
 FOLD_VERSION: Final = 1
 FOLD_TABLES: Final = {
     "incident_history": "incidents.INCIDENT_HISTORY",
@@ -301,6 +303,7 @@ VIEWS: Final = (
         ("start_at", "id"),
         _incidents,
         needs="path_carry",
+        version=INCIDENTS_VERSION,
     ),
     View(
         "deliveries",

@@ -15,7 +15,7 @@ from holdfast.pipeline.ingest import FACTS
 from holdfast.pipeline.schemas import spark_schema
 from holdfast.pipeline.snapshot import Part, Parts, TableFile
 from holdfast.pipeline.storage.port import Store, join
-from holdfast.pipeline.tables import Hourly, View, schema_of
+from holdfast.pipeline.tables import INCIDENTS_VERSION, Hourly, View, schema_of
 from holdfast.pipeline.units import (
     SPARK_HOUR,
     Calendar,
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 TABLES: Final = "tables"
+_OF_INCIDENTS: Final = ("path_runs", "link_moves", "incident_history")
+"""The hourly tables that incidents are made of."""
 CARRY: Final = "path_carry"
 
 
@@ -53,6 +55,8 @@ class Attempt(msgspec.Struct):
     """What several views of this run share."""
     inventory: tuple[str, ...] = ()
     """The lines of the inventory of the network."""
+    view_versions: dict[str, int] = {}
+    """The versions of the transforms that made the views of the base snapshot."""
 
     @property
     def spark(self) -> SparkSession:
@@ -125,19 +129,49 @@ class Attempt(msgspec.Struct):
             self.memo["incidents"] = rows.cache()
         return cast("DataFrame", self.memo["incidents"])
 
+    def settled_incidents(self) -> DataFrame | None:
+        from pyspark.sql import functions as sf
+
+        if (
+            "incidents" not in self.parts
+            or self.view_versions.get("incidents") != INCIDENTS_VERSION
+        ):
+            return None
+        written = [day_of(unit) for name in _OF_INCIDENTS for unit in self.changed.get(name, ())]
+        # A day more than anything that this run may have changed: an incident can go on after an hour of silence.
+        before = min([self.calendar.first_in_time, *written]) - timedelta(days=1)
+        over = ~sf.col("open") & (sf.col("last_seen_at") < sf.lit(before.isoformat()).cast("date"))
+        return self.view("incidents").where(over)
+
+    def _unsettled(self) -> DataFrame:
+        rows, settled = self.incident_rows(), self.settled_incidents()
+        return rows if settled is None else rows.join(settled.select("id"), "id", "left_anti")
+
     def hours_of_incidents(self) -> DataFrame:
         from pyspark.sql import functions as sf
 
-        starts = self.incident_rows().select(
-            sf.date_format(sf.timestamp_micros("start_us"), SPARK_HOUR).alias("hour")
-        )
-        hours = sorted(row["hour"] for row in starts.distinct().collect())
+        hours = self._hours_of_starts()
         units = [u for u in self.parts.get("path_runs", {}) if any(contains(u, h) for h in hours)]
         return self.rows_of("path_runs", units).where(sf.col("hour").isin(hours))
 
+    def moves_of_incidents(self) -> DataFrame:
+        first = min(self._hours_of_starts(), default="9")
+        units = [unit for unit in self.parts.get("link_moves", {}) if last_hour(unit) >= first]
+        return self.rows_of("link_moves", units)
+
+    def _hours_of_starts(self) -> list[str]:
+        """The hours in which the incidents that are not settled began."""
+        from pyspark.sql import functions as sf
+
+        if "hours" not in self.memo:
+            start = sf.date_format(sf.timestamp_micros("start_us"), SPARK_HOUR).alias("hour")
+            found = self._unsettled().select(start).distinct().collect()
+            self.memo["hours"] = sorted(row["hour"] for row in found)
+        return cast("list[str]", self.memo["hours"])
+
     def close(self) -> None:
         """Give back what was cached."""
-        for name in ("incidents", "guarantees"):
+        for name in ("incidents", "audit", "dialogs", "guarantees"):
             rows = self.memo.pop(name, None)
             if rows is not None:
                 cast("DataFrame", rows).unpersist()
@@ -278,24 +312,11 @@ class Attempt(msgspec.Struct):
         """Make a view again."""
         target = join(self.root, TABLES, view.name, self.name)
         made = view.build(self)
-        if isinstance(made, pa.Table):
-            files = self._write_rows(made, view, target)
-        else:
-            made.repartition(1).sortWithinPartitions(*view.sort).write.parquet(target)
-            found = files_by_unit(self.store, self.root, target)
-            files = tuple(self._counted(file) for part in found.values() for file in part)
+        made.repartition(1).sortWithinPartitions(*view.sort).write.parquet(target)
+        found = files_by_unit(self.store, self.root, target)
+        files = tuple(self._counted(file) for part in found.values() for file in part)
         self.parts[view.name] = {"": Part(files)}
         self.changed[view.name] = {""}
-
-    def _write_rows(self, rows: pa.Table, view: View, target: str) -> tuple[TableFile, ...]:
-        """Rows that the driver has, as one file."""
-        content = pa.BufferOutputStream()
-        ordered = rows.sort_by([(name, "ascending") for name in view.sort])
-        pq.write_table(ordered, content, compression="zstd")
-        data = content.getvalue().to_pybytes()
-        uri = join(target, "part-00000.parquet")
-        self.store.create(uri, data)
-        return (TableFile(uri.removeprefix(self.root).lstrip("/"), len(data), rows.num_rows),)
 
     def _counted(self, file: TableFile) -> TableFile:
         """With the rows of its footer, which is also the proof that the file is whole."""

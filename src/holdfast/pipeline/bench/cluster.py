@@ -111,17 +111,26 @@ def _wait_for(
     raise SetupError(f"a process of the Spark cluster did not start; nothing was measured. {last}")
 
 
-def bench_executors(directory: Path, facts: int, measured: Measured) -> None:
+def bench_executors(directory: Path, facts: int, part_s: float, measured: Measured) -> None:
     """The same run on a cluster with one worker and with two, in processes of their own. Must not be called while this
     process has a session of its own that works."""
     from holdfast.pipeline.bench.measures import write_domain
 
     seconds: dict[int, float] = {}
+    until_ns = time.monotonic_ns() + int(part_s * SECOND)
     for workers in (1, 2):
         place = directory / f"workers{workers}"
         _, hours = write_domain(place, 1, facts)
         with running_cluster(place / "cluster", workers) as cluster:
-            seconds[workers] = _run_on(cluster, place, hours)
+            left_s = (until_ns - time.monotonic_ns()) / SECOND
+            try:
+                seconds[workers] = _run_on(cluster, place, hours, max(1.0, left_s))
+            except subprocess.TimeoutExpired:
+                measured.not_measured["executors"] = (
+                    f"the run with {workers} did not end within {part_s:.0f} s. "
+                    "Give it fewer facts, or more time with --part-seconds"
+                )
+                return
         measured.figures[f"run_{workers}_executors_s"] = seconds[workers]
     measured.ratios["two_executors_vs_one"] = seconds[2] / seconds[1]
     if (os.cpu_count() or 1) < 4:
@@ -130,7 +139,7 @@ def bench_executors(directory: Path, facts: int, measured: Measured) -> None:
         )
 
 
-def _run_on(cluster: Cluster, place: Path, hours: int) -> float:
+def _run_on(cluster: Cluster, place: Path, hours: int, timeout_s: float) -> float:
     """Seconds of a run as the pipeline itself counts them, in a process of its own."""
     now = (START + timedelta(hours=hours + 1)).isoformat()
     code = (
@@ -145,7 +154,7 @@ def _run_on(cluster: Cluster, place: Path, hours: int) -> float:
         capture_output=True,
         text=True,
         check=False,
-        timeout=1800,
+        timeout=timeout_s,
     )
     if done.returncode:
         raise SetupError(f"the run on {cluster.url} failed: {done.stderr[-1000:]}")

@@ -1,8 +1,12 @@
-"""The audit as tables: gathers the evidence with Spark, has it judged, and gives the verdicts as frames."""
+"""The audit as tables: gathers the evidence on each group, and has it judged on the executors, group by group.
+
+The evidence of many groups over weeks does not fit into the driver; that of one group fits into a task.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -10,25 +14,20 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from holdfast.pipeline.audit import (
-    Evidence,
-    Range,
-    Verdict,
-    Violation,
-    edge_digests,
-    judge,
-    rollbacks,
-)
-from holdfast.pipeline.frames import arrow_of
+from holdfast.pipeline.audit import Evidence, judge
 from holdfast.pipeline.transforms import conform
 from holdfast.pipeline.transforms.delivery_compare import (
     DIFFERS,
+    UNREAD,
     as_ranges,
     compare_blocks,
     compare_entries,
+    differing_in_turn,
+    edge_digests,
     entries_of,
     of_what,
     overlapping,
+    rolled_back,
 )
 
 if TYPE_CHECKING:
@@ -47,36 +46,83 @@ DELIVERIES: Final = """`group` string, epoch bigint, replica string, replica_nam
     last_position bigint"""
 
 DESCEND_MAX: Final = 2_000
-"""Blocks that are compared entry by entry in one run; the rest is reported as a range."""
-EVIDENCE_MAX: Final = 1_000_000
-"""Rows of each table that the judgement takes; above it the audit says so instead of guessing."""
+"""Blocks that are compared entry by entry in one run. The groups take turns; the rest is not provable."""
 
-_STEPS: Final = ("edge", "break", "stream", "gap")
-_BLOCK_SUMS: Final = """`group` string, epoch bigint, node string, incarnation bigint, block bigint, entries bigint,
-    messages bigint, digests bigint, index_min bigint, position_min bigint, index_max bigint, end_max bigint,
-    entry_hash bigint, digest_hash bigint"""
-_VOIDS: Final = """`group` string, epoch bigint, node string, incarnation bigint, from_index bigint,
-    before_ns bigint"""
-
-
-class Judged(msgspec.Struct, frozen=True):
-    verdicts: list[Verdict]
-    ranges: list[Range]
-    violations: list[Violation]
+_STEPS: Final = {"edge": "edges", "break": "breaks", "stream": "streams", "gap": "gaps"}
+"""Rows of `delivery_blocks` that are evidence, to their name there."""
+_COMPARED: Final = (
+    *("group", "epoch", "outcome", "nodes", "first_index", "last_index", "entries", "messages"),
+    *("first_position", "last_position"),
+)
+_EVIDENCE: Final = "`group` string, what string, said string"
+JUDGED: Final = "`group` string, what string, said string"
+"""`what` is `verdict`, `range` or `violation`; `said` is its row as JSON."""
+_JUDGED_ARROW: Final = pa.schema([(name, pa.string()) for name in ("group", "what", "said")])
+_KEPT_NULLS: Final = {"ignoreNullFields": "false"}
 
 
-def judged(source: Source) -> Judged:
+def judged(source: Source) -> DataFrame:
     """The judgement on the look-back; made once per run."""
     if "audit" not in source.memo:
-        source.memo["audit"] = Judged(*judge(_evidence(source)))
-    found = source.memo["audit"]
-    assert isinstance(found, Judged)
-    return found
+        kept = [source.hourly("delivery_blocks", source.look_back_days).cache()]
+        try:
+            names = {row["node"]: row["name"] for row in source.view("nodes").collect()}
+            evidence = _evidence(source, kept)
+            made = evidence.groupBy("group").applyInArrow(judge_on_executor(names), JUDGED).cache()
+            made.count()  # Three views are made of it; what it was made of is not needed any more.
+        finally:
+            for frame in kept:
+                frame.unpersist()
+        source.memo["audit"] = made
+    return cast("DataFrame", source.memo["audit"])
 
 
-def as_table(rows: Iterable[msgspec.Struct], schema: str) -> pa.Table:
-    """Structs as a table of `schema`: what the driver has needs no executor to be written."""
-    return pa.Table.from_pylist([msgspec.to_builtins(row) for row in rows], arrow_of(schema))
+def delivery_audit(source: Source) -> DataFrame:
+    return _of_kind(source, "verdict", DELIVERY_AUDIT)
+
+
+def audit_ranges(source: Source) -> DataFrame:
+    return _of_kind(source, "range", AUDIT_RANGES)
+
+
+def delivery_violations(source: Source) -> DataFrame:
+    return _of_kind(source, "violation", DELIVERY_VIOLATIONS)
+
+
+def _of_kind(source: Source, what: str, schema: str) -> DataFrame:
+    rows = judged(source).where(sf.col("what") == what)
+    return conform(rows.select(sf.from_json("said", schema).alias("row")).select("row.*"), schema)
+
+
+def judge_on_executor(names: Mapping[str, str]) -> Callable[[pa.Table], pa.Table]:
+    """Judges the evidence on one group. Spark looks at the annotations."""
+
+    def judge_group(table: pa.Table) -> pa.Table:
+        verdicts, ranges, violations = judge(evidence_from(table.to_pylist(), names))
+        group = table["group"][0].as_py()
+        found = (("verdict", verdicts), ("range", ranges), ("violation", violations))
+        rows = [
+            {"group": group, "what": what, "said": msgspec.json.encode(one).decode()}
+            for what, ones in found
+            for one in ones
+        ]
+        return pa.Table.from_pylist(rows, _JUDGED_ARROW)
+
+    return judge_group
+
+
+def evidence_from(rows: list[dict[str, Any]], names: Mapping[str, str]) -> Evidence:
+    """Evidence from its rows (`what`, `said`)."""
+    found: dict[str, list[dict[str, Any]]] = {
+        name: []
+        for name in (
+            *_STEPS.values(),
+            *("events", "recorded", "ranges", "differing", "overlapping"),
+        )
+    }
+    for row in rows:
+        found[row["what"]].append(msgspec.json.decode(row["said"]))
+    return Evidence(**found, names=names)
 
 
 def deliveries(source: Source) -> DataFrame:
@@ -100,95 +146,64 @@ def deliveries(source: Source) -> DataFrame:
     return conform(rows, DELIVERIES)
 
 
-def _evidence(source: Source) -> Evidence:
-    days = source.look_back_days
-    table = source.hourly("delivery_blocks", days).cache()
-    try:
-        events = evidence_rows(source.hourly("group_events", days))
-        steps: dict[str, list[dict[str, Any]]] = {what: [] for what in _STEPS}
-        for row in evidence_rows(table.where(sf.col("what").isin(*_STEPS))):
-            steps[row["what"]].append(row)
-        edges = steps["edge"]
-        ranges, differing, repeated = _compare(source, of_what(table, "block"), edges, events)
-        recorded = source.hourly("recording_hours", days).where("kind = 'delivery' AND facts > 0")
-        names = {row["node"]: row["name"] for row in source.view("nodes").collect()}
-        return Evidence(
-            edges=edges,
-            breaks=steps["break"],
-            streams=steps["stream"],
-            gaps=steps["gap"],
-            events=events,
-            recorded=evidence_rows(recorded),
-            ranges=ranges,
-            differing=differing,
-            overlapping=repeated,
-            names=names,
-        )
-    finally:
-        table.unpersist()
+def _evidence(source: Source, kept: list[DataFrame]) -> DataFrame:
+    """Everything that is known about each group, as one frame. `kept` are cached frames: the blocks, then others."""
+    days, table = source.look_back_days, kept[0]
+    events = source.hourly("group_events", days)
+    edges = of_what(table, "edge")
+    steps = table.where(sf.col("what").isin(*_STEPS))
+    lives = edges.select("group", "node", "incarnation").distinct()
+    recorded = (
+        source.hourly("recording_hours", days)
+        .where("kind = 'delivery' AND facts > 0")
+        .select("node", "incarnation", "first", "last", "facts")
+        .join(sf.broadcast(lives), ["node", "incarnation"])
+    )
+    frames = [
+        *(_said(of_what(steps, what), name) for what, name in _STEPS.items()),
+        _said(events.drop("at"), "events"),
+        _said(recorded, "recorded"),
+        *_compared(source, edges, events, kept),
+    ]
+    return reduce(DataFrame.unionByName, frames)
 
 
-def _compare(
-    source: Source, blocks: DataFrame, edges: list[dict[str, Any]], events: list[dict[str, Any]]
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
+def _said(rows: DataFrame, name: str, options: dict[str, str] | None = None) -> DataFrame:
+    said = sf.to_json(sf.struct("*"), options)
+    return conform(rows.select("group", sf.lit(name).alias("what"), said.alias("said")), _EVIDENCE)
+
+
+def _compared(
+    source: Source, edges: DataFrame, events: DataFrame, kept: list[DataFrame]
+) -> list[DataFrame]:
     """Ranges with their outcome, entries that differ, entries that overlap."""
-    extra = frame_of(source, edge_digests(edges), _BLOCK_SUMS)
-    compared = compare_blocks(blocks, extra).cache()
-    try:
-        odd = (
-            compared.where(sf.col("outcome") == DIFFERS)
-            .select("group", "epoch", "block")
-            .orderBy("group", "epoch", "block")
-            .limit(DESCEND_MAX)
-            .collect()
-        )
-        if not odd:
-            return evidence_rows(as_ranges(compared)), [], []
-        wanted = frame_of(
-            source, [row.asDict() for row in odd], "`group` string, epoch bigint, block bigint"
-        )
-        hours = evidence_rows(
-            blocks.join(sf.broadcast(wanted), ["group", "epoch", "block"]).select("hour").distinct()
-        )
-        facts = source.facts_around("delivery", [row["hour"] for row in hours])
-        voids = frame_of(source, rollbacks(events), _VOIDS)
-        entries = compare_entries(entries_of(facts, wanted, voids)).cache()
-        rest = compared.join(sf.broadcast(wanted), ["group", "epoch", "block"], "left_anti")
-        columns = (
-            "group", "epoch", "outcome", "nodes", "first_index", "last_index", "entries", "messages",
-            "first_position", "last_position",
-        )  # fmt: skip
-        both = rest.select(*columns).unionByName(entries.select(*columns))
-        result = (
-            evidence_rows(as_ranges(both, "first_index")),
-            evidence_rows(
-                entries.where(sf.col("outcome") == DIFFERS).select(
-                    "group", "epoch", "index", "told"
-                )
-            ),
-            evidence_rows(overlapping(entries)),
-        )
-        entries.unpersist()
-        return result
-    finally:
-        compared.unpersist()
-
-
-def evidence_rows(frame: DataFrame) -> list[dict[str, Any]]:
-    rows = frame.limit(EVIDENCE_MAX + 1).collect()
-    if len(rows) > EVIDENCE_MAX:
-        from holdfast.errors import HoldfastError
-
-        raise HoldfastError(
-            f"the audit has more than {EVIDENCE_MAX} rows of one kind of evidence; nothing was published. "
-            "Shorten the retention of roll-ups, or audit fewer groups"
-        )
-    return [row.asDict(recursive=True) for row in rows]
-
-
-def frame_of(source: Source, rows: list[dict[str, Any]], schema: str) -> DataFrame:
-    from pyspark.sql.types import StructType
-
-    fields = cast("StructType", StructType.fromDDL(schema))
-    values = [tuple(row.get(name) for name in fields.names) for row in rows]
-    return source.spark.createDataFrame(values, fields)
+    blocks = of_what(kept[0], "block")
+    compared = compare_blocks(blocks, edge_digests(edges)).cache()
+    kept.append(compared)
+    odd = differing_in_turn(compared, DESCEND_MAX).collect()
+    if not odd:
+        return [_said(as_ranges(compared), "ranges")]
+    wanted = source.spark.createDataFrame(
+        [(row["group"], row["epoch"], row["block"]) for row in odd],
+        "`group` string, epoch bigint, block bigint",
+    )
+    hours = (
+        blocks.join(sf.broadcast(wanted), ["group", "epoch", "block"])
+        .select("hour")
+        .distinct()
+        .collect()
+    )
+    facts = source.facts_around("delivery", [row["hour"] for row in hours])
+    entries = compare_entries(entries_of(facts, wanted, rolled_back(events))).cache()
+    kept.append(entries)
+    rest = compared.join(sf.broadcast(wanted), ["group", "epoch", "block"], "left_anti").withColumn(
+        "outcome",
+        sf.when(sf.col("outcome") == DIFFERS, UNREAD).otherwise(sf.col("outcome")),
+    )
+    both = rest.select(*_COMPARED).unionByName(entries.select(*_COMPARED))
+    differ = entries.where(sf.col("outcome") == DIFFERS).select("group", "epoch", "index", "told")
+    return [
+        _said(as_ranges(both, "first_index"), "ranges"),
+        _said(differ, "differing", _KEPT_NULLS),
+        _said(overlapping(entries), "overlapping", _KEPT_NULLS),
+    ]

@@ -7,15 +7,21 @@ from the hours that have them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
+import numpy as np
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
-from holdfast.pipeline.transforms.delivery_blocks import BLOCK, DIGEST_MASK
+from holdfast.pipeline.transforms import conform
+from holdfast.pipeline.transforms.delivery_blocks import BLOCK, DIGEST_MASK, mix
+from holdfast.pipeline.transforms.group_events import UNDONE
 
 _KEY: Final = ("group", "epoch", "block")
 _LIFE: Final = ("group", "epoch", "node", "incarnation")
+_LIFE_DDL: Final = "`group` string, epoch bigint, node string, incarnation bigint"
 _SAME: Final = ("entries", "index_min", "index_max", "entry_hash", "digest_hash", "digests")
 
 SAME: Final = "same"
@@ -23,10 +29,65 @@ SINGLE: Final = "single"
 DIFFERS: Final = "differs"
 UNKNOWN: Final = "unknown"
 """The entries are the same, but the content of one was not recorded."""
+UNREAD: Final = "unread"
+"""The block differs between replicas, and too many do to compare each entry."""
 
 COMPARED: Final = """`group` string, epoch bigint, outcome string, nodes array<string>, first_index bigint,
     last_index bigint, entries bigint, messages bigint, first_position bigint, last_position bigint"""
 """Ranges of the log with one outcome and one set of replicas."""
+
+
+_SUMS: Final = (
+    *("entries", "messages", "digests", "index_min", "position_min", "index_max", "end_max"),
+    *("entry_hash", "digest_hash"),
+)
+_BLOCK_SUMS: Final = """`group` string, epoch bigint, node string, incarnation bigint, block bigint, entries bigint,
+    messages bigint, digests bigint, index_min bigint, position_min bigint, index_max bigint, end_max bigint,
+    entry_hash bigint, digest_hash bigint"""
+
+
+def edge_digests(edges: DataFrame) -> DataFrame:
+    """Digests of the first entries of hours, which the hours alone could not know: rows to add to blocks."""
+    of_life = Window.partitionBy(*_LIFE).orderBy("hour", "n_before")
+    delta = sf.col("digest_before") - sf.lag("digest").over(of_life)
+    first = (
+        edges.withColumn("goes_on", sf.lag("end_before").over(of_life) == sf.col("position"))
+        .withColumn("delta", delta.bitwiseAND(sf.lit(DIGEST_MASK).cast("bigint")))
+        .where("goes_on")
+        .select(*_LIFE, sf.col("index_before").alias("index"), "delta")
+    )
+    hashed = first.mapInArrow(_hash_deltas, f"{_LIFE_DDL}, `index` bigint, digest_hash bigint")
+    nothing = sf.lit(0).cast("bigint")
+    unknown = sf.lit(None).cast("bigint")
+    return conform(
+        hashed.withColumns(
+            {
+                "block": sf.floor(sf.col("index") / BLOCK),
+                "digests": sf.lit(1).cast("bigint"),
+                **dict.fromkeys(("entries", "messages", "entry_hash"), nothing),
+                **dict.fromkeys(("index_min", "position_min", "index_max", "end_max"), unknown),
+            }
+        ),
+        _BLOCK_SUMS,
+    )
+
+
+def _hash_deltas(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        hashes = mix(batch.column("index").to_numpy(), batch.column("delta").to_numpy())
+        columns = [batch.column(name) for name in (*_LIFE, "index")]
+        yield pa.RecordBatch.from_arrays(
+            [*columns, pa.array(hashes.view(np.int64))], names=[*_LIFE, "index", "digest_hash"]
+        )
+
+
+def rolled_back(events: DataFrame) -> DataFrame:
+    """What was rolled back: deliveries of a life from an index on, made before a time of its own clock."""
+    return events.where((sf.col("event") == UNDONE) & (sf.col("rollback_index") >= 0)).select(
+        *_LIFE,
+        sf.col("rollback_index").alias("from_index"),
+        sf.col("now_ns").alias("before_ns"),
+    )
 
 
 def compare_blocks(blocks: DataFrame, edges: DataFrame) -> DataFrame:
@@ -73,10 +134,16 @@ def compare_blocks(blocks: DataFrame, edges: DataFrame) -> DataFrame:
     return compared.withColumn("outcome", sf.when(overlap | after, DIFFERS).otherwise(outcome))
 
 
-_SUMS: Final = (
-    *("entries", "messages", "digests", "index_min", "position_min", "index_max", "end_max"),
-    *("entry_hash", "digest_hash"),
-)
+def differing_in_turn(compared: DataFrame, most: int) -> DataFrame:
+    """Up to `most` blocks that differ: the first of each group and epoch, then the second of each, and so on."""
+    in_turn = Window.partitionBy("group", "epoch").orderBy("block")
+    return (
+        compared.where(sf.col("outcome") == DIFFERS)
+        .withColumn("turn", sf.row_number().over(in_turn))
+        .orderBy("turn", "group", "epoch")
+        .limit(most)
+        .select("group", "epoch", "block")
+    )
 
 
 def as_ranges(rows: DataFrame, index: str = "block") -> DataFrame:

@@ -11,7 +11,6 @@ from pyspark.sql import DataFrame
 
 from holdfast.pipeline.judges import GUARANTEES, Missing, judge_subject
 from holdfast.pipeline.transforms import conform
-from holdfast.pipeline.transforms.audit_view import evidence_rows
 from holdfast.pipeline.transforms.recording import missing_facts
 
 if TYPE_CHECKING:
@@ -76,5 +75,5 @@ def _missing(source: Source) -> Missing:
     recorded = source.hourly("recording_hours", source.look_back_days)
     return {
         (row["node"], row["incarnation"], row["kind"]): int(row["missing"])
-        for row in evidence_rows(missing_facts(recorded, kinds))
+        for row in missing_facts(recorded, kinds).collect()
     }

@@ -240,19 +240,32 @@ def incidents(
     runs: DataFrame,
     moves: DataFrame,
     names: DataFrame,
+    settled: DataFrame | None = None,
     tolerance_s: int = TOLERANCE_S,
 ) -> DataFrame:
     """Incidents of the history, each with its direction and the traffic that left the path.
 
     `runs` are path runs (they show whether the way back was watched), `moves` link moves, `names` the newest name of
-    each node.
+    each node. `settled` are rows of an earlier result whose direction and traffic cannot change any more.
     """
     rows = rows.withColumn("from_us", sf.col("start_us") - tolerance_s * 1_000_000).withColumn(
         "to_us", sf.col("end_us") + tolerance_s * 1_000_000
     )
+    fresh = rows if settled is None else rows.join(settled.select("id"), "id", "left_anti")
+    found = _direction(fresh, rows, runs).join(_affected(fresh, moves), "id", "full")
+    known = found.withColumns(
+        {name: sf.lit(None).cast("string") for name in ("sender_was", "listener_was")}
+    )
+    if settled is not None:
+        known = known.unionByName(
+            settled.select(
+                *("id", "direction", "moves", "affected"),
+                sf.col("sender_name").alias("sender_was"),
+                sf.col("listener_name").alias("listener_was"),
+            )
+        )
     told = (
-        rows.join(_direction(rows, runs), "id", "left")
-        .join(_affected(rows, moves), "id", "left")
+        rows.join(known, "id", "left")
         .join(_named(names, "sender"), "sender", "left")
         .join(_named(names, "listener"), "listener", "left")
     )
@@ -269,8 +282,10 @@ def incidents(
             "direction": sf.coalesce("direction", sf.lit("unknown")),
             "moves": sf.coalesce("moves", sf.lit(0)),
             "affected": sf.coalesce("affected", sf.array().cast("array<string>")),
-            "sender_name": sf.coalesce("sender_name", sf.substring("sender", 1, 8)),
-            "listener_name": sf.coalesce("listener_name", sf.substring("listener", 1, 8)),
+            "sender_name": sf.coalesce("sender_name", "sender_was", sf.substring("sender", 1, 8)),
+            "listener_name": sf.coalesce(
+                "listener_name", "listener_was", sf.substring("listener", 1, 8)
+            ),
         }
     )
     return conform(filled.withColumn("text", _text()), INCIDENTS)
@@ -287,14 +302,15 @@ def _reversed(prefix: str = "back_") -> list[Column]:
     return [sf.col(theirs).alias(f"{prefix}{mine}") for mine, theirs in swap.items()]
 
 
-def _direction(rows: DataFrame, runs: DataFrame) -> DataFrame:
-    """Whether the way back shows the same at the same time. Unknown unless the other end heard something there.
+def _direction(rows: DataFrame, every: DataFrame, runs: DataFrame) -> DataFrame:
+    """Whether the way back shows the same at the same time, for `rows` of `every` incident. Unknown unless the other
+    end heard something there.
 
     Both ends' clocks take part, hence the tolerance: an incident on the way back counts when it overlaps this one
     widened by it.
     """
     same_pair = [sf.col(name) == sf.col(f"back_{name}") for name in PAIR]
-    back = rows.select(
+    back = every.select(
         *_reversed(),
         sf.col("transport").alias("back_transport"),
         sf.col("error_class").alias("back_class"),
