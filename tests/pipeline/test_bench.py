@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
@@ -11,7 +12,10 @@ from typer.testing import CliRunner
 
 from holdfast.cli.bench import app
 from holdfast.pipeline.bench.data import write_small_segments
-from holdfast.pipeline.bench.measures import Measured, bench_telemetry
+from holdfast.pipeline.bench.measures import Measured, bench_telemetry, bounded, judge_growth
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def test_the_cost_of_a_fact_at_the_node_is_measured(tmp_path: Path) -> None:
@@ -63,8 +67,57 @@ def test_every_part_gives_its_figures() -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
-    assert {"run_1x_s", "run_4x_s", "one_hour_more_s", "small_files_ingest_s"} <= set(
+    assert found["not_measured"] == {}
+    assert {"run_1x_s", "run_16x_s", "one_hour_more_s", "small_files_ingest_s"} <= set(
         found["figures"]
     )
-    assert {"time_per_fact_4x_vs_1x", "one_hour_vs_full_run"} <= set(found["ratios"])
+    assert {"run_further_fact_16x_vs_4x", "one_hour_vs_full_run"} <= set(found["ratios"])
     assert {"at_most_linear", "incremental_run"} <= set(found["aims"])
+
+
+def figures(seconds: dict[int, float]) -> dict[str, float]:
+    return {
+        f"{name}_{scale}x_s": spent
+        for scale, spent in seconds.items()
+        for name in ("run", "ingest", "incidents", "audit")
+    }
+
+
+@pytest.mark.parametrize(
+    ("seconds", "further", "met"),
+    [
+        ({1: 21.0, 4: 24.0, 16: 36.0}, 1.0, True),
+        ({1: 60.0, 4: 63.0, 16: 123.0}, 5.0, False),
+    ],
+    ids=["linear with a fixed part", "faster behind a fixed part"],
+)
+def test_growth_is_judged_by_what_further_facts_cost(
+    seconds: dict[int, float], further: float, met: bool
+) -> None:
+    """The seconds that every run has would hide it in the time per fact."""
+    measured = Measured(figures=figures(seconds))
+    judge_growth((1, 4, 16), measured)
+    assert measured.ratios["run_further_fact_16x_vs_4x"] == pytest.approx(further)
+    assert measured.ratios["audit_further_fact_16x_vs_4x"] == pytest.approx(further)
+    assert measured.ratios["time_per_fact_4x_vs_1x"] == pytest.approx(seconds[4] / seconds[1] / 4)
+    assert measured.aims["at_most_linear"][2] is met
+
+
+def test_one_scale_has_no_growth() -> None:
+    measured = Measured(figures=figures({4: 10.0}))
+    judge_growth((4,), measured)
+    assert (measured.ratios, measured.aims) == ({}, {})
+
+
+@pytest.mark.spark
+def test_a_part_that_takes_too_long_is_ended_and_said_so(spark: SparkSession) -> None:
+    measured = Measured()
+    with bounded(spark, "scale", 0.5, measured):
+        measured.figures["before"] = 1.0
+        spark.range(10**13).selectExpr("sum(id * id % 7)").collect()
+        measured.figures["after"] = 1.0
+    assert measured.figures == {"before": 1.0}
+    assert "did not end within" in measured.not_measured["scale"]
+    with bounded(spark, "files", 600.0, measured):
+        assert spark.range(3).count() == 3
+    assert set(measured.not_measured) == {"scale"}

@@ -240,7 +240,8 @@ STAGES: Final = {
     "audit": ("deliver", "audit", "group_events"),
 }
 """Parts of a run, to words of its steps."""
-LINEAR_MAX: Final = 1.1
+LINEAR_MAX: Final = 1.2
+"""What a further fact may cost, compared with the ones before; more than 1 for the noise of a machine."""
 
 
 def judge_growth(scales: Sequence[int], measured: Measured) -> None:
@@ -252,7 +253,6 @@ def judge_growth(scales: Sequence[int], measured: Measured) -> None:
     for low, high in pairwise(scales):
         growth = figures[f"run_{high}x_s"] / figures[f"run_{low}x_s"]
         ratios[f"time_per_fact_{high}x_vs_{low}x"] = growth / (high / low)
-    worst = max((ratios[f"time_per_fact_{b}x_vs_{a}x"] for a, b in pairwise(scales)), default=None)
     for first, second, third in zip(scales, scales[1:], scales[2:], strict=False):
         for name in ("run", *STAGES):
             seconds = [figures[f"{name}_{scale}x_s"] for scale in (first, second, third)]
@@ -260,8 +260,12 @@ def judge_growth(scales: Sequence[int], measured: Measured) -> None:
             after = (seconds[2] - seconds[1]) / (third - second)
             if before > 0:
                 ratios[f"{name}_further_fact_{third}x_vs_{second}x"] = after / before
-    if worst is not None:
-        measured.aim_below("at_most_linear", worst, LINEAR_MAX)
+    # Without a third scale only the time per fact is known.
+    growth = [ratio for name, ratio in ratios.items() if name.startswith("run_further_fact")] or [
+        ratio for name, ratio in ratios.items() if name.startswith("time_per_fact")
+    ]
+    if growth:
+        measured.aim_below("at_most_linear", max(growth), LINEAR_MAX)
 
 
 def write_domain(directory: Path, scale: int, facts: int) -> tuple[int, int]:
