@@ -150,6 +150,25 @@ def test_a_large_domain_shows_the_worst_and_says_so() -> None:
     assert "And 28 more paths with trouble or loss." in said
 
 
+def test_a_headline_names_few_groups_and_counts_the_rest() -> None:
+    audit = [verdict(f"g{number}", "violated") for number in range(9)]
+    said = headline(content(audit=audit))
+    assert said.endswith("Replicas of g0, g1 and 7 other groups do not agree.")
+
+
+def test_causes_come_before_the_paths_that_they_explain(page: str) -> None:
+    """Somebody in a hurry reads the first screen."""
+    said = text_of(page)
+    assert said.index("Where the faults are") < said.index("Paths now") < said.index("Incidents")
+
+
+def test_pairs_without_a_path_cost_the_page_little() -> None:
+    """In a large domain most pairs have none."""
+    names = [f"n{number:02}" for number in range(NODES_MAX)]
+    ring = [path(one, other) for one, other in zip(names, names[1:] + names[:1], strict=True)]
+    assert len(render(content(health=ring))) < 150_000
+
+
 def test_a_page_without_any_path_is_a_page() -> None:
     page = render(content(health=[], recording=[]))
     assert "No path was recorded." in text_of(page)

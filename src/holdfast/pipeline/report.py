@@ -25,7 +25,7 @@ from holdfast.pipeline.quality import checks
 from holdfast.pipeline.reader import Tables
 from holdfast.pipeline.report_dialogs import show_dialogs
 from holdfast.pipeline.report_guarantees import show_guarantees
-from holdfast.pipeline.report_models import show_models
+from holdfast.pipeline.report_models import show_causes, show_models
 from holdfast.pipeline.report_paths import show_hours, show_paths, show_timeline, show_worst
 from holdfast.pipeline.report_rows import hours_of_worst, incidents_since
 from holdfast.pipeline.storage.port import for_people
@@ -38,6 +38,7 @@ _TABLES: Final = (
     *("located_faults", "prediction_scores", "predictions", "busy_windows"),
 )
 _SET_ASIDE_MAX: Final = 20
+HEADLINE_GROUPS_MAX: Final = 3
 
 
 def render_report(tables: Tables) -> str:
@@ -78,6 +79,7 @@ def render(content: Content) -> str:
     parts = [
         _head(content),
         _tiles(content),
+        show_causes(content, names),
         show_paths(content, names),
         show_timeline(content, names),
         show_hours(content, names),
@@ -135,10 +137,22 @@ def _groups_sentence(content: Content) -> str:
     for row in content.audit:
         by_verdict.setdefault(row["verdict"], []).append(row["group"])
     if violated := by_verdict.get("violated"):
-        return f"Replicas of {listing(violated)} do not agree."
+        return f"Replicas of {_first_few(violated)} do not agree."
     if open_ones := by_verdict.get("not provable"):
-        return f"Whether replicas of {listing(open_ones)} agree cannot be proved."
+        return f"Whether replicas of {_first_few(open_ones)} agree cannot be proved."
     return "All replicas agree." if content.audit else ""
+
+
+def _first_few(groups: list[str]) -> str:
+    """A headline names three groups; the page below has all of them."""
+    if len(groups) <= HEADLINE_GROUPS_MAX:
+        return listing(groups)
+    return listing(
+        [
+            *groups[: HEADLINE_GROUPS_MAX - 1],
+            count(len(groups) - HEADLINE_GROUPS_MAX + 1, "other group"),
+        ]
+    )
 
 
 def _guarantees_sentence(content: Content) -> str:

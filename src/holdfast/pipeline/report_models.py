@@ -1,4 +1,4 @@
-"""The part of the report about causes, predictions and busy windows. Empty until those tables are published."""
+"""The parts of the report about causes, predictions and busy windows. Empty until those tables are published."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ _DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 def show_models(content: Content, names: Mapping[str, str]) -> str:
     parts = [
-        _located(content, names),
         _scores(content),
         _predicted(content, names),
         _busy(content, names),
@@ -25,7 +24,8 @@ def show_models(content: Content, names: Mapping[str, str]) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def _located(content: Content, names: Mapping[str, str]) -> str:
+def show_causes(content: Content, names: Mapping[str, str]) -> str:
+    """What is broken, the newest first."""
     if not content.localisation:
         return ""
     rows = sorted(content.localisation, key=lambda row: -row["start_at"].timestamp())
@@ -47,6 +47,7 @@ def _located(content: Content, names: Mapping[str, str]) -> str:
             _named(row, names) + _others(row, names),
             escape(", ".join(row["error_classes"])),
             moment(row["start_at"]),
+            moment(row["end_at"]),
             percent(row["confidence"]),
             f"{row['failing']} failing, {row['passing']} passing",
         ]
@@ -55,7 +56,7 @@ def _located(content: Content, names: Mapping[str, str]) -> str:
     return (
         "<h2>Where the faults are</h2>\n"
         f'<div class="card">{picture}</div>\n'
-        + table("Explains best |Symptoms |Since |#Confidence |Its paths", lines)
+        + table("Explains best |Symptoms |From |Until |#Confidence |Its paths", lines)
         + and_more(len(rows) - len(lines), "fault")
     )
 
