@@ -32,11 +32,8 @@ def hours_of_worst(tables: Tables) -> list[dict[str, Any]]:
     order = [("trouble_sum_sum", "descending"), *((name, "ascending") for name in _PATH)]
     worst = summed.sort_by(order).slice(0, HOUR_PATHS_MAX).select(_PATH)
     shown = [_hours(tables, unit).join(worst, list(_PATH), join_type="inner") for unit in units]
-    return (
-        pa.concat_tables(shown)
-        .sort_by([(name, "ascending") for name in (*_PATH, "hour")])
-        .to_pylist()
-    )
+    rows = pa.concat_tables(shown).sort_by([(name, "ascending") for name in (*_PATH, "hour")])
+    return list(rows.to_pylist())
 
 
 def incidents_since(tables: Tables, health: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

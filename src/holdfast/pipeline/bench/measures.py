@@ -261,11 +261,11 @@ def judge_growth(scales: Sequence[int], measured: Measured) -> None:
             if before > 0:
                 ratios[f"{name}_further_fact_{third}x_vs_{second}x"] = after / before
     # Without a third scale only the time per fact is known.
-    growth = [ratio for name, ratio in ratios.items() if name.startswith("run_further_fact")] or [
+    judged = [ratio for name, ratio in ratios.items() if name.startswith("run_further_fact")] or [
         ratio for name, ratio in ratios.items() if name.startswith("time_per_fact")
     ]
-    if growth:
-        measured.aim_below("at_most_linear", max(growth), LINEAR_MAX)
+    if judged:
+        measured.aim_below("at_most_linear", max(judged), LINEAR_MAX)
 
 
 def write_domain(directory: Path, scale: int, facts: int) -> tuple[int, int]:

@@ -161,7 +161,7 @@ def _evidence(source: Source, kept: list[DataFrame]) -> DataFrame:
     )
     frames = [
         *(_said(of_what(steps, what), name) for what, name in _STEPS.items()),
-        _said(events.drop("at"), "events"),
+        _said(events.drop("at"), "events", _KEPT_NULLS),
         _said(recorded, "recorded"),
         *_compared(source, edges, events, kept),
     ]
