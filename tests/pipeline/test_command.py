@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from holdfast.errors import MisuseError
 from holdfast.pipeline.advising import AdviceSettings, last_advice, make_advice, publish_advice
 from holdfast.pipeline.ask import answer_rows, ask, open_views
-from holdfast.pipeline.command import app, find_landings
+from holdfast.pipeline.command import answer, app, find_landings
 from holdfast.pipeline.jobs import Settings, run_pipeline
 from holdfast.pipeline.reader import Tables, open_tables
 from holdfast.pipeline.snapshot import Snapshot, Snapshots
@@ -200,6 +200,13 @@ def test_all_tables_can_be_asked_in_sql(published: Path, spark: SparkSession) ->
     (torn,) = spark.sql("SELECT path, outcome, reason FROM quarantine").collect()
     assert (torn["path"].endswith("/x.parquet"), torn["outcome"]) == (True, "torn")
     assert "not a whole Parquet file" in torn["reason"]
+
+
+@pytest.mark.spark
+def test_a_query_that_fails_while_it_runs_is_misuse(published: Path, spark: SparkSession) -> None:
+    with pytest.raises(MisuseError, match=r"the query failed: .*DIVIDE_BY_ZERO") as told:
+        answer(spark, open_tables(published), "SELECT 1 / (facts - facts) FROM incidents", True, 9)
+    assert "scala" not in str(told.value)
 
 
 @pytest.mark.spark

@@ -23,6 +23,7 @@ from rich.table import Table
 
 from holdfast.errors import HoldfastError, MisuseError, SetupError
 from holdfast.pipeline.engine import DEFAULT_ENGINE, check_engine, open_engine
+from holdfast.pipeline.engine_words import engine_words
 from holdfast.pipeline.jobs import (
     REPORT_NAME,
     Progress,
@@ -369,7 +370,7 @@ def answer(
     session: SparkSession, published: Tables, question: str, sql: bool, limit: int
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """The rows that answer a question, and the columns to show."""
-    from pyspark.errors import AnalysisException, ParseException
+    from pyspark.errors import AnalysisException, ParseException, PySparkException
 
     from holdfast.pipeline.ask import ANSWER, answer_rows, ask, open_views
 
@@ -383,6 +384,8 @@ def answer(
     except (ParseException, AnalysisException) as problem:
         said = str(problem).partition("JVM stacktrace")[0].strip()
         raise MisuseError(f"{said[:800]}\nTables: {', '.join(names)}") from None
+    except PySparkException as problem:
+        raise MisuseError(f"the query failed: {engine_words(problem)}") from None
     return rows, frame.columns
 
 

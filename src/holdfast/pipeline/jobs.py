@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import HoldfastError
 from holdfast.pipeline.engine import check_packages, open_engine
+from holdfast.pipeline.engine_words import engine_words
 from holdfast.pipeline.garbage import collect_garbage, discard, new_attempt
 from holdfast.pipeline.intake import Intake, look
 from holdfast.pipeline.making import Made, Maker
@@ -171,11 +172,10 @@ class _Run:
         try:
             return maker.make()
         except (PySparkException, Py4JError, ConnectionError) as failure:
-            said = str(failure).strip().partition("JVM stacktrace")[0][:1000]
             log = for_people(join(self.root, LOG_NAME))
             raise PipelineFailed(
                 f"the engine failed while {maker.doing}; published tables and report are unchanged. "
-                f"Its log is {log}. {said}"
+                f"Its log is {log}. {engine_words(failure)}"
             ) from failure
 
     def _report(
