@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.errors import MisuseError
 from holdfast.pipeline.transforms.week import HOURS, Window, coming, windows_of
+from holdfast.pipeline.units import Retention
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -152,3 +153,24 @@ def test_settings_that_cannot_be_are_refused() -> None:
         BusySettings(zone="Dublin time").check()
     with pytest.raises(MisuseError, match="at most enter"):
         BusySettings(enter=0.3, leave=0.4).check()
+
+
+@pytest.mark.spark
+def test_busy_windows_read_half_a_year_of_roll_ups(spark: SparkSession) -> None:
+    """Hourly tables are kept for longer: what a run of the models costs must not grow with them."""
+    from holdfast.pipeline.models import BUSY_DAYS, MODEL_VIEWS
+    from holdfast.pipeline.transforms.load_hours import LOAD_HOURS
+
+    asked: dict[str, int | None] = {}
+
+    class Roll:
+        now = MONDAY
+
+        def hourly(self, name: str, look_back_days: int | None = None) -> object:
+            asked[name] = look_back_days
+            return spark.createDataFrame([], LOAD_HOURS)
+
+    (view,) = [view for view in MODEL_VIEWS if view.name == "busy_windows"]
+    assert view.build(Roll()).count() == 0  # type: ignore[arg-type]  # two of its members are used
+    assert asked == {"load_hours": BUSY_DAYS}
+    assert Retention().rollup_days > BUSY_DAYS

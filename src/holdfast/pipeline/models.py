@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 SHORT_BUCKETS: Final = 4
 SHORT_BUCKET_S: Final = 60
+BUSY_DAYS: Final = 182
+"""Half a year of hours of the week: habits of longer ago say nothing about the next week."""
 
 
 def observed(source: Source) -> DataFrame:
@@ -154,7 +156,7 @@ def _busy_windows(source: Source) -> DataFrame:
 
     from holdfast.pipeline.transforms.busy import busy_windows
 
-    hours = source.hourly("load_hours").withColumn(
+    hours = source.hourly("load_hours", BUSY_DAYS).withColumn(
         "hour", sf.to_timestamp("hour", "yyyy-MM-dd'T'HH")
     )
     return busy_windows(hours, source.now)
