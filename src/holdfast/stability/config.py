@@ -21,8 +21,10 @@ PROTOCOLS: Final = (CUBE, COORD, FULL, TREE)
 _NOT_ABOVE: Final = (
     ("gap_ns", "period_ns"),
     ("period_ns", "period_max_ns"),
+    ("calm_ns", "period_max_ns"),
     ("repeat_ns", "repeat_max_ns"),
 )
+_MAY_BE_ZERO: Final = ("gap_ns", "ride_ns", "member_ns", "calm_ns", "calm_bytes")
 
 
 class StabilityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,6 +38,9 @@ class StabilityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A round begins this long after the last one, if the member has something that is not stable."""
     member_ns: Nanos = 200_000
     """The period is at least this long for each member of the view: what rounds cost grows with their number."""
+    calm_ns: Nanos = 0
+    """The least time between two rounds while the member holds less than `calm_bytes`: nothing waits for room then."""
+    calm_bytes: int = 0
     period_max_ns: Nanos = SECOND
     """Each round without progress doubles the wait for the next one, up to this."""
     gap_ns: Nanos = 5 * MILLISECOND
@@ -59,14 +64,10 @@ class StabilityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
         for field in msgspec.structs.fields(self):
             value = getattr(self, field.name)
-            if (
-                isinstance(value, int)
-                and value <= 0
-                and field.name not in ("gap_ns", "ride_ns", "member_ns")
-            ):
+            if isinstance(value, int) and value <= 0 and field.name not in _MAY_BE_ZERO:
                 raise ConfigError(f"stability: {field.name} is {value}, must be positive")
-        if min(self.gap_ns, self.ride_ns, self.member_ns) < 0:
-            raise ConfigError("stability: gap_ns, ride_ns and member_ns must not be negative")
+        if min([getattr(self, name) for name in _MAY_BE_ZERO]) < 0:
+            raise ConfigError(f"stability: {', '.join(_MAY_BE_ZERO)} must not be negative")
         for low, high in _NOT_ABOVE:
             if getattr(self, low) > getattr(self, high):
                 raise ConfigError(

@@ -24,7 +24,7 @@ from holdfast.stability.ports import ORDER_SLOTS, Blocker, Seat, StabilityStatus
 from holdfast.stability.protocol import Protocol, Sends, places_of
 from holdfast.stability.riding import Posts, Riding
 from holdfast.stability.tree import Tree
-from holdfast.stability.vectors import Vector, nothing
+from holdfast.stability.vectors import Vector, any_true, nothing
 from holdfast.types import MILLISECOND, NEVER, Nanos, NodeId
 
 MISSES_MAX: Final = 10
@@ -100,7 +100,7 @@ class Detector:
         self._places = {node: place for place, node in enumerate(self._nodes)}
         self._riding.forget()
         self._misses = 0
-        behind = (self._mine > self.stable).any()
+        behind = any_true(self._mine > self.stable)
         self._mark, self._mark_ns = (
             (self._mine.copy(), self._mark_ns or now) if behind else (None, 0)
         )
@@ -145,8 +145,8 @@ class Detector:
         mine = self._mine
         assert given.shape == mine.shape, "a report has one number per slot of the view"
         # rule: S-2a
-        assert not (given < mine).any(), "a report never shrinks within a life"
-        grown = bool((given > mine).any())
+        assert not any_true(given < mine), "a report never shrinks within a life"
+        grown = any_true(given > mine)
         was_tight, self._held_bytes = self._is_tight, held_bytes
         if not grown and self._is_tight == was_tight:
             return
@@ -260,12 +260,12 @@ class Detector:
         self._seen = (protocol.rounds, protocol.version)
         if protocol.version != version:
             self._misses = 0
-            if (protocol.stable > self.stable).any():
+            if any_true(protocol.stable > self.stable):
                 np.maximum(self.stable, protocol.stable, out=self.stable)
                 self.version += 1
-            if self._mark is not None and (self.stable >= self._mark).all():
+            if self._mark is not None and not any_true(self.stable < self._mark):
                 self._last_lag_ns = now - self._mark_ns
-                behind = (self._mine > self.stable).any()
+                behind = any_true(self._mine > self.stable)
                 self._mark, self._mark_ns = (self._mine.copy(), now) if behind else (None, 0)
                 self._rounds_since_mark = 0
         elif protocol.rounds != rounds:
@@ -290,6 +290,8 @@ class Detector:
             else config.period_of(protocol.seat.size)
         )
         self._due_ns = since_ns + min(wait_ns << self._misses, config.period_max_ns)
+        if self._held_bytes < config.calm_bytes:
+            self._due_ns = max(self._due_ns, self._ended_ns + config.calm_ns)
 
     def _set_deadline(self) -> None:
         protocol = self._protocol

@@ -187,6 +187,26 @@ def test_acknowledgements_are_reports_except_in_fast_groups(delivery: str) -> No
     assert logs(world) == {"n1": 0, "n2": 0, "n3": 0}
 
 
+def rounds_per_second(size: int, window_bytes: int) -> float:
+    """With a message of this size every 2 ms."""
+    world = started(1, window_bytes=window_bytes)
+    world.run(SECOND)
+    before, begin = int(world.hosts["n1"].status["stability"]["round"]), world.now
+    for _ in range(500):
+        world.send("n2", [bytes(size)])
+        world.run(2 * MILLISECOND)
+    rounds = int(world.hosts["n1"].status["stability"]["round"]) - before
+    return rounds * SECOND / (world.now - begin)
+
+
+def test_rounds_are_rare_while_no_source_waits_for_room() -> None:
+    """Rounds cost as much as messages. With large messages or a small window there are more, so that sources get room
+    in time."""
+    assert 30 < rounds_per_second(100, 16 << 20) <= 50
+    assert rounds_per_second(100_000, 16 << 20) > 100
+    assert rounds_per_second(100, 16_000) > 100
+
+
 def test_a_learner_that_joins_gets_what_the_source_has_forgotten_from_replicas() -> None:
     """Rule 1: entries that are held everywhere are not applied yet, so the log has them and the source does not."""
     world = started(1, sources=1, joiners=1)

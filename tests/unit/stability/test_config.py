@@ -23,6 +23,7 @@ def test_an_unknown_protocol_is_refused_with_the_nearest_known_one() -> None:
         ("cube_from", 0),
         ("gap_ns", -1),
         ("ride_ns", -1),
+        ("calm_bytes", -1),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused(setting: str, value: int) -> None:
@@ -32,7 +33,12 @@ def test_a_setting_that_makes_no_sense_is_refused(setting: str, value: int) -> N
 
 @pytest.mark.parametrize(
     ("low", "high"),
-    [("gap_ns", "period_ns"), ("period_ns", "period_max_ns"), ("repeat_ns", "repeat_max_ns")],
+    [
+        ("gap_ns", "period_ns"),
+        ("period_ns", "period_max_ns"),
+        ("calm_ns", "period_max_ns"),
+        ("repeat_ns", "repeat_max_ns"),
+    ],
 )
 def test_a_wait_must_not_exceed_its_upper_limit(low: str, high: str) -> None:
     limit = getattr(StabilityConfig(), high)

@@ -55,6 +55,25 @@ def test_full_buffers_begin_a_round_without_waiting_for_the_period() -> None:
     assert {one for one, _, _ in table.frames} == {"a"}
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_member_that_holds_little_rests_longer_between_rounds(protocol: str) -> None:
+    """The first round after a pause does not wait longer than otherwise."""
+    calm_ns = 6 * FAST_PERIOD
+    for held_bytes, least_ns in ((999, calm_ns), (1000, FAST_PERIOD)):
+        table = quiet(protocol, calm_ns=calm_ns, calm_bytes=1000)
+        begun, ends = table.now, []
+        for number in range(11, 2011):
+            for name in "abcd":
+                table.report(name, number, number, held_bytes=held_bytes)
+            rounds = table.status("a").rounds
+            table.later(100 * MICROSECOND)
+            if table.status("a").rounds != rounds:
+                ends.append(table.now)
+        assert ends[0] - begun < 2 * FAST_PERIOD
+        waits = [later - earlier for earlier, later in itertools.pairwise(ends)]
+        assert least_ns <= min(waits) <= max(waits) < least_ns + FAST_PERIOD
+
+
 def test_bytes_alone_begin_a_round() -> None:
     """The report does not move, but the buffer fills with what is not ordered yet."""
     table = quiet(held_bytes=1000, period_ns=SECOND, period_max_ns=SECOND)

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from holdfast.group.core import Core
 from holdfast.group.facts import StabilityFact
 from holdfast.group.log.entries import View
@@ -36,6 +38,8 @@ SAMPLE_NS: Final = 30 * SECOND
 """The interval between facts while nothing changes."""
 REPORT_NS: Final = MILLISECOND
 """The minimum interval between reports to the detector; under load there are many turns in a millisecond."""
+CALM_REPORT_NS: Final = 5 * MILLISECOND
+"""The same while so little is held that no source waits for room, for a member that begins no rounds."""
 IDLE_REPORT_NS: Final = 20 * MILLISECOND
 """The same while no messages are held: then no source waits, and entries of services or views are all there is to free.
 Also how long a member that begins no rounds waits for a turn to report in: it reports before it answers anyway."""
@@ -48,12 +52,12 @@ class LogStability:
 
     def __init__(self, core: Core) -> None:
         config = core.config
+        settings = msgspec.structs.replace(config.stability, calm_bytes=config.calm_bytes)
         self._core = core
         self._log = core.log
         self.active = config.mode == "majority"
-        self.detector = Detector(
-            config.stability, config.name, core.node, core.life, core.incarnation
-        )
+        self.detector = Detector(settings, config.name, core.node, core.life, core.incarnation)
+        self._calm_bytes = config.calm_bytes
         self._view: View | None = None
         self._epoch = 0
         self._pin = 0
@@ -72,6 +76,12 @@ class LogStability:
         """What this replica kept of all streams at the last report."""
         self._holds = False
         """Whether messages may be held, which a source waits for."""
+        self._report_ns: Nanos = REPORT_NS
+        """The interval between reports while messages are held."""
+        self._stable: list[int] = [0, 0]
+        """A copy of what is stable, and what it was copied from: it is asked for in every turn."""
+        self._stable_of = self.detector.stable
+        self._stable_version = self.detector.version
         self._begins = False
         """Whether this member begins rounds."""
         self.deadline: Nanos = NEVER
@@ -84,7 +94,7 @@ class LogStability:
     @property
     def index(self) -> int:
         """Entries up to here are needed by no other member."""
-        applied = int(self.detector.stable[APPLIED])
+        applied = self._stable_at(APPLIED)
         # rule: S-5b
         return min(applied, self._pin) if self._pin else applied
 
@@ -92,7 +102,14 @@ class LogStability:
     def held_index(self) -> int:
         """Entries up to here are committed, and every member of the committed view holds them."""
         # rule: S-1b
-        return min(int(self.detector.stable[HELD]), self._log.commit) if self.active else 0
+        return min(self._stable_at(HELD), self._log.commit) if self.active else 0
+
+    def _stable_at(self, slot: int) -> int:
+        detector = self.detector
+        if detector.version != self._stable_version or detector.stable is not self._stable_of:
+            self._stable_of, self._stable_version = detector.stable, detector.version
+            self._stable = detector.stable.tolist()
+        return self._stable[slot]
 
     def settle(self, now: Nanos, out: Outbox) -> None:
         """Inform the detector of changes, and do what is due."""
@@ -106,7 +123,7 @@ class LogStability:
             self._enter(view, now, posts)
         if core.streams.changed:
             self._holds = True
-        is_due = now >= self._told_ns + (REPORT_NS if self._holds else IDLE_REPORT_NS)
+        is_due = now >= self._told_ns + (self._report_ns if self._holds else IDLE_REPORT_NS)
         if is_due or core.peers.changed != self._peers_seen:
             self._follow_peers(now, posts)
         if is_due:
@@ -181,6 +198,8 @@ class LogStability:
         report = (self._held, self._applied, core.streams.most_bytes())
         self._holds = report[2] > 0
         self.held_bytes = core.streams.all_bytes() if self._holds else 0
+        is_calm = report[2] < self._calm_bytes and not self._begins
+        self._report_ns = CALM_REPORT_NS if is_calm else REPORT_NS
         if report != self._reported:
             self._reported = report
             self.detector.report(report[:2], report[2], now, posts)
