@@ -157,7 +157,8 @@ class Member:
         before, urgent, cpu_s, begin_ns = self.sent, self.urgent, _cpu_s(), monotonic_ns()
         end_ns = begin_ns + int(float(request["seconds"]) * SECOND)
         if rate:
-            await self._paced(size, rate, end_ns, options)
+            start_ns = begin_ns + int(float(request.get("shift", 0)) * SECOND / rate)
+            await self._paced(size, rate, start_ns, end_ns, options)
         else:
             await self._flat_out(bytes(size), end_ns, before + count_max, options)
         wall_s, used_s = (monotonic_ns() - begin_ns) / SECOND, _cpu_s() - cpu_s
@@ -185,12 +186,14 @@ class Member:
                 continue
             await group.writable()
 
-    async def _paced(self, size: int, rate: float, end_ns: int, options: dict[str, Any]) -> None:
+    async def _paced(
+        self, size: int, rate: float, start_ns: int, end_ns: int, options: dict[str, Any]
+    ) -> None:
         group = self._node.group(GROUP)
         filler = bytes(max(0, size - _STAMP.size))
-        start_ns, before = monotonic_ns(), self.sent
+        before = self.sent
         while (now := monotonic_ns()) < end_ns:
-            due = before + int((now - start_ns) * rate / SECOND)
+            due = before + int(max(0, now - start_ns) * rate / SECOND)
             while self.sent < due:
                 urgent = bool(self.urgent_every) and not self.sent % self.urgent_every
                 stamped = _STAMP.pack(monotonic_ns(), urgent) + filler

@@ -104,13 +104,14 @@ def check_same(answers: list[dict[str, Any]], sent: int | None) -> None:
 async def paced(
     processes: MemberProcesses, rate: float, seconds: float, options: dict[str, Any] | None = None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """`rate` messages per second, from all sources together: results of the sources and of the replicas."""
+    """`rate` messages per second, from all sources together: results of the sources and of the replicas. The sources
+    take turns, so that at a low rate each message is alone."""
     each = rate / len(processes.members)
     await processes.all("begin")
-    warm = await processes.all("send", size=SIZE, seconds=0.5, rate=each, **(options or {}))
+    warm = await processes.in_turn("send", size=SIZE, seconds=0.5, rate=each, **(options or {}))
     await processes.all("settled", expect=total_of(warm))
     await processes.all("begin", timed=True)
-    sent = await processes.all("send", size=SIZE, seconds=seconds, rate=each, **(options or {}))
+    sent = await processes.in_turn("send", size=SIZE, seconds=seconds, rate=each, **(options or {}))
     return sent, await processes.all("settled", expect=total_of(sent))
 
 

@@ -89,6 +89,15 @@ class MemberProcesses:
         there = [member for member in self.members if not member.gone]
         return list(await asyncio.gather(*(member.ask(do, **values) for member in there)))
 
+    async def in_turn(self, do: str, **values: Any) -> list[dict[str, Any]]:
+        """The same; `shift` spreads what they do at regular intervals over each interval."""
+        there = [member for member in self.members if not member.gone]
+        return list(
+            await asyncio.gather(
+                *(member.ask(do, shift=k / len(there), **values) for k, member in enumerate(there))
+            )
+        )
+
     def named(self, name: str) -> MemberProcess:
         return next(member for member in self.members if member.name == name)
 
