@@ -90,6 +90,28 @@ def test_a_file_is_stored_found_moved_read_and_removed(nodes: Path, tmp_path: Pa
     assert target.read_bytes() == data, "a read that fails leaves the file"
 
 
+def test_a_put_with_the_id_of_one_that_took_effect_is_not_repeated(
+    nodes: Path, tmp_path: Path
+) -> None:
+    source, number = tmp_path / "in", "5f" * 16
+    source.write_bytes(b"data")
+    put = ("objects", "put", nodes / "a", source, "/resumed", "--resume")
+    done(*put, "4e" * 16)
+    first, second = [told(*put, number, "--overwrite")["edition"] for _ in range(2)]
+    assert (first, second) == (2, 2)
+    assert isinstance(run(*put, "no digits").exception, MisuseError)
+    assert isinstance(run(*put, "5f").exception, MisuseError)
+
+
+def test_a_target_that_cannot_be_written_is_named(nodes: Path, tmp_path: Path) -> None:
+    source, target = tmp_path / "in", tmp_path / "none" / "out"
+    source.write_bytes(b"data")
+    done("objects", "put", nodes / "a", source, "/unread")
+    refused = run("objects", "get", nodes / "a", "/unread", target)
+    assert isinstance(refused.exception, MisuseError)
+    assert f"{target} cannot be written: No such file" in str(refused.exception)
+
+
 def test_a_node_is_drained_by_a_plan_that_is_shown(nodes: Path, tmp_path: Path) -> None:
     source = tmp_path / "in"
     source.write_bytes(b"data")

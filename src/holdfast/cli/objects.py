@@ -37,12 +37,18 @@ def put(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Change an object that exists.")
     ] = False,
+    resume: Annotated[
+        str,
+        typer.Option(
+            help="32 hex digits of your choice; a second put with the same ones sends only what is missing."
+        ),
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Store a file as an object."""
     done = run_job(
         where, "put", f"put {path}", as_json, path=path, file=str(file.absolute()), replicas=replicas, mode=mode,
-        overwrite=overwrite,
+        overwrite=overwrite, resume=resume,
     )  # fmt: skip
     _say(done, as_json, f"{path}: edition {done['edition']}, {done['size']} bytes")
 

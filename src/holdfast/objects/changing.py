@@ -55,6 +55,7 @@ def change(
             continue
         if verdict.kind == UNFIT:
             raise _unfit(base, verdict)
+        # rule: R-3b
         if verdict.kind == IN_DOUBT and not doubt:
             doubt, tried = "in doubt", want.version
         if task.now >= deadline:

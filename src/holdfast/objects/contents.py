@@ -190,6 +190,7 @@ class Contents:
             return "hostile"  # the chunk before this one was shorter, so it was the last
         if frame.index == len(stage.chunks) and stage.size + len(frame.data) > stage.limit:
             return "size"  # more than was announced
+        # rule: R-6b
         if chunk_digest(frame.data) != frame.check:
             return "checksum"
         return ""

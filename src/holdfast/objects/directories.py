@@ -189,6 +189,7 @@ class Directories:
             if refusal.code == "unknown" and entry.pending:
                 raise not_found(path) from refusal
             raise
+        # rule: R-12h
         if value.deleted or not is_at(value, directory.object, name):
             raise not_found(path)
         return value, states
@@ -347,6 +348,7 @@ def remove_entry(name: str, object_id: bytes, version: int) -> Edit:
 
     def edit(listing: Listing) -> Listing | Refusal:
         old = listing.entries.get(name)
+        # rule: R-12d
         if old is None or old.object != object_id or old.expects >= version:
             return listing
         entries = {n: e for n, e in listing.entries.items() if n != name}

@@ -131,6 +131,7 @@ class Draining:
             if gone is None or value.deleted:
                 return replace(step, state="done", reason="it was moved or deleted meanwhile")
             if step.add:
+                # rule: R-10f
                 value = yield from add_replica(task, parts, value, step.add)
             yield from remove_replica(
                 task, parts, value, gone, min(value.wanted, len(value.replicas) - 1)

@@ -92,6 +92,7 @@ class ToDisk:
     def room(self) -> bool:
         if len(self._tokens) >= self._parts.config.window:
             return False
+        # rule: R-10d
         return self._task.now >= self._pace.ready_at
 
     @property

@@ -128,6 +128,7 @@ class Loose:
             versions.append(data)
         ask = lambda token: ports.ResolveConflict(token, value.object, value.name, tuple(versions))
         answer = yield from work(task, ask, HANDLER_NS)
+        # rule: R-11d
         if not isinstance(answer, ports.Resolved) or answer.reason:
             why = answer.reason if isinstance(answer, ports.Resolved) else "no answer"
             self._parts.hub.fact(
@@ -142,6 +143,7 @@ class Loose:
                 task, self._parts, value.object, write, nodes, len(nodes), data=answer.data or b""
             )
             content, nodes = staged.content, staged.nodes
+        # rule: R-11c
         result = self._successor(value, siblings, write, content, answer.deleted)
         yield from self._spread(task, value, (result,), nodes)
         self._parts.hub.fact("merged", value.object, value.version, f"{len(siblings)} versions")

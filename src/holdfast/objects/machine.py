@@ -205,6 +205,7 @@ class ObjectMachine(Machine):
         hub = self.hub
         rows, known = self._rows or [], self._stored_disk or {}
         stored = known.get(DISK_KEY, b"")
+        # rule: R-5e
         if stored and stored == self._marker:
             hub.disk = stored
         else:

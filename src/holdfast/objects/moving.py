@@ -63,8 +63,10 @@ class Moving:
         token = 0
         write = self._parts.hub.new_id()
         if value.kind == DIRECTORY:
+            # rule: R-12g
             token = yield from self._lock(task, value, write, new_parent, new_name)
         try:
+            # rule: R-12f
             yield from self._check_cycle(task, value, new_parent, request)
             listing = yield from self._directories.listing(task, new_parent, states)
             instead = yield from self._vacate(task, new_parent, new_name, listing, request.target)
@@ -129,6 +131,7 @@ class Moving:
         parent, _ = yield from read_register(task, self._parts, value.parent)
         entry = Entry(value.object, value.nodes, False, value.version, value.kind)
         yield from self._directories.edit(task, parent, _settle(value.name, entry))
+        # rule: R-12b
         yield from self._remove_name(task, value, *value.left[:2])
         write = self._parts.hub.new_id()
 
@@ -185,6 +188,7 @@ class Moving:
         if task.now - since < self._parts.config.settle_ns:
             return "busy"
         if value is not None:
+            # rule: R-12c
             yield from self._fence(task, entry, value)
         yield from self._directories.edit(task, parent, _withdraw(name, entry))
         self._pending_since.pop(key, None)
@@ -299,6 +303,7 @@ def _withdraw(name: str, entry: Entry) -> Edit:
     """Remove a reservation, if it is still the one that was fenced."""
 
     def edit(listing: Listing) -> Listing | Refusal:
+        # rule: R-12i
         if listing.entries.get(name) != entry:
             return listing
         return replace(listing, entries={n: e for n, e in listing.entries.items() if n != name})

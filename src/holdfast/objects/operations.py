@@ -220,6 +220,8 @@ class Operations:
                 editions[0] = current.edition
 
         def make(current: Value) -> Value:
+            # rule: R-3a
+            # rule: R-3d
             if current.edition != editions[0] or current.deleted:
                 raise _conflict(current, editions[0])
             return successor(current, write, content=content, edition=current.edition + 1)
@@ -232,6 +234,7 @@ class Operations:
         _check_file(base, request.path)
         if base.mode == LOOSE:
             raise Refusal("misuse", f"{request.path!r} is loose; a part of it cannot be changed")
+        # rule: R-7a
         if request.base and request.base != base.content.digest:
             raise _conflict(base, base.edition)
         if sum(len(data) for _, data in request.edits) > PATCH_MAX:
@@ -262,6 +265,7 @@ class Operations:
             else:
                 failed[node] = reply.reason if isinstance(reply, StageState) else "no answer"
         for digest, nodes in made.items():
+            # rule: R-7b
             if has_majority(base.nodes, nodes):
                 return Content(digest, size)
         raise too_few(base, failed, majority(len(base.replicas)))

@@ -50,6 +50,7 @@ class Parts:
 
     def ballot_of(self, base: Value) -> bytes:
         """The proposer of ballot 0 after this version, or nothing. It is given once: two values must not have it."""
+        # rule: R-2c
         owned = self._owned.pop(base.object, None)
         return base.owner if owned is not None and owned == base else b""
 

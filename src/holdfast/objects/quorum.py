@@ -11,6 +11,7 @@ def majority(count: int) -> int:
 
 def has_majority(recorded: Sequence[bytes], agreed: Container[bytes]) -> bool:
     """Whether a majority of the recorded nodes agreed."""
+    # rule: R-1a
     return sum(node in agreed for node in recorded) >= majority(len(recorded))
 
 

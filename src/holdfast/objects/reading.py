@@ -50,6 +50,7 @@ def read_register(
                 states.clear()
                 continue
         elif has_majority(best.nodes, states):
+            # rule: R-4a
             pending = _undecided(
                 {n: states[n] for n in best.nodes if n in states}, best.version + 1
             )
@@ -146,6 +147,7 @@ def read_near(
     nearest = parts.members.nearest(nodes)
     replies = yield from gather(task, dict.fromkeys(nearest, ask), parts.config.call_ns, first)
     states: States = {node: reply for node, reply in replies.items() if counts(reply)}
+    # rule: R-4c
     best = newest(states)
     if known is not None and (best is None or best.version < known.version):
         best = known

@@ -10,6 +10,7 @@ Every version of an object is decided by single-decree Paxos among the replicas 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 import msgspec
 
@@ -17,8 +18,11 @@ from holdfast.objects.frames import Accept, Accepted, Prepare, Promise, Register
 from holdfast.objects.hub import Hub
 from holdfast.objects.records import Record, decode_row
 from holdfast.objects.values import ID, ZERO, Ballot, Content, Sibling, Value, root_id
+from holdfast.types import Nanos
 
 replace = msgspec.structs.replace
+WAIT_STEPS: Final = 5
+"""How long a node that was too late keeps others from ballot 0, in steps of `backoff_ns`."""
 
 
 class Registers:
@@ -28,6 +32,9 @@ class Registers:
         self._records: dict[bytes, Record] = {}
         self.unconfirmed: dict[bytes, None] = {}
         """Replicas that were here at the start: a quorum has not confirmed them yet."""
+        self._waiting: dict[bytes, tuple[bytes, Nanos]] = {}
+        """Nodes whose request for promises came too late, by object, and until when ballot 0 is refused to others: the
+        writer of one version after the other would be first forever."""
         self.fresh: dict[bytes, None] = {}
         """Objects whose record changed since the last scan."""
 
@@ -105,10 +112,14 @@ class Registers:
                 return Promise(frame.call, "unknown")
             record = Record()
         refused = self._refuses(record, frame.version)
+        if refused == "decided" or record.accepted is not None:
+            until = self._hub.now + WAIT_STEPS * self._hub.config.backoff_ns
+            self._waiting[frame.object] = (frame.ballot.proposer[:ID], until)
         if refused:
             return Promise(frame.call, refused, record.promised, decided=record.decided)
         if frame.ballot < record.promised:
             return Promise(frame.call, "ballot", record.promised)
+        # rule: R-2a
         self._keep(frame.object, replace(record, promised=frame.ballot))
         return Promise(frame.call, "", frame.ballot, record.accepted_at, record.accepted)
 
@@ -134,7 +145,7 @@ class Registers:
         else:
             refused = self._refuses(record, value.version)
         if not refused and not newcomer:
-            is_late = frame.ballot < record.promised
+            is_late = frame.ballot < record.promised or self._is_behind(frame)
             refused = "ballot" if is_late or not _may_skip(decided, frame) else ""
         if not refused:
             refused = self._unfit(record, value, brought)
@@ -149,6 +160,15 @@ class Registers:
         )
         self._keep(value.object, changed)
         return Accepted(frame.call, "", frame.ballot)
+
+    def _is_behind(self, frame: Accept) -> bool:
+        """Whether another node waits for its turn, so that this one has to ask for promises too."""
+        node, until = self._waiting.get(frame.value.object, (b"", 0))
+        if self._hub.now >= until or node == frame.ballot.proposer[:ID]:
+            self._waiting.pop(frame.value.object, None)
+            return False
+        # rule: R-2e
+        return not frame.ballot.round
 
     def _refuses_newcomer(self, record: Record, frame: Accept) -> str:
         value = frame.value
@@ -169,8 +189,10 @@ class Registers:
         if value.version == 1 and not self.mine(value):
             return "other disk"
         if decided is not None and decided.version == value.version - 1:
+            # rule: R-12e
             if value.token < decided.token:
                 return "token"
+            # rule: R-5a
             if not one_step(decided, value):
                 return "set"
             if value.edition < decided.edition:
@@ -178,6 +200,7 @@ class Registers:
         # A replica that leaves the set needs no content of the value that removes it. One that has lost the decided
         # content votes on changes that keep it, or its full disk would keep the others from being replaced.
         is_kept = decided is not None and self.mine(decided) and decided.content == value.content
+        # rule: R-5b
         if self.mine(value) and not brought and lacks(record, value) and not is_kept:
             return "content"
         return ""
@@ -222,6 +245,7 @@ class Registers:
         if self._records.pop(object_id, None) is not None:
             self.unconfirmed.pop(object_id, None)
             self.fresh.pop(object_id, None)
+            self._waiting.pop(object_id, None)
             self._hub.erase(object_id)
 
     def _keep(self, object_id: bytes, record: Record) -> None:
@@ -234,6 +258,7 @@ def _may_skip(decided: Value | None, frame: Accept) -> bool:
     """Whether a ballot needs no promise, or has one. Ballot 0 belongs to the proposer of the version before."""
     if frame.ballot.round or decided is None:
         return True
+    # rule: R-2d
     return bool(decided.owner) and decided.owner == frame.ballot.proposer
 
 

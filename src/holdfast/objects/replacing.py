@@ -14,13 +14,17 @@ from holdfast.objects.loose import Loose
 from holdfast.objects.parts import Parts
 from holdfast.objects.reading import States, counts, read_register
 from holdfast.objects.refusal import Refusal
-from holdfast.objects.tasks import Procedure, Task, gather
+from holdfast.objects.tasks import Procedure, Task, gather, pause
 from holdfast.objects.values import LOOSE, Content, ReplicaRef, Sibling, Value, successor
 from holdfast.objects.vectors import dominates
 from holdfast.types import SECOND
 
 PULL_NS_PER_MB = SECOND
 """How long a newcomer may take for each megabyte."""
+TRIES = 5
+"""Attempts to add or remove a replica of an object that is written at the same time."""
+HOLD_MAX = 64 << 20
+"""Up to this size, writers wait for the copy from the second attempt on. A larger content is only copied again."""
 
 
 def add_replica(task: Task, parts: Parts, value: Value, node: bytes) -> Procedure[Value]:
@@ -30,18 +34,36 @@ def add_replica(task: Task, parts: Parts, value: Value, node: bytes) -> Procedur
         raise Refusal(
             "unreachable", f"node {node[:4].hex()} holds no replicas, or is not reachable"
         )
-    if ref in value.replicas:
-        return value
-    value, states = yield from read_register(task, parts, value.object, value.nodes)
-    yield from _bring_content(task, parts, value, states, node)
+    tries = 0
+    while True:
+        value, states = yield from read_register(task, parts, value.object, value.nodes)
+        if ref in value.replicas:
+            return value
+        tries += 1
+        may_hold = tries > 1 and value.content.size <= HOLD_MAX
+        try:
+            yield from _bring_content(task, parts, value, states, node)
+            return (yield from _add(task, parts, value, ref, may_hold))
+        except Refusal as refusal:
+            # Written while it was copied: what was copied may be gone by now.
+            known = parts.known(value.object)
+            is_old = known is not None and known.content != value.content
+            if not is_old or refusal.code not in ("conflict", "copy") or tries == TRIES:
+                raise
+
+
+def _add(
+    task: Task, parts: Parts, value: Value, ref: ReplicaRef, may_hold: bool
+) -> Procedure[Value]:
+    """With `may_hold`, the replica also joins a later content: then the next version waits until it has that."""
     write = parts.hub.new_id()
 
     def make(base: Value) -> Value | None:
         if ref in base.replicas:
             return None
-        if base.deleted or base.content != value.content:
+        if base.deleted or (base.content != value.content and not may_hold):
             raise Refusal("conflict", f"{named(base)} was changed while it was copied; try again")
-        others = tuple(replica for replica in base.replicas if replica.node != node)
+        others = tuple(replica for replica in base.replicas if replica.node != ref.node)
         return successor(base, write, replicas=(*others, ref))
 
     changed, _ = yield from change(task, parts, value, write, make)
@@ -83,17 +105,24 @@ def remove_replica(
     task: Task, parts: Parts, value: Value, replica: ReplicaRef, keep: int
 ) -> Procedure[Value]:
     """Remove a replica if at least `keep` others are verified."""
-    value, _ = yield from read_register(task, parts, value.object, value.nodes)
-    if replica not in value.replicas:
-        return value
-    others = [r.node for r in value.replicas if r != replica]
-    sound = yield from verified(task, parts, value, others, replica.node)
-    if len(sound) < max(keep, 1):
-        raise Refusal(
-            "too few",
-            f"{named(value)}: only {len(sound)} other replicas are verified ({brief(sound) or 'none'}), {max(keep, 1)} "
-            "are required; nothing was removed",
-        )
+    tries = 0
+    while True:
+        value, _ = yield from read_register(task, parts, value.object, value.nodes)
+        if replica not in value.replicas:
+            return value
+        others = [r.node for r in value.replicas if r != replica]
+        sound = yield from verified(task, parts, value, others, replica.node)
+        tries += 1
+        # rule: R-10e
+        if len(sound) >= max(keep, 1):
+            break
+        if tries == TRIES:
+            raise Refusal(
+                "too few",
+                f"{named(value)}: only {len(sound)} other replicas are verified ({brief(sound) or 'none'}), "
+                f"{max(keep, 1)} are required; nothing was removed",
+            )
+        yield from pause(task, parts.config.backoff_ns)  # a write may be on its way to the others
     write = parts.hub.new_id()
 
     def make(base: Value) -> Value | None:
@@ -113,8 +142,8 @@ def remove_replica(
 def verified(
     task: Task, parts: Parts, value: Value, nodes: Sequence[bytes], leaving: bytes
 ) -> Procedure[list[bytes]]:
-    """The nodes whose replica has the decided version with its content; of a loose object, every version that the
-    replica has which is to leave: a write may have one copy only."""
+    """The nodes whose replica has the newest decided content; of a loose object, every version that the replica has
+    which is to leave: a write may have one copy only."""
     ask = lambda call: Look(call, value.object)
     asked = dict.fromkeys(nodes, ask)
     if value.mode == LOOSE and parts.hub.reachable(leaving):
@@ -122,14 +151,17 @@ def verified(
     replies = yield from gather(task, asked, parts.config.call_ns)
     last = replies.get(leaving)
     versions = last.siblings if isinstance(last, RegisterState) else ()
-    return [node for node in nodes if _is_sound(value, replies[node], versions)]
+    heard = [
+        reply.decided for reply in replies.values() if counts(reply) and reply.decided is not None
+    ]
+    newest = max([value, *heard], key=lambda known: known.version)
+    return [node for node in nodes if _is_sound(newest, replies[node], versions)]
 
 
-def _is_sound(value: Value, reply: object, versions: Sequence[Sibling]) -> bool:
+def _is_sound(newest: Value, reply: object, versions: Sequence[Sibling]) -> bool:
     if not isinstance(reply, RegisterState) or not counts(reply) or reply.decided is None:
         return False
     if not all(any(dominates(own.vector, s.vector) for own in reply.siblings) for s in versions):
         return False
     # A replica that has not heard of the last change of the set has the content all the same.
-    has = reply.decided.content == value.content and reply.decided.version <= value.version
-    return reply.sound and has
+    return reply.sound and reply.decided.content == newest.content

@@ -149,6 +149,7 @@ class Upkeep:
             return 0
         if record.decided is None:
             return (yield from self._undecided(task, object_id, record))
+        # rule: R-9b
         if object_id in parts.registers.unconfirmed or record.accepted is not None:
             value, _ = yield from read_register(task, parts, object_id, record.decided.nodes)
             parts.registers.unconfirmed.pop(object_id, None)
@@ -164,6 +165,7 @@ class Upkeep:
             trouble = refusal  # a full disk here must not keep lost replicas from being replaced
         self._publish(value)
         # One replica runs the conflict handler, the same for all.
+        # rule: R-11b
         if value.mode == LOOSE and min(value.nodes) == parts.hub.me:
             yield from self._merge(task, value)
         again = self._missing_soonest(value)
@@ -271,6 +273,7 @@ class Upkeep:
         """The first replica of the recorded set that is there, on the disk that is recorded."""
         members = self._parts.members
         there = (r.node for r in value.replicas if members.is_there(r))
+        # rule: R-10c
         return next(there, b"") == self._parts.hub.me
 
     def _as_repairer(self, task: Task, value: Value) -> Procedure[Nanos]:
@@ -367,11 +370,13 @@ class Upkeep:
         if ref is not None:
             return replica.disk not in (b"", ref.disk)
         missing = parts.members.missing_for(replica.node, now)
+        # rule: R-10a
         return missing >= self._grace(value)
 
     def _grace(self, value: Value) -> Nanos:
         grace = self._parts.config.replace_after_ns
         reachable = sum(self._parts.hub.reachable(node) for node in value.nodes)
+        # rule: R-10b
         return grace // 4 if reachable <= majority(len(value.replicas)) else grace
 
     def _missing_soonest(self, value: Value) -> Nanos:
@@ -380,8 +385,8 @@ class Upkeep:
         waits = []
         for node in value.nodes:
             if not parts.hub.reachable(node):
-                missing = parts.members.missing_for(node, now)
-                waits.append(max(self._grace(value) - missing, parts.config.scan_ns))
+                left = self._grace(value) - parts.members.missing_for(node, now)
+                waits.append(left if left > 0 else parts.config.scan_ns)
         short = len(value.replicas) < value.wanted
         return min(waits, default=RETRY_NS if short else 0)
 
@@ -419,6 +424,7 @@ class Upkeep:
             yield from self._remove_name(task, value)
         states = yield from self._look_all(task, value)
         have = [n for n, s in states.items() if s.decided is not None and s.decided.deleted]
+        # rule: R-9a
         if len(have) < len(value.nodes):
             return parts.config.replace_after_ns
         ask = lambda call: Purge(call, value.object, value.version)

@@ -35,8 +35,10 @@ def combined(siblings: Iterable[Sibling]) -> tuple[Sibling, ...]:
     """The siblings that no other one dominates, each once, in a deterministic order."""
     kept: list[Sibling] = []
     for one in sorted(siblings, key=lambda sibling: (sibling.vector, sibling.write)):
+        # rule: R-11e
         if any(dominates(other.vector, one.vector) for other in kept):
             continue
+        # rule: R-11a
         kept = [other for other in kept if not dominates(one.vector, other.vector)]
         kept.append(one)
     return tuple(kept)

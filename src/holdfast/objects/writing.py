@@ -21,6 +21,7 @@ from holdfast.objects.verdicts import DECIDED, IN_DOUBT, NOTHING_FOUND, UNFIT, U
 from holdfast.types import SECOND, Nanos
 
 replace = msgspec.structs.replace
+BACK_OFF_DOUBLINGS: Final = 5
 
 
 def propose(
@@ -46,8 +47,11 @@ def propose(
             return verdict
         seen, risked, is_first = verdict.ballot, not verdict.is_refused, verdict.is_refused
     # Two writers on one node are two proposers: with the same ballot, both could be decided.
+    # rule: R-2b
     proposer = parts.hub.proposer()
+    tries = 0
     while True:
+        tries += 1
         ballot = next_ballot(seen, proposer)
         promises = yield from _prepare(task, parts, object_id, version, ballot, members, stuck)
         later = _decided(promises, version)
@@ -63,7 +67,7 @@ def propose(
             )
             if not contested or task.now >= deadline:
                 return Verdict(IN_DOUBT if risked else UNREACHABLE, base, _names(promises))
-            yield from _back_off(task, parts)
+            yield from _back_off(task, parts, tries)
             continue
         chosen = _found(_quorum(promises, members, stuck)) or want
         if chosen is None:
@@ -82,7 +86,7 @@ def propose(
         if not (verdict.contested or brought) or task.now >= deadline:
             return Verdict(IN_DOUBT, base, verdict.detail)
         seen = max(seen, verdict.ballot)
-        yield from _back_off(task, parts)
+        yield from _back_off(task, parts, tries)
 
 
 def create(
@@ -132,11 +136,13 @@ def _accept(
 
     def enough(replies: dict[bytes, Any]) -> bool:
         agreed = _agreed(replies)
+        # rule: R-5d
         both = has_majority(members, agreed) and has_majority(value.nodes, agreed)
         return both or _decided(replies, value.version) is not None
 
     replies = yield from gather(task, dict.fromkeys(everyone, ask), parts.config.call_ns, enough)
     agreed = _agreed(replies)
+    # rule: R-5c
     if has_majority(members, agreed) and has_majority(value.nodes, agreed):
         parts.learn(value)
         announce(parts, value, everyone)
@@ -164,6 +170,7 @@ def _bring(task: Task, parts: Parts, value: Value, verdict: Verdict) -> Procedur
 
     Content is brought to a majority of the set that is recorded when a write begins. The set may have grown since, and
     an accepted value that a majority cannot accept would block the object."""
+    # rule: R-4b
     if not verdict.holders or not verdict.lacking:
         return False
     content = value.content
@@ -224,8 +231,9 @@ def teach(parts: Parts, promises: dict[bytes, Promise | None], base: Value | Non
         announce(parts, base, late)
 
 
-def _back_off(task: Task, parts: Parts) -> Procedure[None]:
-    step = parts.config.backoff_ns
+def _back_off(task: Task, parts: Parts, tries: int) -> Procedure[None]:
+    """Longer every time: proposers that wait less than a round trip would overtake each other until their deadline."""
+    step = parts.config.backoff_ns << min(tries - 1, BACK_OFF_DOUBLINGS)
     yield from pause(task, step + parts.hub.rng.randrange(3 * step))
 
 

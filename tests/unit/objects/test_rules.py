@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from tests.support.objects import created, no_failures, register, world_of
 
 from holdfast.links.ports import Received
@@ -13,11 +14,13 @@ from holdfast.objects.frames import (
     Accept,
     Accepted,
     Decide,
+    Look,
     Prepare,
     StageClose,
+    StageState,
 )
 from holdfast.objects.values import DIRECTORY, LOOSE, Ballot, successor
-from holdfast.sim.objects_world import ObjectHost, ObjectWorld, node_id
+from holdfast.sim.objects_world import FAST, ObjectHost, ObjectWorld, node_id
 from holdfast.types import MILLISECOND, SECOND, NodeId
 
 Filter = Callable[[ObjectHost, ObjectHost, Any], Any]
@@ -117,13 +120,14 @@ def test_of_two_concurrent_writers_one_wins_and_the_other_gets_a_conflict() -> N
 
 
 def test_of_two_concurrent_writers_on_one_node_one_wins() -> None:
-    """Both start at the same version. With ballots that name only the node, both were decided."""
+    """All start at the same version, on a node without ballot 0. With ballots that name only the node, two were
+    decided."""
     for seed in range(5):
         world = world_of(seed)
         value = created(world)
         world.filter = one_value_per_ballot(value.object)
         calls = [
-            world.start("a", ports.Write, data, path="/x", size=len(data), edition=1)
+            world.start("e", ports.Write, data, path="/x", size=len(data), edition=1)
             for data in (b"first", b"second", b"third")
         ]
         world.wait(*calls)
@@ -248,6 +252,21 @@ def test_a_newcomer_without_the_content_does_not_count() -> None:
     assert reply.reason == "content"
 
 
+def test_a_newcomer_is_not_added_by_the_old_set_alone() -> None:
+    """Two of three old replicas accept a fourth one, which is lost. They are no majority of the new set."""
+    world = world_of()
+    value = created(world)
+    world.filter = losing(Accept, to="de")
+    target = node_id("e")
+    move = world.do("a", ports.MoveReplica, path="/x", source=node_id("d"), target=target)
+    assert [step.state for step in move.value.steps] == ["failed"]
+    decided = [register(world, node, value).decided for node in "bc"]
+    assert all(found is not None and target not in found.nodes for found in decided)
+    world.filter = None
+    assert bytes(world.read("e", "/x").read) == b"one"
+    no_failures(world)
+
+
 def test_an_emptied_disk_is_a_new_replica_that_has_no_vote() -> None:
     """Two of three disks lose everything. What is left is no majority: the object does not come back empty."""
     world = world_of()
@@ -329,6 +348,25 @@ def test_a_patch_is_applied_to_the_base_that_it_names() -> None:
     assert late.refused == "conflict"
 
 
+def test_a_patch_whose_result_is_not_the_same_on_a_majority_is_refused() -> None:
+    world = world_of()
+    created(world, data=b"hello world")
+
+    def differ(sender: ObjectHost, _: ObjectHost, frame: Any) -> Any:
+        if isinstance(frame, StageState):
+            return msgspec.structs.replace(frame, digest=sender.id)
+        return frame
+
+    world.filter = differ
+    world.frames.clear()
+    patch = world.do("a", ports.Patch, path="/x", edits=((0, b"J"),))
+    assert patch.refused == "unreachable"
+    assert "nothing was changed" in patch.text
+    assert "Accept" not in world.frames, "nothing was proposed"
+    world.filter = None
+    assert bytes(world.read("e", "/x").read) == b"hello world"
+
+
 def test_a_replica_without_the_base_does_not_take_part_in_a_patch() -> None:
     """A late replica would make other content from an older base."""
     world = world_of()
@@ -378,6 +416,25 @@ def test_an_undecided_version_is_no_source_of_repair() -> None:
     repaired = lambda: world.hosts["c"].machine.status()["counts"].get("repaired")
     assert world.until(lambda: bool(repaired()), 10 * SECOND)
     assert bytes(world.read("c", "/x", fresh=False).read) == one
+
+
+def test_a_late_replica_takes_no_undecided_version_on_contact() -> None:
+    """The peer that it meets has accepted a newer version, which may never be decided."""
+    world = world_of()
+    value = created(world)
+    world.kill("d")
+    assert world.write("a", "/x", b"two").ok
+    world.run(SECOND)
+    world.filter = losing(Accept, to="c")
+    world.start("a", ports.Write, b"three", path="/x", size=5)
+    assert world.until(lambda: register(world, "b", value).accepted is not None)
+    world.kill("a")
+    world.filter = None
+    world.cut("c", "d")
+    world.restart("d")
+    decided = lambda: getattr(register(world, "d", value).decided, "edition", 0)
+    assert world.until(lambda: decided() > 1, 5 * SECOND)
+    assert decided() == 2
 
 
 def test_a_late_replica_is_brought_up_to_date_on_contact() -> None:
@@ -450,9 +507,38 @@ def test_a_dead_node_is_replaced_after_a_grace_period() -> None:
     world.kill("d")
     killed_at = world.now
     assert world.until(lambda: len(world.holders(value.object)) == 3, 30 * SECOND)
-    assert world.now - killed_at >= world.hosts["a"].config.replace_after_ns // 4
+    grace = world.hosts["a"].config.replace_after_ns
+    assert grace // 4 <= world.now - killed_at < grace, "sooner: a bare majority is left"
     world.run(3 * SECOND)
     assert len(world.stat("a", "/x").value.replicas) == 3
+
+
+def test_a_replica_is_replaced_when_the_grace_period_ends() -> None:
+    """Not at the end of the interval between checks, which is longer here."""
+    config = msgspec.structs.replace(FAST, replace_after_ns=2 * SECOND, scan_ns=2 * SECOND)
+    world = world_of(config=config)
+    value = created(world)
+    world.run(3 * SECOND)
+    world.kill("d")
+    assert world.until(lambda: len(world.holders(value.object)) == 3, SECOND)
+
+
+def test_one_replica_repairs_for_all() -> None:
+    """The others do not copy the content to more nodes at the same time."""
+    world = world_of()
+    value = created(world)
+    asked: list[str] = []
+
+    def watch(sender: ObjectHost, _: ObjectHost, frame: Any) -> Any:
+        if isinstance(frame, Look) and sender.name in "bcd":
+            asked.append(sender.name)
+        return frame
+
+    world.filter = watch
+    world.kill("d")
+    assert world.until(lambda: len(world.holders(value.object)) == 3, 30 * SECOND)
+    world.run(3 * SECOND)
+    assert set(asked) == {"b"}, "the first replica that is there"
 
 
 def test_a_short_absence_replaces_nothing() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,11 +70,12 @@ class ObjectControl:
         path, file = _text(request, "path"), Path(_text(request, "file"))
         size = await asyncio.to_thread(_size_of, file)
         mode, replicas = str(request.get("mode", "strict")), int(request.get("replicas", 0))
+        resume = _resume_id(str(request.get("resume", "")))
         if request.get("overwrite"):
-            edition = await self._edge.write(path, file, on_progress=report)
+            edition = await self._edge.write(path, file, resume=resume, on_progress=report)
         else:
             made = await self._edge.create(
-                path, file, replicas=replicas, mode=mode, on_progress=report
+                path, file, replicas=replicas, mode=mode, resume=resume, on_progress=report
             )
             edition = made.edition
         return {"path": path, "edition": edition, "size": size}
@@ -83,20 +84,35 @@ class ObjectControl:
         """Content goes to a file beside the target, which is renamed when everything is verified."""
         path, file = _text(request, "path"), Path(_text(request, "file"))
         temporary = file.with_name(file.name + ".part")
-        size = 0
-        out = await asyncio.to_thread(temporary.open, "wb")
         try:
-            with out:
-                async with self._edge.reading(path, fresh=not request.get("near")) as reader:
-                    async for chunk in reader:
-                        size += await asyncio.to_thread(out.write, chunk)
-                        total = reader.value.content.size if reader.value is not None else -1
-                        report(size, total, path)
-        except BaseException:
-            await asyncio.to_thread(temporary.unlink, missing_ok=True)
-            raise
-        await asyncio.to_thread(temporary.replace, file)
-        return {"path": path, "size": size, "edition": reader.edition}
+            out = await asyncio.to_thread(temporary.open, "wb")
+            try:
+                with out:
+                    size, edition = await self._read_into(path, out.write, request, report)
+                await asyncio.to_thread(temporary.replace, file)
+            except BaseException:
+                await asyncio.to_thread(temporary.unlink, missing_ok=True)
+                raise
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise MisuseError(f"{file} cannot be written: {why}; it is as it was") from error
+        return {"path": path, "size": size, "edition": edition}
+
+    async def _read_into(
+        self,
+        path: str,
+        take: Callable[[memoryview], int],
+        request: dict[str, Any],
+        report: Report,
+    ) -> tuple[int, int]:
+        """Give every verified chunk to `take`; returns the size and the edition."""
+        size = 0
+        async with self._edge.reading(path, fresh=not request.get("near")) as reader:
+            async for chunk in reader:
+                size += await asyncio.to_thread(take, chunk)
+                total = reader.value.content.size if reader.value is not None else -1
+                report(size, total, path)
+        return size, reader.edition
 
     async def _mkdir(self, request: dict[str, Any], _: Report) -> dict[str, Any]:
         await self._edge.mkdir(_text(request, "path"))
@@ -154,6 +170,15 @@ def _size_of(file: Path) -> int:
     if not file.is_file():
         raise MisuseError(f"there is no file {file}; nothing was written")
     return file.stat().st_size
+
+
+def _resume_id(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise MisuseError(
+            f"an id to resume with has 32 hex digits, not {text!r}; nothing was written"
+        ) from None
 
 
 def _text(request: dict[str, Any], key: str) -> str:
