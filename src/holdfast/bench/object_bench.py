@@ -137,23 +137,25 @@ async def _accesses(report: Report, client: Node, directory: Path) -> None:
 
 
 async def _small(report: Report, client: Node, count: int) -> None:
+    """Creates, reads and writes of as many objects, with as many at once."""
     await client.objects.mkdir("/small")
     limit = asyncio.Semaphore(AT_ONCE)
 
-    async def one(number: int) -> None:
+    async def limited(access: Awaitable[Any]) -> Any:
         async with limit:
-            await client.objects.create(f"/small/{number}", b"x" * 1000)
+            return await access
 
-    begun = monotonic_ns()
-    await asyncio.gather(*(one(number) for number in range(count)))
-    report.figures["small_creates_per_s"] = round(count * SECOND / (monotonic_ns() - begun), 1)
-    opened = [await client.objects.open(f"/small/{number}") for number in range(min(count, 64))]
-    begun = monotonic_ns()
-    await asyncio.gather(*(item.read() for item in opened))
-    report.figures["small_reads_per_s"] = round(len(opened) * SECOND / (monotonic_ns() - begun), 1)
-    begun = monotonic_ns()
-    await asyncio.gather(*(item.write(b"z" * 1000) for item in opened))
-    report.figures["small_writes_per_s"] = round(len(opened) * SECOND / (monotonic_ns() - begun), 1)
+    async def measure(name: str, accesses: list[Awaitable[Any]]) -> None:
+        begun = monotonic_ns()
+        await asyncio.gather(*map(limited, accesses))
+        report.figures[name] = round(len(accesses) * SECOND / (monotonic_ns() - begun), 1)
+
+    objects = client.objects
+    paths = [f"/small/{number}" for number in range(count)]
+    await measure("small_creates_per_s", [objects.create(path, b"x" * 1000) for path in paths])
+    opened = await asyncio.gather(*[limited(objects.open(path)) for path in paths])
+    await measure("small_reads_per_s", [item.read() for item in opened])
+    await measure("small_writes_per_s", [item.write(b"z" * 1000) for item in opened])
 
 
 # -- restoration ---------------------------------------------------------------------------------------------------

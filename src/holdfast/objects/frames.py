@@ -56,6 +56,8 @@ class Prepare(Frame, frozen=True, array_like=True, tag=163):
     object: bytes
     version: int
     ballot: Ballot
+    waits: bool = False
+    """It is for a change that keeps the content: it does not conflict with writes, and must not wait for their end."""
 
 
 class Promise(Frame, frozen=True, array_like=True, tag=164):

@@ -33,8 +33,8 @@ class Registers:
         self.unconfirmed: dict[bytes, None] = {}
         """Replicas that were here at the start: a quorum has not confirmed them yet."""
         self._waiting: dict[bytes, tuple[bytes, Nanos]] = {}
-        """Nodes whose request for promises came too late, by object, and until when ballot 0 is refused to others: the
-        writer of one version after the other would be first forever."""
+        """Nodes whose change keeps the content and came too late, by object, and until when ballot 0 is refused to
+        others: the writer of one version after the other would be first forever."""
         self.fresh: dict[bytes, None] = {}
         """Objects whose record changed since the last scan."""
 
@@ -112,7 +112,7 @@ class Registers:
                 return Promise(frame.call, "unknown")
             record = Record()
         refused = self._refuses(record, frame.version)
-        if refused == "decided" or record.accepted is not None:
+        if frame.waits and (refused == "decided" or record.accepted is not None):
             until = self._hub.now + WAIT_STEPS * self._hub.config.backoff_ns
             self._waiting[frame.object] = (frame.ballot.proposer[:ID], until)
         if refused:

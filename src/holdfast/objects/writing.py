@@ -6,7 +6,7 @@ proposer that finds an accepted value finishes that one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -49,11 +49,13 @@ def propose(
     # Two writers on one node are two proposers: with the same ballot, both could be decided.
     # rule: R-2b
     proposer = parts.hub.proposer()
+    waits = want is not None and base is not None and want.content == base.content
     tries = 0
     while True:
         tries += 1
         ballot = next_ballot(seen, proposer)
-        promises = yield from _prepare(task, parts, object_id, version, ballot, members, stuck)
+        ask = _preparing(object_id, version, ballot, waits)
+        promises = yield from _prepare(task, parts, version, ask, members, stuck)
         later = _decided(promises, version)
         if later is not None:
             parts.learn(later)
@@ -109,17 +111,20 @@ def create(
 _UNFIT: Final = ("content", "token", "set", "edition", "full", "checksum", "hostile")
 
 
+def _preparing(
+    object_id: bytes, version: int, ballot: Ballot, waits: bool
+) -> Callable[[int], Prepare]:
+    return lambda call: Prepare(call, object_id, version, ballot, waits)
+
+
 def _prepare(
     task: Task,
     parts: Parts,
-    object_id: bytes,
     version: int,
-    ballot: Ballot,
+    ask: Callable[[int], Prepare],
     members: Sequence[bytes],
     stuck: Sequence[bytes],
 ) -> Procedure[dict[bytes, Promise | None]]:
-    ask = lambda call: Prepare(call, object_id, version, ballot)
-
     def enough(replies: dict[bytes, Any]) -> bool:
         agreed = [node for node in _agreed(replies) if node not in stuck]
         return has_majority(members, agreed) or _decided(replies, version) is not None
