@@ -1,4 +1,4 @@
-"""The twelve rules of objects that `scripts/rules-off` switches off (`R-1` to `R-12`).
+"""The rules of objects that `scripts/rules-off` switches off (`R-1` to `R-12`; rule 8 has no single statement).
 
 Each row: the rule, the test that must fail without it, and how each marked statement is switched off.
 """
@@ -53,8 +53,6 @@ OBJECT_RULES: Final = (
          ("R-7a", "if False")),
     ("R-7", RULES + "test_a_patch_whose_result_is_not_the_same_on_a_majority_is_refused",
          ("R-7b", "if nodes")),
-    ("R-8", RULES + "test_a_late_replica_takes_no_undecided_version_on_contact",
-         ("R-8a", "do machine.parts.learn(state.accepted or state.decided)")),
     ("R-9", RULES + "test_a_replica_that_missed_the_deletion_does_not_bring_the_object_back",
          ("R-9a", "if False")),
     ("R-9", RULES + "test_a_returning_node_publishes_nothing_that_a_quorum_has_not_confirmed",

@@ -286,7 +286,6 @@ def _asking(
         replies = yield from gather(task, {peer: ask}, machine.hub.config.call_ns)
         state = replies[peer]
         if isinstance(state, f.RegisterState) and state.decided is not None:
-            # rule: R-8a
             machine.parts.learn(state.decided)
 
     return procedure

@@ -418,25 +418,6 @@ def test_an_undecided_version_is_no_source_of_repair() -> None:
     assert bytes(world.read("c", "/x", fresh=False).read) == one
 
 
-def test_a_late_replica_takes_no_undecided_version_on_contact() -> None:
-    """The peer that it meets has accepted a newer version, which may never be decided."""
-    world = world_of()
-    value = created(world)
-    world.kill("d")
-    assert world.write("a", "/x", b"two").ok
-    world.run(SECOND)
-    world.filter = losing(Accept, to="c")
-    world.start("a", ports.Write, b"three", path="/x", size=5)
-    assert world.until(lambda: register(world, "b", value).accepted is not None)
-    world.kill("a")
-    world.filter = None
-    world.cut("c", "d")
-    world.restart("d")
-    decided = lambda: getattr(register(world, "d", value).decided, "edition", 0)
-    assert world.until(lambda: decided() > 1, 5 * SECOND)
-    assert decided() == 2
-
-
 def test_a_late_replica_is_brought_up_to_date_on_contact() -> None:
     world = world_of()
     value = created(world)
