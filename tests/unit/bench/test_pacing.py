@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from holdfast.bench import group_member
-from holdfast.bench.member_processes import MemberProcess, MemberProcesses
 from holdfast.bench.group_member import Member, Recorder
+from holdfast.bench.member_processes import MemberProcess, MemberProcesses
 from holdfast.types import MILLISECOND, SECOND
 
 
