@@ -31,8 +31,10 @@ demo: venv ## start a five-node domain, inject faults, and check that it keeps w
 	@$(bin)/holdfast demo $(ARGS)
 
 test: setup ## run the tests in three processes (JOBS=0: in one), then those that must run alone
-	@$(bin)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not campaign and not alone" $(ARGS) || [ $$? = 5 ]
-	@$(bin)/pytest -m "alone and not campaign" $(ARGS) || [ $$? = 5 ] # 5: ARGS selected none of these
+	@failed=0; \
+	$(bin)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not campaign and not alone" $(ARGS) || [ $$? = 5 ] || failed=1; \
+	$(bin)/pytest -m "alone and not campaign" $(ARGS) || [ $$? = 5 ] || failed=1; \
+	exit $$failed # 5: ARGS selected none of these
 
 check: venv ## check lint, format, types and import direction
 	@failed=; for step in "ruff check" "ruff format --check" "mypy" "lint-imports --no-logo"; do \
