@@ -45,5 +45,5 @@ def test_a_fault_is_no_false_alarm_that_would_be_overlooked(
 ) -> None:
     """The counter of false alarms sees alarms: with half of the packets lost there are some."""
     monkeypatch.setattr("holdfast.bench.health_quiet.NODES", 3)
-    alarms = quiet(900_000, 0.1, 1)
+    alarms = quiet(500_000, 0.2, 1)
     assert alarms.false
