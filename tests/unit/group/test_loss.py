@@ -558,10 +558,13 @@ def test_a_leader_that_suspends_itself_is_followed_by_one_that_holds_the_lost_me
     only_from_source(world)
     lost = world.drop
     assert lost is not None
-    world.drop = lambda a, b, frame: lost(a, b, frame) or (
-        (a, b) == ("n3", "n2")
-        and isinstance(frame, Payload)
-        and world.hosts["n1"].status["state"] == "leading"
+    world.drop = lambda a, b, frame: (
+        lost(a, b, frame)
+        or (
+            (a, b) == ("n3", "n2")
+            and isinstance(frame, Payload)
+            and world.hosts["n1"].status["state"] == "leading"
+        )
     )
     send(world, 5)
     delivered(world, [1, 2, 3, 4, 5])
