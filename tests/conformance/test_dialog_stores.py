@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from tests.support.postgres import postgres
 
-from holdfast.stores.dialogs import ExpressDialogStore, MemoryDialogStore, SqliteDialogStore
+from holdfast.stores.dialogs import MemoryDialogStore, SqliteDialogStore
+from holdfast.stores.dialogs.express import ExpressDialogStore
 from holdfast.stores.dialogs.memory import Shelf
 from holdfast.stores.dialogs.port import DialogStore
 from holdfast.stores.dialogs.postgres import PostgresDialogStore

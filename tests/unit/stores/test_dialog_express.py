@@ -15,7 +15,7 @@ import pytest
 from holdfast.dialog.records import COMMITTED, DIALOG, STAGED, TX
 from holdfast.errors import StoreError, TransactionInDoubt
 from holdfast.machine import Put
-from holdfast.stores.dialogs.express import ExpressDaemon, ExpressDialogStore
+from holdfast.stores.dialogs.express import ExpressDaemon, ExpressDialogStore, main
 
 KEY = b"t" * 16
 
@@ -178,3 +178,37 @@ def test_nonsense_does_not_stop_the_daemon(path: Path) -> None:
 
 def test_only_the_owner_may_connect(path: Path) -> None:
     assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_second_daemon_does_not_take_the_socket_of_one_that_runs(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = ExpressDialogStore(path, "shop")
+    store.open()
+    store.commit([Put(DIALOG, KEY, b"x")])
+    assert main([str(path)]) == 1
+    assert "already runs" in capsys.readouterr().err
+    other = ExpressDialogStore(path, "shop")
+    other.open()
+    assert other.load(DIALOG) == [(KEY, b"x")], "the state of the first is still there"
+
+
+def test_a_daemon_that_cannot_start_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([]) == 2
+    assert "SOCKET" in capsys.readouterr().err
+    assert main([str(tmp_path / "missing" / "socket")]) == 1
+    assert "not started" in capsys.readouterr().err
+
+
+def test_a_daemon_starts_where_a_killed_one_left_its_socket(tmp_path: Path) -> None:
+    path = tmp_path / "left"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    daemon = ExpressDaemon(path)
+    thread = threading.Thread(target=daemon.serve)
+    thread.start()
+    ExpressDialogStore(path, "shop").open()
+    daemon.stop()
+    thread.join()

@@ -14,7 +14,8 @@ from typing import Any, Final, Protocol
 from holdfast.dialog.section import StoreConfig
 from holdfast.errors import MisuseError, SetupError, TransactionAborted
 from holdfast.machine import Put
-from holdfast.stores.dialogs import ExpressDialogStore, MemoryDialogStore, SqliteDialogStore
+from holdfast.stores.dialogs import MemoryDialogStore, SqliteDialogStore
+from holdfast.stores.dialogs.express import ExpressDialogStore
 from holdfast.stores.dialogs.memory import Shelf
 from holdfast.stores.dialogs.port import PROCESS, DialogStore
 from holdfast.stores.dialogs.sqlite import SqliteTransaction

@@ -14,6 +14,7 @@ import socket
 import socketserver
 import stat
 import struct
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ import msgspec
 
 from holdfast.errors import (
     MisuseError,
+    SetupError,
     StoreError,
     StoreFenced,
     StoreFull,
@@ -287,21 +289,33 @@ class ExpressDaemon:
 
 
 def _remove_socket(path: Path) -> None:
-    """A socket that an earlier daemon left behind."""
+    """A socket that an earlier daemon left behind. Raises `SetupError` if that daemon still runs: it has the state."""
     with contextlib.suppress(FileNotFoundError):
-        if stat.S_ISSOCK(path.stat().st_mode):
-            path.unlink()
+        if not stat.S_ISSOCK(path.stat().st_mode):
+            return
+        with socket.socket(socket.AF_UNIX) as probe:
+            if probe.connect_ex(str(path)) == 0:
+                raise SetupError(
+                    f"an express store already runs at {path}; this one was not started; stop that one, or choose "
+                    "another socket"
+                )
+        path.unlink()
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the daemon: `python -m holdfast.stores.dialogs.express SOCKET`."""
     if len(arguments) != 1:
+        sys.stderr.write("usage: python -m holdfast.stores.dialogs.express SOCKET\n")
         return 2
-    ExpressDaemon(Path(arguments[0])).serve()
+    try:
+        daemon = ExpressDaemon(Path(arguments[0]))
+    except (SetupError, OSError) as error:
+        sys.stderr.write(f"the express store was not started: {error}\n")
+        return 1
+    with contextlib.suppress(KeyboardInterrupt):
+        daemon.serve()
     return 0
 
 
 if __name__ == "__main__":
-    import sys
-
     raise SystemExit(main(sys.argv[1:]))
