@@ -1,8 +1,10 @@
-"""The baseline of `holdfast bench dialog`: the minimum cost of exactly-once in-order delivery between SQLite files.
+"""The baseline of `holdfast bench dialog`: the minimum cost of exactly-once in-order delivery between two stores.
 
 Two processes, one TCP connection, batches. The sender stores a batch, sends it, and deletes it when it is acknowledged;
-the receiver stores it, acknowledges it, and deletes it with the next. Every commit is synced. There are no windows, no
-transactions of applications, no retransmission and no second dialog.
+the receiver stores it, acknowledges it, and deletes it with the next. Every commit is as durable as one of the dialog
+store of that kind. There are no windows, no transactions of applications, no retransmission and no second dialog.
+
+`queue_rate` is a second baseline for PostgreSQL: a queue in one table, so that each message is written once.
 """
 
 from __future__ import annotations
@@ -10,27 +12,20 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import sqlite3
 import struct
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import Final
+
+from holdfast.bench.dialog_tables import open_table
 
 _HEAD: Final = struct.Struct("<II")
 AHEAD: Final = 8
 """The maximum number of unacknowledged batches."""
-
-
-def connect(path: str) -> sqlite3.Connection:
-    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = FULL")
-    db.execute("PRAGMA secure_delete = FAST")  # As the dialog store.
-    db.execute("CREATE TABLE IF NOT EXISTS m (n INTEGER PRIMARY KEY, body BLOB)")
-    return db
+STARTED_S: Final = 30.0
+"""How long the receiving process may take to start."""
 
 
 def exactly(connection: socket.socket, count: int) -> bytes:
@@ -43,39 +38,46 @@ def exactly(connection: socket.socket, count: int) -> bytes:
     return bytes(data)
 
 
-def receive(port: int, path: str) -> None:
+def receive(port: int, kind: str, place: str) -> None:
     """The receiving process."""
-    db = connect(path)
+    table = open_table(kind, place, "far")
     connection = socket.create_connection(("127.0.0.1", port))
     done = at = 0
     while True:
         count, size = _HEAD.unpack(exactly(connection, _HEAD.size))
         if not count:
+            table.close()
             return
         body = exactly(connection, count * size)
-        rows = [(at + i, body[i * size : (i + 1) * size]) for i in range(count)]
-        db.execute("BEGIN IMMEDIATE")
-        db.executemany("INSERT INTO m VALUES (?, ?)", rows)
-        db.execute("DELETE FROM m WHERE n < ?", (done,))
-        db.execute("COMMIT")
+        table.commit([(at + i, body[i * size : (i + 1) * size]) for i in range(count)], done)
         done, at = at, at + count
         connection.sendall(_HEAD.pack(at, 0))
 
 
-def bare_rate(directory: Path, size: int, messages: int, batch: int = 1000) -> float:
-    """Messages per second, pipelined."""
+def bare_rate(kind: str, place: str, size: int, messages: int, batch: int = 1000) -> float:
+    """Messages per second, pipelined. `place` is a directory, the socket of an express daemon, or a database."""
     server = socket.create_server(("127.0.0.1", 0))
+    server.settimeout(STARTED_S)
+    port = server.getsockname()[1]
     child = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "holdfast.bench.dialog_bare",
-            str(server.getsockname()[1]),
-            str(directory / "far"),
-        ]
+        [sys.executable, "-m", "holdfast.bench.dialog_bare", str(port), kind, place]
     )
-    connection, _ = server.accept()
-    db = connect(str(directory / "near"))
+    try:
+        connection, _ = server.accept()
+        connection.settimeout(None)
+        took = _send(connection, kind, place, size, messages, batch)
+        child.wait(30)
+    finally:
+        child.kill()
+        server.close()
+    return messages * 1e9 / took
+
+
+def _send(
+    connection: socket.socket, kind: str, place: str, size: int, messages: int, batch: int
+) -> int:
+    """Send everything and wait until it is acknowledged; gives the time in nanoseconds."""
+    table = open_table(kind, place, "near")
     acked = 0
     changed = threading.Condition()
 
@@ -96,23 +98,21 @@ def bare_rate(directory: Path, size: int, messages: int, batch: int = 1000) -> f
     begin = time.perf_counter_ns()
     for at in range(0, messages, batch):
         with changed:
-            while at - acked > AHEAD * batch:
-                changed.wait()
+            while at - acked > AHEAD * batch and thread.is_alive():
+                changed.wait(1.0)
             free = acked
-        db.execute("BEGIN IMMEDIATE")
-        db.executemany("INSERT INTO m VALUES (?, ?)", [(at + i, body) for i in range(batch)])
-        db.execute("DELETE FROM m WHERE n < ?", (free,))
-        db.execute("COMMIT")
+        table.commit([(at + i, body) for i in range(batch)], free)
         connection.sendall(_HEAD.pack(batch, size) + body * batch)
     thread.join()
     took = time.perf_counter_ns() - begin
     connection.sendall(_HEAD.pack(0, 0))
-    child.wait()
-    return messages * 1e9 / took
+    table.close()
+    return took
 
 
-async def bare_postgres_rate(dsn: str, size: int, messages: int, batch: int = 1000) -> float:
-    """Messages per second through a table of one PostgreSQL: a batch is inserted, then deleted, each in one commit."""
+async def queue_rate(dsn: str, size: int, messages: int, batch: int = 1000) -> float:
+    """Messages per second through a queue in one table of PostgreSQL: a batch is inserted, then deleted, each in one
+    commit."""
     import asyncpg
 
     near, far = await asyncpg.connect(dsn), await asyncpg.connect(dsn)
@@ -145,4 +145,4 @@ async def bare_postgres_rate(dsn: str, size: int, messages: int, batch: int = 10
 
 
 if __name__ == "__main__":
-    receive(int(sys.argv[1]), sys.argv[2])
+    receive(int(sys.argv[1]), sys.argv[2], sys.argv[3])

@@ -16,9 +16,10 @@ from holdfast.runtime.node import Node
 TAKEN_AT_ONCE = 2000
 
 
-def config_text(name: str, number: int, port: int, data: str, store: str, dsn: str) -> str:
-    """The configuration of one of the two nodes."""
-    source = f'dsn = "{dsn}"' if dsn else ""
+def config_text(name: str, number: int, port: int, data: str, store: str, source: str) -> str:
+    """The configuration of one of the two nodes. `source` is the database, or the socket of an express daemon."""
+    key = "dsn" if store == "postgres" else "path"
+    line = f'{key} = "{source}"' if source else ""
     return f"""
 domain = "bench"
 name = "{name}"
@@ -33,7 +34,7 @@ transports = ["tcp"]
 [[dialogs.store]]
 name = "{name}"
 kind = "{store}"
-{source}
+{line}
 """
 
 

@@ -1,7 +1,7 @@
 """`holdfast bench dialog`: exactly-once in-order messages between two processes on loopback, by store.
 
 Each store is measured with 100 bytes and 4 KB, pipelined and one at a time. The baseline is the bare store in the same
-run: the cost of the same durability without a protocol. Every part has a time limit.
+run: the cost of the same durability without a protocol (`dialog_bare`). Every part has a time limit.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.bench.dialog_bare import bare_postgres_rate, bare_rate
+from holdfast.bench.dialog_bare import bare_rate, queue_rate
 from holdfast.bench.dialog_idle import Idle, measure_deactivated, measure_open
 from holdfast.bench.dialog_peer import QUOTA, config_text
 from holdfast.bench.report import Report, new_report
@@ -33,6 +35,8 @@ PART_S: Final = 12.0
 SINGLE: Final = 300
 SINGLE_S: Final = 4.0
 """Requests and responses, and the time limit of that part."""
+STARTED_S: Final = 20.0
+"""How long an express daemon may take to start."""
 PORT: Final = 7493
 
 
@@ -42,26 +46,27 @@ def bench_dialog(
     """Measure each store, and the cost of idle dialogs."""
     report = new_report("dialog")
     for store in stores:
-        with tempfile.TemporaryDirectory() as directory:
-            for size, (rate, single_us) in measure(Path(directory), store, messages, dsn).items():
+        with tempfile.TemporaryDirectory() as directory, source_of(store, dsn) as source:
+            for size, (rate, single_us) in measure(
+                Path(directory), store, messages, source
+            ).items():
                 name = f"{store}_{size}B"
                 report.figures[f"{name}_messages_per_s"] = round(rate)
                 report.figures[f"{name}_request_response_p50_us"] = round(single_us)
-                bare = _bare(store, size, _count(messages, size), dsn)
-                if bare:
-                    report.figures[f"{name}_bare_messages_per_s"] = round(bare)
-                    report.ratios[f"{name}_vs_bare_{store}"] = round(rate / bare, 3)
-    ratio = report.ratios.get("sqlite_100B_vs_bare_sqlite")
-    if ratio is not None:
-        report.aim("sqlite_100B_vs_bare_sqlite", ratio, 0.5)
+                _compare(report, name, store, size, rate, _count(messages, size), source)
+    for size in SIZES:
+        ratio = report.ratios.get(f"sqlite_{size}B_vs_bare_sqlite")
+        if ratio is not None:
+            report.aim(f"sqlite_{size}B_vs_bare_sqlite", ratio, 0.5)
     for kind, idle in _idle(open_dialogs, deactivated):
         report.figures[f"{kind}_dialogs"] = idle.dialogs
         report.figures[f"{kind}_memory_bytes_per_dialog"] = idle.bytes_each
         report.figures[f"{kind}_idle_cpu_percent"] = idle.cpu_percent
         report.figures[f"{kind}_disk_bytes_per_dialog"] = idle.disk_each
     report.notes["bare"] = (
-        "one row for each message, the same syncs, nothing else (dialog_bare); sqlite: two processes, one file each; "
-        "postgres: one process, two connections, one table"
+        "two processes, one row for each message in a table of each end, one commit for each 1000, the same "
+        "durability, nothing else (dialog_bare); postgres_queue: two connections and one table, where each message is "
+        "written once"
     )
     return report
 
@@ -70,14 +75,39 @@ def _count(messages: int, size: int) -> int:
     return max(SENT_AT_ONCE, (messages if size <= 100 else messages // 5) // 1000 * 1000)
 
 
-def _bare(store: str, size: int, count: int, dsn: str) -> float:
-    """The rate of the bare store, or 0 if there is none to measure."""
-    if store == "sqlite":
-        with tempfile.TemporaryDirectory() as directory:
-            return bare_rate(Path(directory), size, count)
+def _compare(
+    report: Report, name: str, store: str, size: int, rate: float, count: int, source: str
+) -> None:
+    """The bare store with the same number of messages."""
+    with tempfile.TemporaryDirectory() as directory:
+        bare = bare_rate(store, source or directory, size, count)
+    report.figures[f"{name}_bare_messages_per_s"] = round(bare)
+    report.ratios[f"{name}_vs_bare_{store}"] = round(rate / bare, 3)
     if store == "postgres":
-        return asyncio.run(bare_postgres_rate(dsn, size, count))
-    return 0.0
+        queue = asyncio.run(queue_rate(source, size, count))
+        report.figures[f"{name}_queue_messages_per_s"] = round(queue)
+        report.ratios[f"{name}_vs_postgres_queue"] = round(rate / queue, 3)
+
+
+@contextmanager
+def source_of(store: str, dsn: str) -> Iterator[str]:
+    """Where both ends keep a store: the database, or the socket of an express daemon that runs meanwhile."""
+    if store != "express":
+        yield dsn if store == "postgres" else ""
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "express.sock"
+        daemon = subprocess.Popen(
+            [sys.executable, "-m", "holdfast.stores.dialogs.express", str(path)]
+        )
+        try:
+            end = time.perf_counter_ns() + int(STARTED_S * 1e9)
+            while not path.exists() and time.perf_counter_ns() < end:
+                time.sleep(0.02)
+            yield str(path)
+        finally:
+            daemon.terminate()
+            daemon.wait(10)
 
 
 def _idle(open_dialogs: int, deactivated: int) -> list[tuple[str, Idle]]:
@@ -89,7 +119,9 @@ def _idle(open_dialogs: int, deactivated: int) -> list[tuple[str, Idle]]:
     return parts
 
 
-def measure(directory: Path, store: str, messages: int, dsn: str) -> dict[int, tuple[float, float]]:
+def measure(
+    directory: Path, store: str, messages: int, source: str
+) -> dict[int, tuple[float, float]]:
     """By size: messages per second, and the median of a request and its response in microseconds."""
     peer = subprocess.Popen(
         [sys.executable, "-m", "holdfast.bench.dialog_peer"],
@@ -99,13 +131,13 @@ def measure(directory: Path, store: str, messages: int, dsn: str) -> dict[int, t
     )
     assert peer.stdin is not None
     assert peer.stdout is not None
-    text = config_text("far", 2, PORT, str(directory / "far"), store, dsn)
+    text = config_text("far", 2, PORT, str(directory / "far"), store, source)
     peer.stdin.write(text.replace("\n", "\\n") + "\n")
     peer.stdin.flush()
     try:
         peer.stdout.readline()
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(_near(directory, store, messages, dsn))
+            return runner.run(_near(directory, store, messages, source))
     finally:
         peer.stdin.close()
         try:
@@ -115,9 +147,9 @@ def measure(directory: Path, store: str, messages: int, dsn: str) -> dict[int, t
 
 
 async def _near(
-    directory: Path, store: str, messages: int, dsn: str
+    directory: Path, store: str, messages: int, source: str
 ) -> dict[int, tuple[float, float]]:
-    node = Node(parse_config(config_text("near", 1, PORT, str(directory / "near"), store, dsn)))
+    node = Node(parse_config(config_text("near", 1, PORT, str(directory / "near"), store, source)))
     await node.start()
     results = {}
     try:

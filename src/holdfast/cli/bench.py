@@ -185,7 +185,7 @@ def health(
 def dialog(
     as_json: AsJson = False,
     stores: Annotated[
-        str, typer.Option(help="Some of memory, sqlite, postgres; with commas.")
+        str, typer.Option(help="Some of memory, express, sqlite, postgres; with commas.")
     ] = "memory,sqlite",
     messages: Annotated[
         int, typer.Option(help="Number of 100-byte messages; a fifth as many of 4 KB.", min=10_000)
@@ -209,11 +209,10 @@ def dialog(
     from holdfast.bench.dialog_speed import bench_dialog
 
     wanted = [store for store in stores.split(",") if store]
-    unknown = [store for store in wanted if store not in ("memory", "sqlite", "postgres")]
+    known = ("memory", "express", "sqlite", "postgres")
+    unknown = [store for store in wanted if store not in known]
     if unknown or not wanted:
-        raise MisuseError(
-            f"no such store: {', '.join(unknown)}; choose from memory, sqlite, postgres"
-        )
+        raise MisuseError(f"no such store: {', '.join(unknown)}; choose from {', '.join(known)}")
     if "postgres" in wanted and not dsn:
         raise MisuseError("postgres needs --dsn, for example postgresql://user@/database")
     _finish(bench_dialog(wanted, messages, dsn, open_dialogs, deactivated), as_json)
