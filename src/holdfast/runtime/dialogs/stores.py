@@ -212,21 +212,25 @@ class PostgresWorker:
         self._making = asyncio.Lock()
 
     async def begin(self, connection: Any) -> Work:
-        from holdfast.stores.dialogs.postgres import begin_transaction
+        from holdfast.stores.dialogs.postgres import begin_transaction, not_begun
 
         if connection is not None:
             return PostgresWork(await begin_transaction(connection, self._name), None)
-        async with self._making:
-            if self._pool is None:
-                import asyncpg
-
-                self._pool = await asyncpg.create_pool(self._dsn, min_size=0, max_size=10)
-        own = await self._pool.acquire()
+        with not_begun(self._name):
+            own = await self._acquired()
         try:
             return PostgresWork(await begin_transaction(own, self._name), self._pool)
         except BaseException:
             await self._pool.release(own)
             raise
+
+    async def _acquired(self) -> Any:
+        async with self._making:
+            if self._pool is None:
+                import asyncpg
+
+                self._pool = await asyncpg.create_pool(self._dsn, min_size=0, max_size=10)
+        return await self._pool.acquire()
 
     def close(self) -> None:
         if self._pool is not None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import asyncpg
@@ -367,8 +367,20 @@ class PostgresTransaction:
 async def begin_transaction(connection: Any, name: str) -> PostgresTransaction:
     if connection.is_in_transaction():
         raise MisuseError("the connection is in a transaction already; nothing was begun")
-    await connection.execute(f"BEGIN; {_SYNCED.format(local='true')}")
+    with not_begun(name):
+        await connection.execute(f"BEGIN; {_SYNCED.format(local='true')}")
     return PostgresTransaction(connection, name)
+
+
+@contextlib.contextmanager
+def not_begun(name: str) -> Iterator[None]:
+    """Whatever the database or its driver raises here, no transaction has begun."""
+    try:
+        yield
+    except (*LOST, asyncpg.PostgresError) as error:
+        raise TransactionAborted(
+            f"the database of store {name!r} does not begin a transaction ({error!r}); nothing took effect; try again"
+        ) from error
 
 
 async def settle(connection: Any, name: str, tx: bytes) -> bool:

@@ -12,8 +12,9 @@ from tests.support.dialog_nodes import nodes, run
 from tests.support.postgres import postgres
 
 from holdfast import connect_dialogs
-from holdfast.errors import MisuseError
+from holdfast.errors import MisuseError, TransactionAborted
 from holdfast.runtime.dialogs.api import DialogApi
+from holdfast.runtime.dialogs.stores import PostgresWorker
 
 
 @pytest.fixture(scope="module")
@@ -155,3 +156,23 @@ def test_rule_14_a_connection_that_is_lost_does_not_count_against_the_message(
         await own.close()
 
     run(work, 60)
+
+
+def test_a_database_that_is_away_refuses_to_begin_with_an_error_of_ours(
+    tmp_path: Path, dsn: str
+) -> None:
+    """And not with whatever its driver raises while the server restarts."""
+
+    async def work() -> None:
+        away = PostgresWorker(f"postgresql:///postgres?host={tmp_path}", "orders")
+        with pytest.raises(
+            TransactionAborted, match="'orders' does not begin"
+        ):
+            await away.begin(None)
+        own, ended = await asyncpg.connect(dsn), await asyncpg.connect(dsn)
+        await end_connection(own, ended)
+        with pytest.raises(TransactionAborted, match="nothing took effect"):
+            await PostgresWorker(dsn, "orders").begin(ended)
+        await own.close()
+
+    run(work)
