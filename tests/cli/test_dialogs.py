@@ -153,3 +153,31 @@ def test_a_partner_that_does_not_answer_in_time_is_an_error_and_may_still_come(
             await dialog.paired(20)
 
     run(work, 60)
+
+
+def test_a_store_that_is_not_open_needs_an_operator(tmp_path: Path) -> None:
+    """Its dialogs may be in trouble too, and nothing is known of them."""
+    (tmp_path / "taken").mkdir()
+    closed = f"""
+[[dialogs.store]]
+name = "orders"
+kind = "sqlite"
+path = "{tmp_path / "taken"}"
+"""
+
+    async def work() -> None:
+        async with nodes(tmp_path, "ann", dialogs=closed) as (ann,):
+            async with asyncio.timeout(20):
+                while not ann.dialogs.failures:  # noqa: ASYNC110 no event says that a store failed
+                    await asyncio.sleep(0.02)
+            command = commands(tmp_path / "ann")
+            said = await shown(command, "faults")
+            assert "store orders: not open" in said
+            assert "unable to open" in said
+            found = json.loads(await shown(command, "faults", "--json"))
+            assert [fault["fault"] for fault in found] == ["not open"]
+            refused = await command("show", "0123")
+            assert refused.exit_code != 0
+            assert "store orders is not open" in str(refused.exception)
+
+    run(work, 60)

@@ -69,9 +69,10 @@ def list_dialogs(where: Where, as_json: AsJson = False) -> None:
     console.print(table)
 
 
+_LOOKS_AGAIN = "the dialog looks again by itself; at once: repair --action reroute"
 ADVICE = {
-    "unknown-service": "start the service or add a route, then: repair --action reroute",
-    "no-partner": "start an instance that accepts, then: repair --action reroute",
+    "unknown-service": f"start the service or add a route; {_LOOKS_AGAIN}",
+    "no-partner": f"start an instance that accepts; {_LOOKS_AGAIN}",
     "partner-silent": "look at the partner's node; the dialog goes on when it answers, or: repair",
     "partner-lost": "restore the partner's store; the dialog goes on when it answers, or: terminate",
     "position": "restore the right store at the end that lost commits, then: repair; or: terminate",
@@ -83,9 +84,16 @@ ADVICE = {
 
 @app.command()
 def faults(where: Where, as_json: AsJson = False) -> None:
-    """Dialogs that need an operator: what is wrong with each, and what can be done about it."""
-    found = []
-    for dialog in _ask(where, do="dialogs")["dialogs"]:
+    """Dialogs that need an operator: what is wrong with each, and what can be done about it. Stores that are not open
+    come first: their dialogs are not known until they are."""
+    answer = _ask(where, do="dialogs")
+    found = [
+        {"id": "", "name": f"store {store['name']}", "uri": "", "fault": "not open"}
+        | {"detail": store["error"], "advice": "its dialogs continue when it is open"}
+        for store in answer["stores"]
+        if "error" in store
+    ]
+    for dialog in answer["dialogs"]:
         code = dialog["fault"]
         if code:
             advice = ADVICE.get(code.removeprefix("partner:"), "look at the partner's node")
@@ -107,7 +115,8 @@ def faults(where: Where, as_json: AsJson = False) -> None:
     if not found:
         console.print("no dialog needs help")
     for fault in found:
-        console.print(Text(f"{fault['name']} {fault['uri']}: {fault['fault']}", style="bold"))
+        name = f"{fault['name']} {fault['uri']}".rstrip()
+        console.print(Text(f"{name}: {fault['fault']}", style="bold"))
         console.print(Text(f"  {fault['detail']}"))
         console.print(Text(f"  {fault['advice']}"))
 

@@ -81,6 +81,11 @@ class DialogControl:
             for name, manager in self._edge.service.managers()
             for dialog in manager.find(wanted)
         ]
+        closed = "; ".join(f"store {n} is not open: {e}" for n, e in self._edge.failures.items())
+        if not found and closed:
+            raise DialogUnknown(
+                f"no dialog {wanted!r} in the stores that are open; nothing was done; {closed}"
+            )
         if not found:
             raise DialogUnknown(
                 f"no active dialog {wanted!r} on this node; nothing was done; it has ended, or it is deactivated and "

@@ -120,8 +120,12 @@ class OpenStores:
         self._made[name] = store
         if name not in self._workers:
             self._workers[name] = make_worker(self.configs[name], store)
+        failed = name in self.failures
         if self._begun(opened):
             self.failures.pop(name, None)
+            if failed:
+                extra = {"event": "store_open_again", "subsystem": "dialog", "store": name}
+                log.info("dialog store %s: open again", name, extra=extra)
             self._still.pop(name, None)
             self.ready[name].set()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
 from pathlib import Path
 
@@ -89,8 +90,11 @@ def test_a_sender_without_room_says_so_and_loses_nothing(tmp_path: Path) -> None
     run(work, 90)
 
 
-def test_a_receiver_without_room_acknowledges_only_what_it_has(tmp_path: Path) -> None:
+def test_a_receiver_without_room_acknowledges_only_what_it_has(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """The sender keeps the others, until there is room."""
+    caplog.set_level(logging.INFO, "holdfast")
     paths = {name: tmp_path / f"{name}.sqlite" for name in ("ann", "ben")}
 
     async def work() -> None:
@@ -109,6 +113,7 @@ def test_a_receiver_without_room_acknowledges_only_what_it_has(tmp_path: Path) -
             assert "small" in ben.dialogs.failures
             give_room(paths["ben"], PLENTY)
             assert await all_received(ben, 200) == list(range(200))
+            assert "dialog store small: open again" in caplog.text
 
     run(work, 90)
 

@@ -165,9 +165,7 @@ def test_a_database_that_is_away_refuses_to_begin_with_an_error_of_ours(
 
     async def work() -> None:
         away = PostgresWorker(f"postgresql:///postgres?host={tmp_path}", "orders")
-        with pytest.raises(
-            TransactionAborted, match="'orders' does not begin"
-        ):
+        with pytest.raises(TransactionAborted, match="'orders' does not begin"):
             await away.begin(None)
         own, ended = await asyncpg.connect(dsn), await asyncpg.connect(dsn)
         await end_connection(own, ended)
