@@ -31,12 +31,12 @@ from holdfast.errors import StoreFenced, TransactionAborted, TransactionInDoubt
 from holdfast.machine import Put
 from holdfast.stores.dialogs.postgres import PostgresDialogStore, begin_transaction
 from holdfast.stores.dialogs.postgres_batch import COPY_BYTES
-from holdfast.stores.dialogs.sqlite import SqliteDialogStore
+from holdfast.stores.dialogs.sqlite import PAGE_BYTES, SqliteDialogStore
 
 KEY = b"t" * 16
 INSERTS = [Put(TAKEN, b"taken", b"row"), Put(STAGED, b"staged", b"row"), Put(TX, KEY, COMMITTED)]
 """The rows of a transaction that received one message and sent another."""
-FRAME_HEAD, PAGE = 24, 4096
+FRAME_HEAD, PAGE = 24, PAGE_BYTES
 """Of the log of SQLite: a header of 32 bytes, then frames of a page each."""
 
 

@@ -344,3 +344,18 @@ def test_two_processes_cannot_both_write(tmp_path: Path) -> None:
     second.commit([Put(DIALOG, b"a", b"2")])
     for store in (first, second):
         store.close()
+
+
+def test_a_file_with_other_pages_is_used_as_it_is(tmp_path: Path) -> None:
+    """Its log is checkpointed at the same size."""
+    path = tmp_path / "store"
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA page_size = 4096")
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("CREATE TABLE own (text)")
+    db.close()
+    for name, pages in (("store", 4096), ("new", 2048)):
+        store = SqliteDialogStore(tmp_path / name, os.urandom)
+        store.open()
+        assert store._db.execute("PRAGMA wal_autocheckpoint").fetchone() == (pages,)
+        store.close()

@@ -38,9 +38,12 @@ TRANSACTION_LIMIT_S: Final = 10.0
 """How long an application's transaction may hold the file, reads included."""
 CHECKPOINT_BYTES: Final = 8 << 20
 """Written to the log since the last checkpoint before another thread makes one."""
-LOG_PAGES: Final = 4096
-"""A log of so many pages (16 MB) is checkpointed by the commit itself. The log begins anew only behind a complete
-checkpoint, which the other thread never makes while commits follow one another closely: the file would grow."""
+LOG_BYTES: Final = 16 << 20
+"""A log of this size is checkpointed by the commit itself. The log begins anew only behind a complete checkpoint, which
+the other thread never makes while commits follow one another closely: the file would grow."""
+PAGE_BYTES: Final = 8192
+"""Of a new file. Blocks take fewer pages than with the default of 4096, which makes large messages a third faster. Each
+small commit writes some kilobytes more, which takes a twentieth longer."""
 
 _STORE = """CREATE TABLE holdfast_store (one INTEGER PRIMARY KEY CHECK (one = 1), schema INTEGER NOT NULL,
             id BLOB NOT NULL, epoch INTEGER NOT NULL, seq INTEGER NOT NULL)"""
@@ -81,7 +84,8 @@ class SqliteDialogStore:
             make_directory(path.parent, private=True)
             self._db = _connect(path)
             self._make(entropy)
-            self._db.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
+            page_bytes = self._db.execute("PRAGMA page_size").fetchone()[0]
+            self._db.execute(f"PRAGMA wal_autocheckpoint = {LOG_BYTES // page_bytes}")
             # Distributions overwrite what is deleted with zeros by default, so each message went to the log twice.
             self._db.execute("PRAGMA secure_delete = FAST")
             self._tx = _connect(path)
@@ -426,6 +430,7 @@ class _Checkpoints:
 
 def _connect(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    db.execute(f"PRAGMA page_size = {PAGE_BYTES}")  # Ignored by a file that exists.
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
     return db

@@ -14,8 +14,8 @@ from holdfast.errors import DialogError, HoldfastError
 from holdfast.runtime.dialogs.handles import Dialog
 from holdfast.runtime.node import Node
 
-LITTLE, PLENTY = 120, 1_000_000
-"""Pages of 4 KB. The tables alone take a quarter of the little room."""
+LITTLE, PLENTY = 60, 500_000
+"""Pages of 8 KB. The tables alone take a quarter of the little room."""
 BODY = bytes(3000)
 
 
