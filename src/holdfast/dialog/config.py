@@ -17,6 +17,7 @@ from holdfast.types import SECOND, Nanos
 
 PRIORITY_MAX: Final = 9
 SESSION_TTL_MAX: Final = 10 * 365 * 86_400 * SECOND
+COUNT_MAX: Final = 1 << 50
 
 
 class Assurances(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -99,6 +100,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 DEFAULTS: Final = Settings()
 _FIELDS: Final = {field.name: field for field in msgspec.structs.fields(Settings)}
+_TIMES: Final = (
+    "session_ttl_ns", "session_ttl_ns_max", "send_timeout_ns", "message_ttl_ns", "partner_silent_ns", "reroute_ns",
+    "idle_ns",
+)  # fmt: skip
+_COUNTS: Final = (
+    "quota_messages",
+    "quota_bytes",
+    "message_bytes_max",
+    "poison_after",
+    "rate_per_s",
+)
 _ASSURANCES: Final = ("at_least_once", "at_most_once", "in_order")
 
 
@@ -147,11 +159,15 @@ def wrong(settings: Settings) -> str:
     for first, stop in settings.hours:
         if not (0 <= first < stop <= 24 * 60):
             return "hours must be pairs of minutes of a day, 0 to 1440, the first below the second"
-    numbers = (settings.session_ttl_ns, settings.send_timeout_ns, settings.message_ttl_ns)
-    if min(*numbers, settings.poison_after, settings.rate_per_s, settings.idle_ns) < 0:
+    times = {name: getattr(settings, name) for name in _TIMES}
+    if min(*times.values(), settings.poison_after, settings.rate_per_s) < 0:
         return "times, rates and counts must not be negative"
-    if settings.session_ttl_ns > SESSION_TTL_MAX:
-        return "session_ttl_ns must be at most ten years"
+    for name, value in times.items():
+        if value > SESSION_TTL_MAX:
+            return f"{name} must be at most ten years"
+    for name in _COUNTS:
+        if getattr(settings, name) > COUNT_MAX:
+            return f"{name} must be at most {COUNT_MAX}"
     return ""
 
 
@@ -175,8 +191,11 @@ def merged(
             near = get_close_matches(key, _FIELDS, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise MisuseError(f"unknown dialog setting {key!r}{hint}; nothing was opened")
-        # rule: D-terms-2c
-        values[key] = value
+        try:
+            # rule: D-terms-2c
+            values[key] = _converted(key, value)
+        except (msgspec.ValidationError, OverflowError) as error:
+            raise MisuseError(f"dialog setting {key!r}: {error}; nothing was opened") from error
     settings = msgspec.structs.replace(DEFAULTS, **values)
     problem = wrong(settings)
     if problem:

@@ -8,7 +8,7 @@ from holdfast.dialog.ports import Send, Sent
 from holdfast.dialog.quota import WAITING_MAX
 from holdfast.dialog.session import Dialog
 from holdfast.dialog.states import COMPLETED, MOVED, TERMINATED
-from holdfast.types import SECOND, Nanos
+from holdfast.types import Nanos
 from holdfast.wire.blocks import Buffer
 
 
@@ -68,10 +68,10 @@ def _fits(d: Dialog, request: Send, size: int) -> bool:
 
 
 def _full(d: Dialog, request: Send) -> str:
-    waited = d.settings.send_timeout_ns / SECOND if request.deadline else 0
+    state = "stayed full until the time-out" if request.deadline else "is full"
     return (
-        f"the send buffer is full ({d.out.buffered} of {d.quota.messages_max} messages) after {waited:g} s; nothing "
-        "was sent; try again when the partner has taken some"
+        f"the send buffer {state} ({d.out.buffered} of {d.quota.messages_max} messages, {d.out.buffered_bytes} of "
+        f"{d.quota.bytes_max} bytes); nothing was sent; try again when the partner has taken some"
     )
 
 

@@ -59,6 +59,12 @@ def test_an_unknown_setting_names_the_nearest_known_one() -> None:
         ("hours", ((5, 3),), "hours"),
         ("session_ttl_ns", -1, "negative"),
         ("quota_reserved", 5000, "quota_reserved"),
+        ("session_ttl_ns", "5", "session_ttl_ns.*Expected `int`"),
+        ("hours", "25-99", "hours.*Expected `array`"),
+        ("partner_silent_ns", -1, "negative"),
+        ("idle_ns", 10**30, "idle_ns must be at most ten years"),
+        ("message_ttl_ns", 10**18, "message_ttl_ns must be at most ten years"),
+        ("rate_per_s", 1 << 60, "rate_per_s must be at most"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(key: str, value: object, says: str) -> None:

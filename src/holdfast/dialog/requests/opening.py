@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.dialog import pairing
+from holdfast.dialog import lifecycle, pairing
 from holdfast.dialog.core import Core
 from holdfast.dialog.frames import Decline, Invite, Terms
 from holdfast.dialog.ids import COUNTER_MAX, End, StoreId, dialog_id, twin
@@ -24,6 +24,12 @@ def open_dialog(core: Core, now: Nanos, request: Open) -> None:
     if not request.uri or len(request.uri) > URI_MAX:
         core.refuse(
             request.token, "misuse", f"a URI has 1 to {URI_MAX} characters; nothing was opened"
+        )
+        return
+    if len(request.key) > URI_MAX:
+        # Instances refuse such an invitation without an answer.
+        core.refuse(
+            request.token, "misuse", f"a key has at most {URI_MAX} bytes; nothing was opened"
         )
         return
     reserved = 2 * s.quota_reserved * s.message_bytes_max
@@ -125,5 +131,6 @@ def reject(core: Core, now: Nanos, request: Reject) -> None:
         core.refuse(request.token, "unknown", "no such request; it may have been withdrawn")
         return
     peer, invite, _ = waiting
-    core.posts.append((peer, decline(core, invite, "rejected", request.reason)))
+    reason = request.reason[: lifecycle.REASON_MAX]
+    core.posts.append((peer, decline(core, invite, "rejected", reason)))
     core.answer(request.token, None)

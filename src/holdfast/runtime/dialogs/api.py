@@ -25,9 +25,10 @@ from holdfast.errors import (
     SendTimeout,
     TransactionAborted,
 )
+from holdfast.runtime.dialogs.checking import check_request, deadline
 from holdfast.runtime.dialogs.handles import Dialog, Listener, Message
 from holdfast.runtime.tracing import CONSUMER, Traced, set_attributes
-from holdfast.types import NEVER, SECOND
+from holdfast.types import SECOND
 
 _ERRORS: Final[dict[str, type[HoldfastError]]] = {
     "ended": DialogEnded,
@@ -40,6 +41,7 @@ _ERRORS: Final[dict[str, type[HoldfastError]]] = {
     "state": DialogFaulted,
 }
 TAKE_BYTES_MAX: Final = 16 << 20
+SERVICE_MAX: Final = 1024
 Returned = Callable[[Any], None]
 
 
@@ -121,6 +123,7 @@ class DialogApi(Traced):
         handle: Dialog | None = None,
     ) -> Any:
         """Give a request to the unit of a store and wait for its answer; a refusal is raised."""
+        check_request(request)
 
         def returned(value: Any) -> None:
             if getattr(request, "tx", b""):
@@ -219,6 +222,11 @@ class DialogApi(Traced):
                 f"this node already listens to {service!r}; nothing was changed; close the other listener first"
             )
         request = ports.Listen(token=0, service=service, settings=chosen, automatic=automatic)
+        check_request(request)
+        if not 0 < len(service) <= SERVICE_MAX:
+            raise MisuseError(
+                f"the name of a service has 1 to {SERVICE_MAX} characters; nothing was changed"
+            )
         listener = Listener(self, chosen.store, service, automatic)
         self.listening[service], self._listeners[service] = request, listener
         try:
@@ -265,13 +273,13 @@ class DialogApi(Traced):
         if tx is not None:
             await tx.join(where)
             tx.check_may_receive(where)
-        deadline = NEVER if timeout_s is None else monotonic_ns() + int(timeout_s * SECOND)
+        until = deadline(timeout_s, monotonic_ns())
         request = ports.Take(
             token=0,
             dialog=b"",
             count=number,
             tx=tx.id if tx is not None else b"",
-            deadline=deadline,
+            deadline=until,
         )
         while True:
             for dialog in self.given_back if tx is None else ():
@@ -283,7 +291,7 @@ class DialogApi(Traced):
                 if tx is not None or found not in self.given_back:
                     return found, messages_of(taken)
                 found.give_back(messages_of(taken))  # Those that are there already are older.
-            elif deadline <= monotonic_ns():
+            elif until <= monotonic_ns():
                 return None, []
 
     async def move_out(self, dialog: Dialog, node: bytes, store: bytes) -> bytes:

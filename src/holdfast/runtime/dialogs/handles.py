@@ -22,8 +22,8 @@ from holdfast.errors import (
     MisuseError,
     NodeStopped,
 )
+from holdfast.runtime.dialogs.checking import TIME_OF_DAY_MAX, bytes_of, deadline, nanoseconds
 from holdfast.runtime.tracing import CONSUMER, PRODUCER, set_attributes
-from holdfast.types import NEVER, SECOND
 
 if TYPE_CHECKING:
     from holdfast.runtime.dialogs.api import DialogApi, OpenTransaction
@@ -91,7 +91,8 @@ class Dialog:
         ttl_s: float | None = None,
         after: float = 0.0,
     ) -> int:
-        """Send messages, all or none; returns the number of the first."""
+        """Send messages, all or none; returns the number of the first. Each is `bytes`, or a copy of a `bytearray` or
+        `memoryview` is sent."""
         tracing = self._edge.tracing
         if tracing is None:
             return await self._send_many(bodies, tx, timeout_s, ttl_s, after)
@@ -111,18 +112,21 @@ class Dialog:
     ) -> int:
         if timeout_s is None:
             timeout_s = self._edge.send_timeout_s(self)
+        checked = bytes_of(bodies)
+        ttl_ns = -1 if ttl_s is None else nanoseconds("ttl_s", ttl_s)
+        after_wall = nanoseconds("after", after, TIME_OF_DAY_MAX)
         if tx is not None:
             await tx.join(self.store)
         request = ports.Send(
             token=0,
             dialog=self.id,
-            bodies=list(bodies),
+            bodies=checked,
             tx=tx.id if tx is not None else b"",
-            deadline=_deadline(timeout_s),
-            ttl_ns=-1 if ttl_s is None else int(ttl_s * SECOND),
-            after_wall=int(after * SECOND),
+            deadline=deadline(timeout_s, monotonic_ns()),
+            ttl_ns=ttl_ns,
+            after_wall=after_wall,
         )
-        answer = await self._edge.ask(self.store, request, self.id, sum(map(len, bodies)))
+        answer = await self._edge.ask(self.store, request, self.id, sum(map(len, checked)))
         return int(answer.first)
 
     async def try_send(self, body: bytes) -> bool:
@@ -164,7 +168,7 @@ class Dialog:
     async def _receive_many(
         self, count: int, tx: OpenTransaction | None, timeout_s: float | None
     ) -> list[Message]:
-        deadline = _deadline(timeout_s)
+        until = deadline(timeout_s, monotonic_ns())
         while True:
             if self._returned:
                 if tx is not None:
@@ -173,12 +177,12 @@ class Dialog:
                 if tx is not None:
                     tx.lend(self, messages)
                 return messages
-            messages = await self._edge.take(self, count, tx, deadline, discard=False)
+            messages = await self._edge.take(self, count, tx, until, discard=False)
             if tx is None and self._returned:
                 # Those that came for a receive that was cancelled are older.
                 self.give_back(messages)
                 return self.take_given_back(count)
-            if messages or deadline <= monotonic_ns():
+            if messages or until <= monotonic_ns():
                 return messages
 
     def take_given_back(self, count: int) -> list[Message]:
@@ -285,13 +289,16 @@ class Dialog:
 
     async def extend_messages(self, ttl_s: float) -> None:
         """Give everything unacknowledged a new time to live."""
-        request = ports.ExtendMessages(token=0, dialog=self.id, ttl_ns=int(ttl_s * SECOND))
+        request = ports.ExtendMessages(token=0, dialog=self.id, ttl_ns=nanoseconds("ttl_s", ttl_s))
         await self._edge.ask(self.store, request, self.id)
 
     async def extend_session(self, ttl_s: float, timeout_s: float = 30.0) -> None:
         """Agree with the partner on a new time to live of the session."""
         request = ports.ExtendSession(
-            token=0, dialog=self.id, ttl_ns=int(ttl_s * SECOND), deadline=_deadline(timeout_s)
+            token=0,
+            dialog=self.id,
+            ttl_ns=nanoseconds("ttl_s", ttl_s),
+            deadline=deadline(timeout_s, monotonic_ns()),
         )
         await self._edge.ask(self.store, request, self.id)
 
@@ -392,12 +399,6 @@ class Listener:
         """Nothing answers any more."""
         self._error = error
         self._queue.put_nowait(None)
-
-
-def _deadline(timeout_s: float | None) -> int:
-    if timeout_s is None:
-        return NEVER
-    return monotonic_ns() + int(timeout_s * SECOND) if timeout_s > 0 else 0
 
 
 def _fields(event: str, dialog: bytes, **more: Any) -> dict[str, Any]:
