@@ -608,3 +608,23 @@ def _owner(data: Any) -> list[str]:
 
     name = Path(data).owner()
     return ["runuser", "-u", name, "--"] if os.getuid() == 0 and name != "root" else []
+
+
+@pytest.mark.parametrize("statement", ["ROLLBACK", "COMMIT"])
+def test_a_transaction_that_the_application_ended_commits_none_of_its_messages(
+    store: PostgresDialogStore, statement: str
+) -> None:
+    """Its rows would be committed one by one."""
+    epoch = store.open().epoch
+
+    async def run() -> None:
+        connection = await asyncpg.connect(store.dsn)
+        transaction = await begin_transaction(connection, store.name)
+        await connection.execute(statement)
+        with pytest.raises(TransactionAborted, match="the messages were not"):
+            await transaction.commit([Put(STAGED, b"s", b"1"), Put(TX, KEY, COMMITTED)], epoch)
+        await connection.close()
+
+    asyncio.run(run())
+    assert store.load(STAGED) == []
+    assert store.load(TX) == []

@@ -11,13 +11,20 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from holdfast.dialog.records import BLOCK, DIALOG, STAGED, TX, number_key
-from holdfast.errors import StoreDamaged, StoreError, StoreFenced, TransactionAborted
+from holdfast.errors import (
+    MisuseError,
+    StoreDamaged,
+    StoreError,
+    StoreFenced,
+    TransactionAborted,
+)
 from holdfast.machine import Erase, Put
 from holdfast.runtime.dialogs.stores import ThreadWorker
 from holdfast.stores.dialogs.fairlock import FairLock
@@ -359,3 +366,75 @@ def test_a_file_with_other_pages_is_used_as_it_is(tmp_path: Path) -> None:
         store.open()
         assert store._db.execute("PRAGMA wal_autocheckpoint").fetchone() == (pages,)
         store.close()
+
+
+def in_block(db: sqlite3.Connection) -> None:
+    with db:
+        db.execute("INSERT INTO own VALUES (2)")
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda db: db.execute("COMMIT"),
+        lambda db: db.execute("END"),
+        lambda db: db.execute("ROLLBACK"),
+        lambda db: db.commit(),
+        lambda db: db.rollback(),
+        in_block,
+        lambda db: db.executescript("INSERT INTO own VALUES (3)"),
+    ],
+    ids=["COMMIT", "END", "ROLLBACK", "commit()", "rollback()", "with db", "executescript()"],
+)
+def test_a_function_of_the_application_cannot_end_the_transaction(
+    tmp_path: Path, act: Callable[[sqlite3.Connection], object]
+) -> None:
+    """Its statements would be committed without the messages, and the job would be done again."""
+    store = opened(tmp_path)
+    epoch = store.open().epoch
+    before = store.begin()
+    before.run(lambda db: db.execute("CREATE TABLE own (x)"))
+    before.commit([Put(TX, b"1" * 16, b"c")], epoch)
+    transaction = store.begin()
+    transaction.run(lambda db: db.execute("INSERT INTO own VALUES (1)"))
+    with pytest.raises(MisuseError, match="nothing is committed yet"):
+        transaction.run(act)
+    transaction.abort()
+    after = store.begin()
+    rows = after.run(lambda db: db.execute("SELECT x FROM own").fetchall())
+    after.commit([Put(TX, b"2" * 16, b"c")], epoch)
+    assert rows == []
+    store.close()
+
+
+@pytest.mark.parametrize("swallowed", [False, True])
+def test_a_transaction_that_the_database_rolled_back_commits_nothing(
+    tmp_path: Path, swallowed: bool
+) -> None:
+    """Also when the application ignores the error. Its rows would be committed one by one."""
+    store = opened(tmp_path)
+    epoch = store.open().epoch
+    transaction = store.begin()
+
+    def fail(db: sqlite3.Connection) -> None:
+        db.execute("CREATE TABLE own (x UNIQUE)")
+        db.execute("INSERT INTO own VALUES (1)")
+        try:
+            db.execute("INSERT OR ROLLBACK INTO own VALUES (1)")
+        except sqlite3.IntegrityError:
+            if not swallowed:
+                raise
+
+    if swallowed:
+        transaction.run(fail)
+    else:
+        with pytest.raises(sqlite3.IntegrityError):
+            transaction.run(fail)
+    with pytest.raises(TransactionAborted, match="nothing took effect"):
+        transaction.run(lambda db: db.execute("CREATE TABLE another (x)"))
+    with pytest.raises(TransactionAborted, match="nothing took effect"):
+        transaction.commit([Put(STAGED, b"s" * 16, b"1"), Put(TX, b"t" * 16, b"c")], epoch)
+    assert store.load(STAGED) == []
+    assert store.load(TX) == []
+    store.commit([Put(DIALOG, b"d", b"1")])  # The file is free.
+    store.close()

@@ -307,6 +307,14 @@ class PostgresTransaction:
         if self._over:
             raise TransactionAborted("the transaction is over; nothing took effect")
         connection = self.connection
+        # rule: D-8d
+        if not connection.is_in_transaction():
+            # The rows of the transaction would be committed one by one.
+            self._over = True
+            raise TransactionAborted(
+                "the application or the database has ended the transaction on its connection: own statements may have "
+                "been committed, the messages were not; leave BEGIN, COMMIT and ROLLBACK to `transaction()`"
+            )
         try:
             found = await connection.fetchval(_SHARE, self._name, epoch)
             # rule: D-7a

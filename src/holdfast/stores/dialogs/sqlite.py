@@ -18,6 +18,7 @@ from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
 from holdfast.dialog.records import ABORTED, BLOCK, COMMITTED, TABLES, TX
 from holdfast.errors import (
+    MisuseError,
     StoreDamaged,
     StoreError,
     StoreLocked,
@@ -49,6 +50,9 @@ _STORE = """CREATE TABLE holdfast_store (one INTEGER PRIMARY KEY CHECK (one = 1)
             id BLOB NOT NULL, epoch INTEGER NOT NULL, seq INTEGER NOT NULL)"""
 _FENCE = "UPDATE holdfast_store SET seq = seq + 1 WHERE epoch = ?"
 _EPOCH = "SELECT epoch FROM holdfast_store"
+# The text keeps them apart in the cache of prepared statements, where the guard would not see those of applications.
+_COMMIT = "COMMIT -- of the store"
+_ROLLBACK = "ROLLBACK -- of the store"
 
 
 def _name(table: str) -> str:
@@ -90,6 +94,8 @@ class SqliteDialogStore:
             self._db.execute("PRAGMA secure_delete = FAST")
             self._tx = _connect(path)
             self._tx.execute("PRAGMA wal_autocheckpoint = 0")
+            self._guard = _Guard()
+            self._tx.set_authorizer(self._guard)
         except sqlite3.Error as error:
             raise _explained(error, path) from error
         except OSError as error:
@@ -108,7 +114,7 @@ class SqliteDialogStore:
             db.execute("BEGIN IMMEDIATE")
             db.execute("UPDATE holdfast_store SET epoch = epoch + 1, seq = seq + 1")
             store, epoch = db.execute("SELECT id, epoch FROM holdfast_store").fetchone()
-            db.execute("COMMIT")
+            db.execute(_COMMIT)
         except sqlite3.Error as error:
             _roll_back(self._db)
             raise _explained(error, self.path) from error
@@ -178,7 +184,7 @@ class SqliteDialogStore:
             else:
                 db.execute(_ERASE[table], (_key(table, write.first), _key(table, write.stop)))
                 self._unchecked += 4096
-        db.execute("COMMIT")
+        db.execute(_COMMIT)
 
     # -- the application's side ----------------------------------------------------------------------------------
 
@@ -189,7 +195,7 @@ class SqliteDialogStore:
 
     def begin(self) -> SqliteTransaction:
         self._check_open()
-        return SqliteTransaction(self._tx, self._lock, self.path, self.limit_s)
+        return SqliteTransaction(self._tx, self._guard, self._lock, self.path, self.limit_s)
 
     def settle(self, tx: bytes) -> bool:
         """In one process there is no doubt; after a crash of it, this is the same question."""
@@ -201,7 +207,7 @@ class SqliteDialogStore:
             value = ABORTED + _checksum(TX, tx, ABORTED)
             db.execute("INSERT OR IGNORE INTO holdfast_tx VALUES (?, ?)", (tx, value))
             found = db.execute("SELECT value FROM holdfast_tx WHERE key = ?", (tx,)).fetchone()[0]
-            db.execute("COMMIT")
+            db.execute(_COMMIT)
         except sqlite3.Error as error:
             _roll_back(self._tx)
             raise _explained(error, self.path) from error
@@ -243,7 +249,7 @@ class SqliteDialogStore:
                 db.execute(
                     f"CREATE TABLE IF NOT EXISTS {_name(table)} (key {form}, value BLOB NOT NULL){tail}"
                 )
-            db.execute("COMMIT")
+            db.execute(_COMMIT)
         except BaseException:
             _roll_back(db)
             raise
@@ -262,6 +268,22 @@ class SqliteDialogStore:
             raise StoreError(f"store {self.path} is closed; nothing was done")
 
 
+class _Guard:
+    """Refuses COMMIT, ROLLBACK and BEGIN while a function of the application uses the connection. `db.commit()`, `with
+    db` and `executescript` would otherwise end the transaction, and its messages would not be part of it."""
+
+    def __init__(self) -> None:
+        self.active = False
+        self.refused = False
+
+    def __call__(self, action: int, *about: str | None) -> int:
+        if not self.active or action != sqlite3.SQLITE_TRANSACTION:
+            return sqlite3.SQLITE_OK
+        self.refused = True
+        # rule: D-10e
+        return sqlite3.SQLITE_DENY
+
+
 class SqliteTransaction:
     """The file is taken at the first statement, or at the commit if there is none before.
 
@@ -269,8 +291,11 @@ class SqliteTransaction:
     otherwise as soon as the one that runs has been interrupted.
     """
 
-    def __init__(self, db: sqlite3.Connection, lock: FairLock, path: Path, limit_s: float) -> None:
+    def __init__(
+        self, db: sqlite3.Connection, guard: _Guard, lock: FairLock, path: Path, limit_s: float
+    ) -> None:
         self._db = db
+        self._guard = guard
         self._lock = lock
         self._path = path
         self._limit_s = limit_s
@@ -286,16 +311,38 @@ class SqliteTransaction:
         """The connection is not interrupted on behalf of a transaction that is over."""
 
     def run(self, act: Callable[[sqlite3.Connection], Any]) -> Any:
-        """Call `act(db)`. It must neither commit nor roll back."""
+        """Call `act(db)`. It must neither commit nor roll back, and is prevented from it."""
         with self._using:
             self._begin()
             try:
-                result = act(self._db)
+                result = self._guarded(act)
             except sqlite3.Error as error:
                 self._check_late(error)
+                self._check_refused(error)
                 raise
+            finally:
+                # Some errors make SQLite roll back. What follows would be committed one by one.
+                # rule: D-10d
+                if not self._db.in_transaction:
+                    self._end()
             self._check_late()
+            self._check_refused()
             return result
+
+    def _guarded(self, act: Callable[[sqlite3.Connection], Any]) -> Any:
+        guard = self._guard
+        guard.active, guard.refused = True, False
+        try:
+            return act(self._db)
+        finally:
+            guard.active = False
+
+    def _check_refused(self, error: sqlite3.Error | None = None) -> None:
+        if self._guard.refused:
+            raise MisuseError(
+                "a function that is passed to `run` must not begin, commit or roll back (`db.commit()`, `with db` and "
+                "`executescript` do): the transaction does, with its messages; nothing is committed yet"
+            ) from error
 
     def commit(self, inserts: Sequence[Put], epoch: int) -> None:
         with self._using:
@@ -315,7 +362,7 @@ class SqliteTransaction:
                     db.execute(_INSERT[row.table], (_key(row.table, row.key), value))
                 except sqlite3.IntegrityError as error:
                     raise conflict(row) from error
-            db.execute("COMMIT")
+            db.execute(_COMMIT)
         except sqlite3.Error as error:
             self._undo()
             self._check_late(error)
@@ -444,7 +491,7 @@ def _roll_back(db: sqlite3.Connection) -> None:
     with contextlib.suppress(sqlite3.Error):
         db.set_progress_handler(None, 0)
         if db.in_transaction:
-            db.execute("ROLLBACK")
+            db.execute(_ROLLBACK)
 
 
 def _key(table: str, key: bytes) -> bytes | int:
