@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import inspect
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -155,7 +156,14 @@ class ThreadWork:
     async def run(self, act: Callable[[Any], Any]) -> Any:
         """Call `act(db)` on the transaction's thread."""
         tx = await self._begun()
-        return await self._in_thread(tx.run, act)
+        result = await self._in_thread(tx.run, act)
+        if inspect.iscoroutine(result):
+            result.close()
+            raise MisuseError(
+                "with SQLite, `run` takes a plain function, which it calls on the thread of the transaction; nothing "
+                "of this coroutine function was executed"
+            )
+        return result
 
     async def commit(self, inserts: Sequence[Put], epoch: int) -> None:
         tx = await self._begun()

@@ -137,6 +137,31 @@ def test_a_transaction_spans_dialogs_and_own_tables(tmp_path: Path) -> None:
     run(work)
 
 
+def test_a_coroutine_function_for_the_own_tables_is_refused(tmp_path: Path) -> None:
+    """None of it would be executed, and the message would count as processed."""
+
+    async def work() -> None:
+        async with nodes(tmp_path, "ann", "ben") as (ann, ben):
+            listener = await ben.dialogs.listen("orders")
+            near = await ann.dialogs.open("orders")
+            far = await listener.next()
+            await near.send(b"job")
+
+            async def insert(db: sqlite3.Connection) -> None:
+                db.execute("CREATE TABLE done (body)")
+
+            async def process() -> None:
+                async with ben.dialogs.transaction() as tx:
+                    await far.receive(tx=tx)
+                    await tx.run(insert)
+
+            with pytest.raises(MisuseError, match="plain function"):
+                await process()
+            assert (await far.receive(timeout_s=5)).body == b"job"
+
+    run(work)
+
+
 def test_a_transaction_that_holds_the_file_does_not_wait_for_the_writer(tmp_path: Path) -> None:
     """The unit has writes under way when the transaction commits: each would wait for the other."""
 
