@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import threading
@@ -101,6 +102,60 @@ def test_a_put_with_the_id_of_one_that_took_effect_is_not_repeated(
     assert (first, second) == (2, 2)
     assert isinstance(run(*put, "no digits").exception, MisuseError)
     assert isinstance(run(*put, "5f").exception, MisuseError)
+
+
+@pytest.fixture
+def half_read(nodes: Path, tmp_path: Path) -> tuple[bytes, Path, Path]:
+    """A file that an earlier read has left, with seven and a bit of its nine chunks; and a node without a replica."""
+    data, source = os.urandom(9_000_000), tmp_path / "in"
+    source.write_bytes(data)
+    done("objects", "put", nodes / "a", source, f"/{tmp_path.name}")
+    found = told("objects", "where", nodes / "a", f"/{tmp_path.name}")
+    part = tmp_path / f"out.{found['digest']}.part"
+    part.write_bytes(data[:7_600_000])
+    holders = [replica["node"] for replica in found["replicas"]]
+    return data, part, nodes / next(name for name in "abcd" if name not in holders)
+
+
+def test_a_get_goes_on_with_what_an_earlier_one_has_left(
+    nodes: Path, tmp_path: Path, half_read: tuple[bytes, Path, Path]
+) -> None:
+    data, part, reader = half_read
+    sent = lambda: told("status", reader)["objects"]["sent"].get("Fetch", 0)
+    before = sent()
+    get = ("objects", "get", reader, f"/{tmp_path.name}", tmp_path / "out", "--resume")
+    assert told(*get)["size"] == len(data)
+    assert 2 <= sent() - before <= 4, "the two chunks that were missing, and directories"
+    assert (tmp_path / "out").read_bytes() == data
+    assert not part.exists()
+
+
+def test_a_get_does_not_go_on_with_damaged_bytes(
+    nodes: Path, tmp_path: Path, half_read: tuple[bytes, Path, Path]
+) -> None:
+    data, part, reader = half_read
+    part.write_bytes(b"x" + data[1:7_600_000])
+    get = ("objects", "get", reader, f"/{tmp_path.name}", tmp_path / "out", "--resume")
+    refused = run(*get)
+    assert isinstance(refused.exception, HoldfastError)
+    assert "damaged" in str(refused.exception)
+    assert not part.exists()
+    assert not (tmp_path / "out").exists()
+    assert told(*get)["size"] == len(data)
+    assert (tmp_path / "out").read_bytes() == data
+
+
+def test_two_gets_do_not_write_one_file(
+    nodes: Path, tmp_path: Path, half_read: tuple[bytes, Path, Path]
+) -> None:
+    _, part, reader = half_read
+    get = ("objects", "get", reader, f"/{tmp_path.name}", tmp_path / "out", "--resume")
+    with part.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        refused = run(*get)
+    assert isinstance(refused.exception, MisuseError)
+    assert part.exists()
+    done(*get)
 
 
 def test_a_target_that_cannot_be_written_is_named(nodes: Path, tmp_path: Path) -> None:

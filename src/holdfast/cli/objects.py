@@ -61,11 +61,19 @@ def get(
     near: Annotated[
         bool, typer.Option("--near", help="From the nearest replica, which may be old.")
     ] = False,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Keep what was read when it fails; the same command goes on there."
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Read an object into a file; every chunk is verified."""
     target = str(file.absolute())
-    done = run_job(where, "get", f"get {path}", as_json, path=path, file=target, near=near)
+    done = run_job(
+        where, "get", f"get {path}", as_json, path=path, file=target, near=near, resume=resume
+    )
     _say(done, as_json, f"{file}: edition {done['edition']}, {done['size']} bytes")
 
 

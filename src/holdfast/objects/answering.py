@@ -36,6 +36,7 @@ class Answering:
             f.Prepare: self._prepare,
             f.Accept: self._accept,
             f.Decide: self._decide,
+            f.StageFind: machine.contents.find,
             f.StageOpen: machine.contents.open,
             f.StageChunk: machine.contents.chunk,
             f.StageClose: machine.contents.close,

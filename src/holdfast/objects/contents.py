@@ -20,6 +20,7 @@ from holdfast.objects.frames import (
     StageChunk,
     StageClose,
     StageDrop,
+    StageFind,
     StageOpen,
     StagePatch,
     StageState,
@@ -120,16 +121,23 @@ class Contents:
 
     # -- stages --------------------------------------------------------------------------------------------------
 
+    def find(self, peer: bytes, frame: StageFind) -> None:
+        stage = self._stages.get(frame.write)
+        known = stage is not None and not stage.failed
+        have = len(stage.chunks) if stage is not None else 0
+        self._hub.send(peer, StageState(frame.call, "" if known else "no stage", "", have))
+
     def open(self, peer: bytes, frame: StageOpen) -> None:
-        refused = self._refuses(frame)
-        if refused:
-            self._hub.send(peer, StageState(frame.call, *refused))
-            return
         stage = self._stages.get(frame.write)
         if stage is not None and not stage.failed:
+            # A write that is resumed: its space is reserved already.
             stage.touched = self._hub.now
             have = len(stage.chunks)
             self._hub.send(peer, StageState(frame.call, "", "", have, stage.list_digest))
+            return
+        refused = self._refuses(frame)
+        if refused:
+            self._hub.send(peer, StageState(frame.call, *refused))
             return
         stage = self._stages[frame.write] = Stage(self._hub.now, frame.size)
 

@@ -285,9 +285,16 @@ class Administered(Frame, frozen=True, gc=False, array_like=True, tag=191):
     body: bytes = b""
 
 
+class StageFind(Frame, frozen=True, gc=False, array_like=True, tag=198):
+    """Ask whether content of a write that was interrupted is here. The reply is its state, or `no stage`."""
+
+    call: int
+    write: bytes
+
+
 REQUESTS: Final = (
-    Look, Prepare, Accept, Decide, StageOpen, StageChunk, StageClose, StagePatch, StageDrop, Fetch, FetchList, Purge,
-    Merge, Watch, Inventory, SetDraining, Inspect, Pull, Administer,
+    Look, Prepare, Accept, Decide, StageFind, StageOpen, StageChunk, StageClose, StagePatch, StageDrop, Fetch,
+    FetchList, Purge, Merge, Watch, Inventory, SetDraining, Inspect, Pull, Administer,
 )  # fmt: skip
 REPLIES: Final = (
     RegisterState,

@@ -19,7 +19,7 @@ from holdfast.objects.changing import (
 from holdfast.objects.config import PATCH_MAX, REPLICAS_MAX
 from holdfast.objects.directories import Directories, add_entry, not_found, remove_entry
 from holdfast.objects.fetching import ToApplication, fetch_content
-from holdfast.objects.frames import Look, StagePatch, StageState
+from holdfast.objects.frames import Look, StageFind, StagePatch, StageState
 from holdfast.objects.loose import Loose
 from holdfast.objects.parts import Parts
 from holdfast.objects.paths import parent_of, split
@@ -106,7 +106,9 @@ class Operations:
         # A resumed attempt finds its stages, and makes another object. The first one may be decided, on other replicas.
         write, object_id = request.write or parts.hub.new_id(), parts.hub.new_id()
         parts.hub.effect(ports.Begun(request.op, None, write))
-        nodes = list(request.nodes) or parts.members.place(object_id, wanted, request.size)
+        nodes = list(request.nodes)
+        if not nodes:
+            nodes = yield from self._places(task, request, object_id, wanted)
         need = majority(wanted)
         blank = Value(
             object_id, 0, write, tuple(ReplicaRef(node) for node in nodes), wanted, name=name
@@ -140,6 +142,31 @@ class Operations:
         if loose:
             yield from self._loose.first(task, value, content)
         return value
+
+    def _places(
+        self, task: Task, request: ports.Create, object_id: bytes, wanted: int
+    ) -> Procedure[list[bytes]]:
+        """Where the replicas of a new object go: first to the nodes that have content of the attempt that is
+        resumed. Their space is reserved already, so it does not count as free."""
+        members = self._parts.members
+        begun: list[bytes] = []
+        if request.write:
+            ask = lambda call: StageFind(call, request.write)
+            holding = [
+                node
+                for node, offer in sorted(members.offers.items())
+                if offer.disk and not offer.draining
+            ]
+            replies = yield from gather(
+                task, dict.fromkeys(holding, ask), self._parts.config.call_ns
+            )
+            have = {
+                node: reply.have
+                for node, reply in replies.items()
+                if isinstance(reply, StageState) and not reply.reason
+            }
+            begun = sorted(have, key=lambda node: -have[node])[:wanted]
+        return begun + members.place(object_id, wanted - len(begun), request.size, begun)
 
     def _decide_first(self, task: Task, value: Value, data: bytes) -> Procedure[None]:
         deadline = task.now + self._parts.config.write_ns

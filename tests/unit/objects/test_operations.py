@@ -75,6 +75,47 @@ def test_a_write_that_was_interrupted_is_resumed() -> None:
     assert bytes(world.read("e", "/x").read) == data
 
 
+def interrupted_creation(world: ObjectWorld, data: bytes) -> bytes:
+    """Stop a creation when a part of its content is at each replica; returns its write id."""
+    write = b"i" * 16
+    call = world.start("a", ports.Create, data, path="/big", size=len(data), write=write)
+    world.until(lambda: world.frames.get("StageChunk", 0) >= 30)
+    world.cancel("a", call)
+    world.run(100 * MILLISECOND)
+    world.frames.clear()
+    return write
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_a_creation_that_was_interrupted_is_resumed_on_the_same_nodes(seed: int) -> None:
+    """It is another object, which would be placed on other nodes."""
+    world = world_of(seed)
+    data = BIG * 4
+    write = interrupted_creation(world, data)
+    staged = {name for name, host in world.hosts.items() if host.disk.stages}
+    again = world.create("b", "/big", data, write=write)
+    assert again.ok, again.text
+    assert 0 < world.frames["StageChunk"] <= 3 * 32 - 30
+    world.run(3 * SECOND)
+    assert set(world.holders(again.value.value.object)) == staged
+    assert bytes(world.read("e", "/big").read) == data
+    no_failures(world)
+
+
+def test_a_write_is_resumed_where_its_own_stage_has_taken_the_space() -> None:
+    world = world_of()
+    data = BIG * 4
+    write = interrupted_creation(world, data)
+    staged = [host for host in world.hosts.values() if host.disk.stages]
+    for host in staged:
+        host.give(ports.Conditions(len(data) - 1, ()))
+    world.run(2 * SECOND)  # all nodes have heard how little is free
+    again = world.create("a", "/big", data, write=write)
+    assert again.ok, again.text
+    assert 0 < world.frames["StageChunk"] <= 3 * 32 - 30
+    assert sorted(world.holders(again.value.value.object)) == sorted(h.name for h in staged)
+
+
 def test_a_read_is_resumed_from_a_chunk() -> None:
     world = world_of()
     value = created(world, data=BIG)

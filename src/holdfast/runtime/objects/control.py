@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.errors import MisuseError
 from holdfast.runtime.admin.values import Evacuate
+from holdfast.runtime.objects.download import Download
 from holdfast.runtime.objects.jobs import Jobs, Report
 from holdfast.subsystem import Control
 
@@ -81,38 +82,10 @@ class ObjectControl:
         return {"path": path, "edition": edition, "size": size}
 
     async def _get(self, request: dict[str, Any], report: Report) -> dict[str, Any]:
-        """Content goes to a file beside the target, which is renamed when everything is verified."""
         path, file = _text(request, "path"), Path(_text(request, "file"))
-        temporary = file.with_name(file.name + ".part")
-        try:
-            out = await asyncio.to_thread(temporary.open, "wb")
-            try:
-                with out:
-                    size, edition = await self._read_into(path, out.write, request, report)
-                await asyncio.to_thread(temporary.replace, file)
-            except BaseException:
-                await asyncio.to_thread(temporary.unlink, missing_ok=True)
-                raise
-        except OSError as error:
-            why = error.strerror or str(error)
-            raise MisuseError(f"{file} cannot be written: {why}; it is as it was") from error
+        reading = Download(self._edge, path, file, resume=bool(request.get("resume")))
+        size, edition = await reading.run(not request.get("near"), report)
         return {"path": path, "size": size, "edition": edition}
-
-    async def _read_into(
-        self,
-        path: str,
-        take: Callable[[memoryview], int],
-        request: dict[str, Any],
-        report: Report,
-    ) -> tuple[int, int]:
-        """Give every verified chunk to `take`; returns the size and the edition."""
-        size = 0
-        async with self._edge.reading(path, fresh=not request.get("near")) as reader:
-            async for chunk in reader:
-                size += await asyncio.to_thread(take, chunk)
-                total = reader.value.content.size if reader.value is not None else -1
-                report(size, total, path)
-        return size, reader.edition
 
     async def _mkdir(self, request: dict[str, Any], _: Report) -> dict[str, Any]:
         await self._edge.mkdir(_text(request, "path"))
