@@ -57,6 +57,25 @@ def test_objects_are_created_read_changed_moved_watched_and_deleted(tmp_path: Pa
     asyncio.run(story())
 
 
+def test_a_read_that_is_resumed_reads_to_the_end(tmp_path: Path) -> None:
+    """What is behind the first chunk counts as taken: the replicas would wait for it otherwise."""
+    chunks, first = 44, 18
+    data = os.urandom(chunks << 20)
+
+    async def story() -> None:
+        async with object_nodes(tmp_path) as (a, b, _):
+            made = await a.objects.create("/x", data)
+            digest = bytes.fromhex((await made.stat()).digest)
+            async with (
+                asyncio.timeout(60),
+                b.objects.reading("/x", first=first, digest=digest) as reader,
+            ):
+                got = b"".join([bytes(chunk) async for chunk in reader])
+            assert got == data[first << 20 :]
+
+    asyncio.run(story())
+
+
 def test_content_streams_from_a_file_and_from_an_iterator(tmp_path: Path) -> None:
     data = os.urandom(1_500_000)
     file = tmp_path / "content"

@@ -195,7 +195,7 @@ class ObjectApi(Traced):
         self, path: str, fresh: bool, object_id: bytes, first: int, digest: bytes
     ) -> AsyncIterator[Reading]:
         op = next(self._ops)
-        reader = Reading(self, op)
+        reader = Reading(self, op, first)
         operation = Operation()
         operation.reading = reader
         request = ports.Read(

@@ -113,12 +113,13 @@ class Object:
 class Reading:
     """A read in progress: an async iterator over verified chunks, in order."""
 
-    def __init__(self, edge: ObjectApi, op: int) -> None:
+    def __init__(self, edge: ObjectApi, op: int, first: int = 0) -> None:
         self._edge = edge
         self._op = op
         self._chunks: asyncio.Queue[Any] = asyncio.Queue()
         """Bounded by the machine: it sends on when chunks are taken."""
-        self._taken = 0
+        self._taken = first
+        """Chunks that are behind the application, those before the first one that it asked for included."""
         self.value: Value | None = None
         self.content = Content()
         self.begun = asyncio.Event()
