@@ -116,8 +116,8 @@ class Operations:
         if len(nodes) < need:
             raise Refusal(
                 "unreachable",
-                f"{request.path!r}: {wanted} replicas need at least {need} nodes with space; {len(nodes)} are "
-                "reachable; nothing was created",
+                f"{request.path!r}: {wanted} replicas need at least {need} nodes with {_space(request.size)}; "
+                f"{len(nodes)} such nodes are reachable; nothing was created",
             )
         content, kept, data = EMPTY, nodes, b""
         small = yield from _small(task, parts, request, nodes)
@@ -408,6 +408,10 @@ def tombstone(base: Value, write: bytes) -> Value | None:
     if base.deleted:
         return None
     return successor(base, write, deleted=True, content=Content(), edition=base.edition + 1)
+
+
+def _space(size: int) -> str:
+    return f"{size} bytes of free space" if size > 0 else "space"
 
 
 def _check_file(value: Value, path: str) -> None:

@@ -137,7 +137,9 @@ class DialogMoves:
             return changed(step, state="blocked", reason=reason)
         chosen = hosts.best(hosts.with_service(service))
         if not chosen:
-            reason = f"no other node has an application that listens to {service!r}"
+            reason = (
+                f"no other node that takes dialogs has an application that listens to {service!r}"
+            )
             return changed(step, state="blocked", reason=reason)
         return changed(step, add=chosen)
 
