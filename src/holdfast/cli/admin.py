@@ -148,8 +148,8 @@ def policy(
         typer.echo(json.dumps(answer))
         return
     typer.echo(f"policy: {'on' if answer['on'] else 'off'}")
-    for node, paths in sorted(answer["bad_paths"].items()):
-        typer.echo(f"{node}: {paths} bad paths")
+    for node, others in sorted(answer["bad_paths"].items()):
+        typer.echo(f"{node}: bad paths to {others} nodes")
 
 
 @app.command()

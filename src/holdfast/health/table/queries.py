@@ -232,6 +232,15 @@ def incidents(path_gossip: PathGossipMachine, now: Nanos) -> list[Incident]:
     return [_incident(path_gossip, cause, now) for cause in causes_of(active, known, names)]
 
 
+def bad_pairs(path_gossip: PathGossipMachine) -> list[tuple[bytes, bytes]]:
+    """The nodes at the two ends of every path that has an error now: sender, listener."""
+    alive = path_gossip.table.living()
+    active = path_gossip.alarms.active
+    return [
+        (path[0], path[2]) for path, alarms in sorted(active.items()) if alarms and path[2] in alive
+    ]
+
+
 def _incident(path_gossip: PathGossipMachine, cause: Cause, now: Nanos) -> Incident:
     alarm = cause.alarm
     error = alarm.error

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import HoldfastError
 from holdfast.health.subsystem import HealthService
-from holdfast.health.table.queries import incidents
+from holdfast.health.table.queries import bad_pairs
 from holdfast.objects.config import ObjectsSection
 from holdfast.objects.machine import POLICY
 from holdfast.objects.ports import UNIT, Conditions
@@ -72,20 +72,17 @@ class ConditionWatch:
         return found
 
     def penalties(self) -> dict[bytes, int]:
-        """Nodes by the number of their paths that have errors, or are to be avoided by the pipeline's advice. A node
-        that replicas should leave by that advice has the share of bad paths that the advice gives."""
+        """Nodes by the number of other nodes to which a path has errors, in any direction and on any subnet, or is to
+        be avoided by the pipeline's advice. A node that replicas should leave by that advice has the share of bad paths
+        that the advice gives."""
         health = self._port.core.service(HealthService)
-        names = {m.name: m.node for m in self._edge.members()}
-        names |= {m.node.hex(): m.node for m in self._edge.members()}  # advice has ids
+        # Not by incident: one of them explains all paths of a node that has a bad adapter.
+        bad = [*bad_pairs(health.path_gossip), *self._advised()]
+        pairs = {(min(pair), max(pair)): None for pair in bad}
         worse: dict[bytes, int] = {}
-        for incident in incidents(health.path_gossip, self._port.clock()):
-            for name in (incident.sender, incident.listener):
-                if name in names:
-                    worse[names[name]] = worse.get(names[name], 0) + 1
-        for sender, listener in self._advised():
-            for node in (names.get(sender), names.get(listener)):
-                if node is not None:
-                    worse[node] = worse.get(node, 0) + 1
+        for node in (node for pair in pairs for node in pair):
+            worse[node] = worse.get(node, 0) + 1
+        names = {m.node.hex(): m.node for m in self._edge.members()}
         others = len(self._edge.members()) - 1
         for node_hex, bad_ppm in health.placement.advised.unsound().items():
             member = names.get(node_hex)
@@ -93,11 +90,14 @@ class ConditionWatch:
                 worse[member] = max(worse.get(member, 0), -(-bad_ppm * others // PPM))
         return worse
 
-    def _advised(self) -> list[tuple[str, str]]:
+    def _advised(self) -> list[tuple[bytes, bytes]]:
         """The ends of the paths that the node's advice avoids."""
         health = self._port.core.service(HealthService)
         avoided = health.placement.advised.status(self._port.clock())["avoided"]
-        return [(item["path"][0], item["path"][2]) for item in avoided]
+        names = {m.name: m.node for m in self._edge.members()}
+        names |= {m.node.hex(): m.node for m in self._edge.members()}  # advice has ids
+        ends = [(names.get(item["path"][0]), names.get(item["path"][2])) for item in avoided]
+        return [(first, last) for first, last in ends if first and last]
 
     async def _act(self) -> None:
         try:

@@ -1,7 +1,7 @@
 """When a node moves its replicas away by itself.
 
-A path with an error has two ends, and both count it. The node that drains is the one with the most bad paths, more than
-half of its own to others: a single bad path does not say which end is sick.
+A path with an error has two ends, and both count it. The node that drains is the one with bad paths to the most others,
+at least half of them: a single bad path does not say which end is sick.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Policy:
         self.is_drained = not self.is_drained
 
     def is_sick(self, penalties: Mapping[bytes, int], members: Sequence[bytes]) -> bool:
-        """Whether this node has more bad paths than any other, and with at least half of the others."""
+        """Whether this node has bad paths to more others than any other node, and to at least half of them."""
         mine = penalties.get(self._me, 0)
         others = [penalties.get(node, 0) for node in members if node != self._me]
         if not mine or not others:
