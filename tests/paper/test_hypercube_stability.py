@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 import pytest
 from tests.support.fifo_rounds import DELAY_US, FifoRounds
-from tests.support.stability_world import World, with_protocol
+from tests.support.stability_world import World, node_id, with_protocol
 from tests.unit.stability.harness import Table
 
 from holdfast.bench.stability_rounds import (
@@ -22,7 +22,15 @@ from holdfast.bench.stability_rounds import (
     run_round,
 )
 from holdfast.stability import PROTOCOLS, StabilityConfig
-from holdfast.stability.frames import CubeState, RoundReport, RoundResult, RoundStart, Row
+from holdfast.stability.frames import (
+    CubeState,
+    ResultAck,
+    RoundReport,
+    RoundResult,
+    RoundStart,
+    Row,
+    StabilityFrame,
+)
 from holdfast.stability.hypercube import (
     compensating_edges,
     cube,
@@ -34,6 +42,7 @@ from holdfast.stability.hypercube import (
     parent,
     tree_degree,
 )
+from holdfast.stability.placement import improve
 from holdfast.stability.protocol import Sends
 from holdfast.types import MICROSECOND, MILLISECOND, SECOND
 
@@ -273,6 +282,13 @@ def test_with_fifo_channels_no_node_receives_a_message_of_a_later_round(
     assert min(member.round for member in net.members) > 5
 
 
+@pytest.mark.parametrize("size", [7, 14, 16, 100])
+def test_messages_travel_along_the_edges_of_the_cube_only(size: int) -> None:
+    """Section 1: each node communicates with about log n others, its neighbours on the cube, whatever the network."""
+    sent, _ = exchanged("cube", size)
+    assert [tuple(sorted(peers)) for peers in sent] == list(cube(size))
+
+
 @pytest.mark.parametrize("size", [16, 64, 100])
 def test_every_node_has_the_same_load(size: int) -> None:
     """Section 1, regularity: no node is loaded more than others. A node handles at most 2m(m+1) messages."""
@@ -293,6 +309,23 @@ def test_fourteen_nodes_get_two_edges() -> None:
     """Section 3.3, figure 6: 14 nodes of H4."""
     assert compensating_edges(14) == [(10, 12), (11, 13)]
     assert [len(near) for near in cube(14)] == [4, 4, 4, 4, 4, 4, 3, 3, 4, 4, 4, 4, 4, 4]
+
+
+@pytest.mark.parametrize("size", [5, 7, 11, 14, 21, 33, 50, 100])
+def test_added_connections_replace_those_to_a_missing_node(size: int) -> None:
+    """Section 3.3: an added connection joins two nodes at Hamming distance 2 that are both neighbours of one missing
+    node. Sorted by id and without the first of an odd number, the i-th of the first half is joined with the i-th of
+    the second half, so each of them gets one connection for the one that it misses."""
+    m = dimensions(size)
+    expected: list[tuple[int, int]] = []
+    for missing in range(size, 1 << m):
+        around = [node for node in range(size) if (node ^ missing).bit_count() == 1]
+        if len(around) % 2:
+            del around[0]
+        pairs = [(around[k], around[k + len(around) // 2]) for k in range(len(around) // 2)]
+        assert all((low ^ high).bit_count() == 2 for low, high in pairs)
+        expected += pairs
+    assert compensating_edges(size) == expected
 
 
 def test_fourteen_nodes_are_three_complete_cubes() -> None:
@@ -364,6 +397,46 @@ def test_total_messages_of_figure_7(size: int) -> None:
     assert figures("tree", size).messages == 3 * (size - 1) + confirmations
     assert figures("full", size).messages == size * (size - 1)
     assert figures("cube", size).messages <= size * dimensions(size) * (dimensions(size) + 1)
+
+
+def exchanged(protocol: str, size: int) -> tuple[list[set[int]], list[int]]:
+    """The nodes that each node sends to in one round, and how many messages it receives. Confirmations of results,
+    which section 3.5 adds, are left out."""
+    members = build(protocol, size, 2, StabilityConfig(protocol=protocol))
+    sent: list[set[int]] = [set() for _ in members]
+    received = [0] * size
+    sends: Sends = []
+    queue: list[tuple[int, int, StabilityFrame]] = []
+
+    def post(place: int) -> None:
+        for places, frame in sends:
+            queue.extend((place, to, frame) for to in places)
+            if not isinstance(frame, ResultAck):
+                sent[place].update(places)
+        sends.clear()
+
+    for member in members:
+        if member.initiates:
+            member.want(SECOND, sends)
+            post(member.seat.place)
+    for sender, to, frame in queue:
+        received[to] += not isinstance(frame, ResultAck)
+        members[to].take(sender, frame, SECOND, sends)
+        post(to)
+    return sent, received
+
+
+@pytest.mark.parametrize("size", [16, 100, 128])
+def test_messages_per_node_of_figure_7(size: int) -> None:
+    """Figure 7 and section 3.4: in a round Coord's coordinator receives the messages of all nodes and the others O(1);
+    every node of FullDist receives n - 1, a node of S_Coord at most as many as it has children, with START and INFO,
+    and a node of CubeFullDist O(log^2 n)."""
+    m = dimensions(size)
+    received = {protocol: exchanged(protocol, size)[1] for protocol in PROTOCOLS}
+    assert received["coord"] == [size - 1] + [2] * (size - 1)
+    assert received["full"] == [size - 1] * size
+    assert max(received["tree"]) <= tree_degree(size) + 2
+    assert max(received["cube"]) <= m * (m + 1)
 
 
 @pytest.mark.parametrize("size", [128, 300])
@@ -537,3 +610,50 @@ def test_a_neighbour_counts_once_in_an_iteration() -> None:
     for _ in range(5):
         table.take("b", "a", frame)
     assert table.status("a").sent == sent, "c was not heard: a is still in its first iteration"
+
+
+# -- section 5: further work -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_stability_messages_ride_on_messages_of_the_multicast_protocol(protocol: str) -> None:
+    """Section 5: stability messages can be piggybacked on other messages. Where all nodes send to each other every
+    millisecond, everything becomes stable without a single message of its own."""
+    table = Table("abcdefgh", protocol, ride_ns=4 * MILLISECOND)
+    table.enter()
+    table.later(200 * MILLISECOND)
+
+    def pass_messages() -> None:
+        """Every node sends to every other. What rides along arrives, and causes no message of its own."""
+        for one in table.detectors:
+            for other in table.detectors:
+                if other != one:
+                    rides = table[one].ride(node_id(other), table.now)
+                    table.frames += [(one, other, frame) for frame in rides]
+        table.deliver(len(table.frames))
+        assert not table.frames
+
+    pass_messages()
+    for count in range(1, 60):
+        table.report_all(count, count)
+        table.later(MILLISECOND, deliver=False)
+        assert not table.frames, "no message waits longer than for the next ride"
+        pass_messages()
+    for name in table.detectors:
+        assert min(table.status(name).stable) > 30
+        assert table.status(name).rode > 0
+
+
+def test_members_can_be_placed_so_that_the_cube_follows_good_paths() -> None:
+    """Section 5: the cube need not be superimposed at random. With two sites of eight nodes each, placed members have
+    one connection each to the other site, the least that a cube of 16 can have; at random it is about half."""
+    site = [0, 1, 1, 0, 1, 0, 0, 1, 1, 0, 1, 1, 0, 0, 1, 0]
+    costs = np.array([[1 if a == b else 100 for b in site] for a in site], np.int64)
+    np.fill_diagonal(costs, 0)
+    order = improve(costs, 100)
+
+    def between(seats: list[int]) -> int:
+        return sum(site[seats[a]] != site[seats[b]] for a, b in edges(16))
+
+    assert between(list(range(16))) > 12
+    assert between(order) == 8
