@@ -26,7 +26,7 @@ class StabilityFact(Fact, frozen=True, gc=False):
     blocker: str = ""
     """The member that prevents this one from freeing; empty: none."""
     why: str = ""
-    """`silent` or `behind`."""
+    """`silent`, `unreachable` or `behind`."""
     epoch: int = 0
     """The group epoch, as in `order`."""
     view: int = 0

@@ -66,7 +66,8 @@ class Detector:
         self._protocol: Protocol | None = None
         self._places: dict[NodeId, int] = {}
         self._nodes: tuple[NodeId, ...] = ()
-        self._suspected: dict[NodeId, None] = {}
+        self._suspected: dict[NodeId, Nanos] = {}
+        """The members that cannot be reached, and since when."""
         self._coordinator: NodeId | None = None
         self._riding = Riding(config.ride_ns)
         self._due_ns: Nanos = NEVER
@@ -195,7 +196,8 @@ class Detector:
 
     def suspect(self, nodes: Iterable[NodeId], now: Nanos, out: Posts) -> None:
         """The members that cannot be reached now. They stay in the view until an entry removes them (rule 4)."""
-        self._suspected = dict.fromkeys(nodes)
+        before = self._suspected
+        self._suspected = {node: before.get(node, now) for node in nodes}
         if self._protocol is not None:
             sends: Sends = []
             self._protocol.suspect(self._suspected_bits(), now, sends)
@@ -320,6 +322,13 @@ class Detector:
                 Blocker(view.members[place].name, "silent", -1, 0, waited_ns)
                 for place in places_of(protocol.silent())[:BLOCKERS_MAX]
             ]
+        # rule: S-9c
+        if self._is_overdue(now):
+            found += [
+                Blocker(view.members[self._places[node]].name, "unreachable", -1, 0, now - since_ns)
+                for node, since_ns in self._suspected.items()
+                if node in self._places
+            ][:BLOCKERS_MAX]
         # rule: S-9b
         if self._mark is not None and self._rounds_since_mark >= ROUNDS_TO_BLAME:
             for k in np.flatnonzero(self.stable < self._mark).tolist():
@@ -329,6 +338,15 @@ class Detector:
                     since_ns = now - self._mark_ns
                     found.append(Blocker(name, "behind", view.slots[k], value, since_ns))
         return tuple(found)
+
+    def _is_overdue(self, now: Nanos) -> bool:
+        """Whether this member waits for a result of others for longer than a round takes. Only the member that collects
+        reports knows which of them are missing; the others know which members they cannot reach."""
+        protocol, config = self._protocol, self.config
+        if protocol is None or protocol.running or protocol.initiates or self._mark is None:
+            return False
+        round_ns = config.period_of(protocol.seat.size) + config.gap_ns + 2 * config.repeat_ns
+        return now - self._mark_ns >= 2 * round_ns
 
     def status(self, now: Nanos) -> StabilityStatus:
         protocol, view = self._protocol, self.view

@@ -67,9 +67,10 @@ class Blocker(msgspec.Struct, frozen=True, gc=False):
 
     name: str
     why: str
-    """`silent`: its report is missing in the current round. `behind`: its report is the minimum of a slot."""
+    """`silent`: its report is missing in the current round. `behind`: its report is the minimum of a slot.
+    `unreachable`: this member waits for the result of a round, and cannot reach that member."""
     slot: int = -1
-    """The slot that it holds back; -1 for a silent member."""
+    """The slot that it holds back; -1 unless it is `behind`."""
     value: int = 0
     since_ns: Nanos = 0
     """How long this has been so."""

@@ -454,6 +454,26 @@ def test_the_member_that_is_silent_is_named(protocol: str) -> None:
     assert silent[0].since_ns > 20 * MILLISECOND
 
 
+@pytest.mark.parametrize("protocol", ["coord", "tree"])
+def test_members_that_wait_for_a_result_name_those_that_they_cannot_reach(protocol: str) -> None:
+    """Only the member that collects reports sees that one is missing."""
+    table = settled(protocol)
+    table.report_all(20, 20)
+    table.cut_off = "d"
+    table.later(5 * MILLISECOND)
+    for name in "abc":
+        table.suspect(name, "d")
+    assert table.status("c").blockers == (), "the result is not late yet"
+    table.later(100 * MILLISECOND)
+    (blocker,) = table.status("c").blockers
+    assert (blocker.name, blocker.why) == ("d", "unreachable")
+    assert blocker.since_ns == 100 * MILLISECOND
+    assert "unreachable" not in [one.why for one in table.status("a").blockers]
+    table.cut_off = ""
+    table.later(100 * MILLISECOND)
+    assert table.status("c").blockers == (), "everything is stable"
+
+
 def test_no_member_is_named_while_rounds_end_in_time() -> None:
     table = settled("cube")
     table.report_all(11, 11)
