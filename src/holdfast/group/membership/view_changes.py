@@ -39,22 +39,22 @@ class _Together:
 
     def __init__(self, view: View) -> None:
         self._before = view
+        self._voters = view.voters
         self.view = view
         self.texts: list[str] = []
-
-    @property
-    def is_closed(self) -> bool:
+        self.is_closed = False
         """It changes the voters: nothing else may."""
-        # rule: S-11d
-        return self.view.voters != self._before.voters
 
     def add(self, change: tuple[View, str]) -> bool:
         """False if it must wait for the next view."""
         # A change of voters is a view of its own: any two majorities before and after it must intersect.
-        if self.texts and change[0].voters != self._before.voters:
+        changes_voters = change[0].voters != self._voters
+        if self.texts and changes_voters:
             return False
         self.view = change[0]
         self.texts.append(change[1])
+        # rule: S-11d
+        self.is_closed = changes_voters
         return True
 
     def result(self) -> tuple[View, str]:
