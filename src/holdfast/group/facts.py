@@ -26,7 +26,7 @@ class StabilityFact(Fact, frozen=True, gc=False):
     blocker: str = ""
     """The member that prevents this one from freeing; empty: none."""
     why: str = ""
-    """`silent`, `unreachable` or `behind`."""
+    """`silent`, `unreachable`, `behind` or `on another protocol`."""
     epoch: int = 0
     """The group epoch, as in `order`."""
     view: int = 0

@@ -68,6 +68,8 @@ class Detector:
         self._nodes: tuple[NodeId, ...] = ()
         self._suspected: dict[NodeId, Nanos] = {}
         """The members that cannot be reached, and since when."""
+        self._foreign: dict[NodeId, Nanos] = {}
+        """The members that sent frames of another protocol in this view, and since when: their settings differ."""
         self._coordinator: NodeId | None = None
         self._riding = Riding(config.ride_ns)
         self._due_ns: Nanos = NEVER
@@ -100,6 +102,7 @@ class Detector:
         self._nodes = tuple(member.node for member in view.members)
         self._places = {node: place for place, node in enumerate(self._nodes)}
         self._riding.forget()
+        self._foreign.clear()
         self._misses = 0
         behind = any_true(self._mine > self.stable)
         self._mark, self._mark_ns = (
@@ -172,7 +175,10 @@ class Detector:
             self._refuse("life")
         else:
             sends: Sends = []
+            foreign = self.refused.get("kind", 0)
             self._protocol.take(place, frame, now, sends)
+            if self.refused.get("kind", 0) > foreign:
+                self._foreign.setdefault(node, now)
             self._settle(sends, now, out)
 
     def learn(self, node: NodeId, values: Iterable[int] | Vector, now: Nanos, out: Posts) -> None:
@@ -315,17 +321,23 @@ class Detector:
         if protocol is None or view is None:
             return ()
         found: list[Blocker] = []
+        if self._mark is not None:
+            found += [
+                Blocker(self._name_of(node), "on another protocol", -1, 0, now - since_ns)
+                for node, since_ns in self._foreign.items()
+            ][:BLOCKERS_MAX]
         # rule: S-9a
         if protocol.running and now - protocol.began_ns >= 2 * self.config.repeat_ns:
             waited_ns = now - protocol.began_ns
             found += [
                 Blocker(view.members[place].name, "silent", -1, 0, waited_ns)
                 for place in places_of(protocol.silent())[:BLOCKERS_MAX]
+                if self._nodes[place] not in self._foreign
             ]
         # rule: S-9c
         if self._is_overdue(now):
             found += [
-                Blocker(view.members[self._places[node]].name, "unreachable", -1, 0, now - since_ns)
+                Blocker(self._name_of(node), "unreachable", -1, 0, now - since_ns)
                 for node, since_ns in self._suspected.items()
                 if node in self._places
             ][:BLOCKERS_MAX]
@@ -338,6 +350,10 @@ class Detector:
                     since_ns = now - self._mark_ns
                     found.append(Blocker(name, "behind", view.slots[k], value, since_ns))
         return tuple(found)
+
+    def _name_of(self, node: NodeId) -> str:
+        assert self.view is not None, "there are members in a view only"
+        return self.view.members[self._places[node]].name
 
     def _is_overdue(self, now: Nanos) -> bool:
         """Whether this member waits for a result of others for longer than a round takes. Only the member that collects

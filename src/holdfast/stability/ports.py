@@ -68,7 +68,8 @@ class Blocker(msgspec.Struct, frozen=True, gc=False):
     name: str
     why: str
     """`silent`: its report is missing in the current round. `behind`: its report is the minimum of a slot.
-    `unreachable`: this member waits for the result of a round, and cannot reach that member."""
+    `unreachable`: this member waits for the result of a round, and cannot reach that member. `on another protocol`: it
+    sends frames of another protocol, because its settings differ."""
     slot: int = -1
     """The slot that it holds back; -1 unless it is `behind`."""
     value: int = 0

@@ -8,7 +8,7 @@ import pytest
 from tests.support.stability_world import EPOCH, FAST, World, with_protocol
 from tests.unit.stability.harness import Table, member, node_id, view_of
 
-from holdfast.stability import PROTOCOLS, View
+from holdfast.stability import PROTOCOLS, Detector, View
 from holdfast.stability.carrying import carry_over
 from holdfast.stability.cube import Cube
 from holdfast.stability.frames import CubeState, RoundReport, RoundResult, RoundStart, Row
@@ -472,6 +472,21 @@ def test_members_that_wait_for_a_result_name_those_that_they_cannot_reach(protoc
     table.cut_off = ""
     table.later(100 * MILLISECOND)
     assert table.status("c").blockers == (), "everything is stable"
+
+
+def test_a_member_with_another_protocol_is_named() -> None:
+    """The settings of one member differ. Its frames are refused, so nothing becomes stable."""
+    table = Table("abc", "cube")
+    table.detectors["b"] = Detector(with_protocol("coord"), "g", node_id("b"), 1, 1)
+    table.enter()
+    table.report_all(10, 10)
+    table.later(300 * MILLISECOND)
+    named = {name: [(one.name, one.why) for one in table.status(name).blockers] for name in "abc"}
+    other = "on another protocol"
+    assert named["a"] == [("b", other)]
+    assert named["c"] == [("b", "silent")], "it gets no frame of b"
+    assert named["b"] == [("a", other), ("c", other)]
+    assert all(table.stable(name) == (0, 0) for name in "abc")
 
 
 def test_no_member_is_named_while_rounds_end_in_time() -> None:
