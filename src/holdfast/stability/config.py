@@ -46,7 +46,7 @@ class StabilityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gap_ns: Nanos = 5 * MILLISECOND
     """The least time between two rounds (delta of the paper), also when buffers are full."""
     held_bytes: int = 4 << 20
-    """A member that holds this much asks for a round without waiting for `period_ns`."""
+    """A member that holds this much asks for a round without waiting for `period_ns`, if it could free a sixteenth."""
     repeat_ns: Nanos = 20 * MILLISECOND
     """How long an answer may take before a frame is repeated; doubles with every repetition."""
     repeat_max_ns: Nanos = SECOND

@@ -63,6 +63,8 @@ class Detector:
         """Reports that came with other traffic."""
         self._mine: Vector = nothing(len(ORDER_SLOTS))
         self._held_bytes = 0
+        self._floor_bytes = 0
+        """The least that was held since the last round ended: what came since is all that the next one can free."""
         self._protocol: Protocol | None = None
         self._places: dict[NodeId, int] = {}
         self._nodes: tuple[NodeId, ...] = ()
@@ -152,6 +154,7 @@ class Detector:
         assert not any_true(given < mine), "a report never shrinks within a life"
         grown = any_true(given > mine)
         was_tight, self._held_bytes = self._is_tight, held_bytes
+        self._floor_bytes = min(self._floor_bytes, held_bytes)
         if not grown and self._is_tight == was_tight:
             return
         if grown:
@@ -280,6 +283,7 @@ class Detector:
             self._misses = min(self._misses + 1, MISSES_MAX)
         if protocol.rounds != rounds:
             self._ended_ns, self._due_ns = now, NEVER
+            self._floor_bytes = self._held_bytes
             self._rounds_since_mark += 1
 
     def _plan(self, protocol: Protocol, now: Nanos) -> None:
@@ -294,12 +298,19 @@ class Detector:
             return
         wait_ns = (
             max(config.gap_ns, MILLISECOND)
-            if self._is_tight
+            if self._is_worth_hurrying
             else config.period_of(protocol.seat.size)
         )
         self._due_ns = since_ns + min(wait_ns << self._misses, config.period_max_ns)
         if self._held_bytes < config.calm_bytes:
             self._due_ns = max(self._due_ns, self._ended_ns + config.calm_ns)
+
+    @property
+    def _is_worth_hurrying(self) -> bool:
+        """Whether buffers are full, and a round could free a sixteenth of them. A source that sends as fast as it can
+        keeps them full, so that being full alone says nothing."""
+        held_bytes = self._held_bytes
+        return self._is_tight and held_bytes - self._floor_bytes >= held_bytes >> 4
 
     def _set_deadline(self) -> None:
         protocol = self._protocol

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import pytest
-from tests.support.stability_world import World, with_protocol
+from tests.support.stability_world import FAST, World, with_protocol
 from tests.unit.stability.harness import Table, node_id, view_of
 
 from holdfast.stability import PROTOCOLS
@@ -161,20 +162,31 @@ def test_an_unanswered_frame_is_repeated_ever_less_often(protocol: str) -> None:
     assert 6 <= table["a"].sent - sent <= 9
 
 
-def test_two_rounds_are_at_least_the_gap_apart() -> None:
+def full_buffers(held_bytes: Callable[[int], int]) -> list[int]:
+    """The times between rounds while all members hold more than the setting allows, as a function of the step."""
     table = quiet("cube", held_bytes=1)
-    starts: list[int] = []
-    for number in range(11, 200):
+    ends: list[int] = []
+    for step in range(400):
         for name in "abcd":
-            table.report(name, number, number, held_bytes=100)
+            table.report(name, step + 11, step + 11, held_bytes=held_bytes(step))
         rounds = table.status("a").rounds
         table.later(100 * MICROSECOND)
         if table.status("a").rounds != rounds:
-            starts.append(table.now)
-    assert len(starts) > 10
-    assert (
-        min(later - earlier for earlier, later in itertools.pairwise(starts)) >= table.config.gap_ns
-    )
+            ends.append(table.now)
+    return [later - earlier for earlier, later in itertools.pairwise(ends)]
+
+
+def test_two_rounds_are_at_least_the_gap_apart() -> None:
+    waits = full_buffers(lambda step: 1000 if step % 2 else 900)
+    assert len(waits) > 10
+    assert FAST.gap_ns <= min(waits) <= max(waits) < 2 * FAST.gap_ns
+
+
+def test_full_buffers_hurry_no_round_that_frees_little() -> None:
+    """A source that sends as fast as it can keeps them full. A round is worth hurrying once it frees a sixteenth."""
+    waits = full_buffers(lambda step: 1000 if step % 2 else 950)
+    assert len(waits) > 4
+    assert FAST_PERIOD <= min(waits) <= max(waits) < FAST_PERIOD + FAST.gap_ns
 
 
 # -- the lag bound -------------------------------------------------------------------------------------------------
