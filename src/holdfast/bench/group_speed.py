@@ -41,8 +41,9 @@ __all__ = ["PARTS", "Plan", "bench_group"]
 
 AIM_DELIVERIES_PER_S: Final = 150_000
 AIM_RATIO: Final = 0.35
-AIM_P50_US: Final = 500
-AIM_P99_US: Final = 5_000
+AIM_P50_US: Final = 1_200
+AIM_P99_US: Final = 4_000
+AIM_LIGHT_P50_US: Final = 800
 AIM_GAP_MS: Final = 500
 
 SETTINGS: Final = {
@@ -111,6 +112,9 @@ class _Bench(Bench):
             self.report.aim(f"{name}_deliveries_per_s", rate, AIM_DELIVERIES_PER_S)
             ratio = ratios[f"{name}_deliveries_vs_raw_fanout"]
             self.report.aim(f"{name}_deliveries_vs_raw_fanout", ratio, AIM_RATIO)
+        light = f"{name}_light_p50_us"
+        if light in figures:
+            self.report.aim_below(light, figures[light], AIM_LIGHT_P50_US)
         for share, aim in (("p50", AIM_P50_US), ("p99", AIM_P99_US)):
             if f"{name}_{share}_us" in figures:
                 self.report.aim_below(f"{name}_{share}_us", figures[f"{name}_{share}_us"], aim)
