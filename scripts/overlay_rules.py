@@ -11,6 +11,7 @@ from typing import Final
 DESIGN: Final = "../overlay/test_design_rules.py::"
 PARTS: Final = "../overlay/test_parts.py::"
 LIFETIMES: Final = "../overlay/test_lifetimes.py::"
+RECOVERY: Final = "../overlay/test_recovery.py::"
 TREES: Final = "../../paper/test_tree_building.py::"
 ROLES: Final = "../../paper/test_role_based_addressing.py::"
 
@@ -219,6 +220,8 @@ OVERLAY_RULES: Final = (
          ("O-search-5b", "pass")),
     ("O-search-6", ROLES + "test_search_recovery_steps_1_and_2_go_to_the_realm_and_then_to_the_node",
          ("O-search-6a", "= []")),
+    ("O-built-5", RECOVERY + "test_a_route_that_nothing_was_heard_of_is_not_the_only_way_to_others",
+         ("O-built-5a", "if False")),
     ("O-built-4", TREES + "test_only_the_link_between_realms_is_broken_when_a_circle_leaves_the_realm",
          ("O-built-4a", "if True")),
     ("O-message-1", ROLES + "test_one_instance_goes_on_when_a_neighbour_says_that_it_has_not_found_the_role",

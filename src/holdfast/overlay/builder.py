@@ -128,13 +128,17 @@ class Builder:
 
     def unheard(self, tree: bytes, role: str, instance: bytes, sent: dict[NodeId, bool]) -> None:
         """A message went towards an instance, and nothing was heard of it: the route is wrong. Its node is asked before
-        the next send."""
+        the next send; and so is the neighbour, if no other route goes there: instances without routes of their own may
+        be reached over it."""
         state = self._cache.role(tree, role)
         route = state.routes.get(instance) if state is not None else None
         if state is not None and route is not None and route.link in sent and not route.dummy:
             self._hub.count("routes_unheard")
             state.remove(instance)
             state.mark_lost(node_of(instance))
+            # rule: O-built-5a
+            if route.link not in state.links():
+                state.mark_lost(route.link)
 
     def unbuild(self, tree: bytes, role: str, node: bytes, hint: tuple[bytes, ...] = ()) -> None:
         """Something beyond `node` may not be reached any more: ask there before the next send."""

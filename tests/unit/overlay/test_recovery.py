@@ -163,3 +163,27 @@ def test_the_neighbours_of_a_dead_node_make_few_colours() -> None:
     assert len({machine.partition.colour for machine in alive}) == 1
     assert sum(machine.hub.counters.get("partitions", 0) for machine in alive) <= 3
     assert world.by_type["Colour"] <= 3 * links
+
+
+def test_a_route_that_nothing_was_heard_of_is_not_the_only_way_to_others() -> None:
+    """Found by random meshes. A circle a-b-f-c-d-a is broken between c and d. From then on c, which links to d, is
+    reached over b and f, on their routes to d; the answer of d comes on the other way. Both routes are removed as
+    wrong, because nothing was heard of d on them. Unless b and f also ask their neighbours on that way, c is missing."""
+    world = World(5)
+    for name in "abcdf":
+        world.add(name)
+    world.line("a", "d")
+    world.link("d", "c", 30 * MILLISECOND)
+    world.line("c", "f", "b")
+    world.run(3 * SECOND)
+    for name in "dcba":
+        world.publish(name)
+        world.run(2 * SECOND)
+    world.link("a", "b")
+    world.run(2 * SECOND)
+    world.hosts["a"].machine.builder.unbuild(tree_id("tree"), "role", node_id("b"))
+    for k in range(3):
+        end = world.request("a", b"%d" % k, aggregate=True)
+        assert world.receivers(b"%d" % k) == dict.fromkeys("abcd", 1), k
+        assert end.kind == "done"
+    assert world.hosts["b"].machine.hub.counters["routes_unheard"]
