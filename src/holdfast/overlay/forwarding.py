@@ -303,6 +303,17 @@ class Forwarding(MessageTable):
         local = self._local.get(record.message.tree, record.message.role)
         return local.instance if local is not None else self._hub.me + bytes(16)
 
-    def _ids_behind(self, record: Record) -> list[bytes]:
-        state = self._cache.role(record.message.tree, record.message.role)
-        return state.instances() if state is not None else []
+    def _ids_ahead(self, record: Record) -> list[bytes]:
+        """The instances that a message which ends here was still to reach: our own, and those on other links than the
+        one that it came over."""
+        message = record.message
+        if message.instance or message.one:
+            named = message.instance or message.prefer
+            return [named] if named else []
+        local = self._local.get(message.tree, message.role)
+        state = self._cache.role(message.tree, message.role)
+        ids = [local.instance] if local is not None else []
+        if state is not None:
+            for link in state.links(record.incoming):
+                ids += state.ids_over(link)
+        return ids

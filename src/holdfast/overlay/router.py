@@ -179,7 +179,7 @@ class Router(Replies):
             record.waiting = ""
             if not record.done:
                 # rule: O-2d
-                record.fail(self._ids_behind(record), SWEPT, "swept: a snooper did not resume it")
+                record.fail(self._ids_ahead(record), SWEPT, "swept: a snooper did not resume it")
                 self._check(record)
 
         record.waiting = "snoop"

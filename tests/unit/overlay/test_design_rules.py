@@ -193,6 +193,28 @@ def test_rule_2_a_suspended_message_that_is_never_resumed_is_swept_and_reported(
     assert any(e.event == "swept" for e in b.told(OverlayEvent))
 
 
+def test_rule_2_a_swept_message_names_the_instances_that_it_did_not_reach() -> None:
+    """b, which holds the role itself, keeps the message: a, where it comes from, and d answer, b and c are named."""
+    world = line("d", "a", "b", "c")
+    publish(world, "d", "a", "b", "c")
+    b = world.hosts["b"]
+    world.post(b, [OpenPort(PORT, snoop=True)])
+    op = world.send("d", b"x", lifetime_ns=60 * SECOND, aggregate=True)
+    world.run(20 * SECOND)
+    end = world.hosts["d"].end_of(op)
+    assert end is not None
+    assert sorted(data for _, data in end.replies) == [b"a", b"d"]
+    how = {world.by_id[NodeId(i[:16])].name: why for i, why in end.failed}
+    assert how == {"b": "swept", "c": "swept"}
+    assert not end.unknown
+    local = world.hosts["c"].machine.local.get(tree_id("tree"), "role")
+    assert local is not None
+    end = world.request(
+        "d", b"y", instance=local.instance, lifetime_ns=60 * SECOND, run_ns=20 * SECOND
+    )
+    assert end.failed == ((local.instance, "swept"),)
+
+
 def test_rule_2_an_expired_message_ends_by_name() -> None:
     world = line("a", "b", "c")
     publish(world, "c")
