@@ -107,7 +107,7 @@ class Builder:
             found, link, hub.inside(link), own_realm, hub.config, hub.now, is_inside
         )
         if outcome == ADDED:
-            if old is not None and old.link not in state.links() and not old.dummy:
+            if old is not None and old.link not in state.links():
                 state.draining[old.link] = hub.now + DRAIN_NS
                 self.edges.unused(self.make_tree(tree), old.link)
             self.edges.create(self.make_tree(tree), link)

@@ -168,7 +168,7 @@ def test_the_neighbours_of_a_dead_node_make_few_colours() -> None:
 def test_a_route_that_nothing_was_heard_of_is_not_the_only_way_to_others() -> None:
     """Found by random meshes. A circle a-b-f-c-d-a is broken between c and d. From then on c, which links to d, is
     reached over b and f, on their routes to d; the answer of d comes on the other way. Both routes are removed as
-    wrong, because nothing was heard of d on them. Unless b and f also ask their neighbours on that way, c is missing."""
+    wrong, because nothing was heard of d on them. Unless b and f also ask their neighbours there, c is missing."""
     world = World(5)
     for name in "abcdf":
         world.add(name)
