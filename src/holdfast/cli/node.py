@@ -105,7 +105,7 @@ async def _run(config: NodeConfig) -> None:
                     port,
                     node.status,
                     config.web.token or None,
-                    tree=node.roles.tree_nodes,
+                    tree=node.roles.walk_tree,
                     results=_results(config.web.results),
                 )
                 await page.start()

@@ -96,7 +96,7 @@ async def main(path: Path) -> None:
             serving = asyncio.ensure_future(services.run())
             if config.web.address:
                 host, port = split_address(config.web.address, "[web] address")
-                page = WebServer(host, port, node.status, None, tree=node.roles.tree_nodes)
+                page = WebServer(host, port, node.status, None, tree=node.roles.walk_tree)
                 await page.start()
             stopped = asyncio.ensure_future(node.wait_stopped())
             waiting = asyncio.ensure_future(told.wait())

@@ -40,8 +40,8 @@ _HEADERS: Final = {
     "X-Frame-Options": "DENY",
 }
 
-ReadTree = Callable[[bytes], Awaitable[Mapping[str, Sequence[str]]]]
-"""All nodes of a tree by name, each with its neighbours in the tree."""
+ReadTree = Callable[[bytes], Awaitable[tuple[Mapping[str, Sequence[str]], bool]]]
+"""All nodes of a tree by name, each with its neighbours in the tree; and whether every node answered."""
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -122,12 +122,12 @@ class Pages:
             return _plain(404, "This node has no overlay.")
         try:
             async with asyncio.timeout(TREE_S_MAX):
-                nodes = await self._tree(bytes.fromhex(tree))
+                nodes, complete = await self._tree(bytes.fromhex(tree))
         except (HoldfastError, TimeoutError) as failure:
             return _plain(
                 503, f"The tree could not be read: {str(failure) or 'no answer in time'}."
             )
-        return web.json_response({"nodes": nodes})
+        return web.json_response({"nodes": nodes, "complete": complete})
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
         snapshot = self._snapshots.latest()

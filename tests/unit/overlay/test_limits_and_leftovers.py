@@ -1,4 +1,4 @@
-"""What a node does at the limits of its tables, with entries that are out of date, and after answers that are missing."""
+"""What a node does at the limits of its tables, with entries that are out of date, and when answers are missing."""
 
 from __future__ import annotations
 

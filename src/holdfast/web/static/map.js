@@ -6,6 +6,9 @@ import { byName, cellKey, texts } from "./model.js";
 const SIZE = 640;
 const RADIUS = 230;
 const LABEL_GAP = 16;
+const LABEL_ROOM = SIZE / 2 - RADIUS - LABEL_GAP;
+const LETTER = 0.62; // Width of a letter, as a part of its size.
+const FONT = { min: 13, max: 22, crowded: 40 };
 const ASK_AGAIN_MS = 5000;
 const STATES = { ok: "everything passes", soft: "soft error", dead: "dead", unknown: "not known yet" };
 
@@ -59,6 +62,19 @@ export function linksOf(nodes, subnets) {
   return [...links.values()];
 }
 
+// The map is drawn smaller than its own units: names are as large as fits beside the ring.
+export function labelSize(names) {
+  const longest = Math.max(1, ...names.map((name) => name.length));
+  const fits = names.length > FONT.crowded ? FONT.min : LABEL_ROOM / (LETTER * longest);
+  return Math.round(Math.min(Math.max(fits, FONT.min), FONT.max));
+}
+
+// The end of a long name tells more than its beginning.
+export function shortened(name, size) {
+  const letters = Math.floor(LABEL_ROOM / (LETTER * size));
+  return name.length <= letters ? name : `…${name.slice(1 - letters)}`;
+}
+
 function treeLinks(tree) {
   const keys = new Set();
   for (const [name, peers] of Object.entries(tree ?? {})) for (const peer of texts(peers)) keys.add(pairKey(name, peer));
@@ -105,8 +121,9 @@ async function ask() {
   const headers = token ? { Authorization: `Bearer ${token}` } : {};
   const answer = await fetch(`api/tree?id=${wanted}`, { headers }).catch(() => null);
   if (wanted !== chosen) return;
-  tree = answer?.ok ? (await answer.json()).nodes : null;
-  setText($("map-text"), answer?.ok ? "" : "The tree could not be read.");
+  const read = answer?.ok ? await answer.json() : null;
+  tree = read?.nodes ?? null;
+  setText($("map-text"), !read ? "The tree could not be read." : read.complete ? "" : "Some nodes did not answer: parts of the tree may be missing.");
   if (drawn) draw(drawn);
 }
 
@@ -135,13 +152,17 @@ function draw(model) {
     setAttribute(line, "class", `link ${link.state}${onTree.has(link.key) ? " tree" : ""}`);
     setText(line.firstElementChild, `${link.a} and ${link.b}: ${STATES[link.state]}`);
   });
+  const size = labelSize(nodes.map((node) => node.name));
+  setAttribute($("map-nodes"), "font-size", String(size));
   keep($("map-nodes"), nodes, (node) => node.name, newNode, (group, node) => {
-    const [dot, label] = group.children;
+    const [dot, label, title] = group.children;
     place(dot, { cx: node.x, cy: node.y, r: 7 });
     const [dx, dy] = [Math.cos(node.angle), Math.sin(node.angle)];
-    place(label, { x: node.x + LABEL_GAP * dx, y: node.y + LABEL_GAP * dy + 4 });
+    // Above and below its node a name needs room for its own height.
+    place(label, { x: node.x + LABEL_GAP * dx, y: node.y + (LABEL_GAP + size * 0.4 * Math.abs(dy)) * dy + size * 0.35 });
     setAttribute(label, "text-anchor", Math.abs(dx) < 0.3 ? "middle" : dx > 0 ? "start" : "end");
-    setText(label, node.name);
+    setText(label, shortened(node.name, size));
+    setText(title, node.name);
     const role = chosen && tree && node.name in tree ? " tree" : "";
     const self = node.name === model.node.name ? " me" : "";
     setAttribute(group, "class", `node ${node.state} realm-${realms.indexOf(node.realm) % 6}${role}${self}`);
@@ -161,7 +182,7 @@ function newLine() {
 
 function newNode() {
   const group = svg("g");
-  group.append(svg("circle"), svg("text"));
+  group.append(svg("circle"), svg("text"), svg("title"));
   return group;
 }
 
