@@ -93,10 +93,12 @@ def is_tree(value: bytes) -> bool:
 
 
 def is_role(value: str) -> bool:
-    size = len(value)
-    if 0 < size <= ROLE_PLAIN_MAX:
-        return True
-    return 0 < size <= ROLE_BYTES_MAX and len(value.encode()) <= ROLE_BYTES_MAX
+    if value.isascii():
+        return 0 < len(value) <= ROLE_BYTES_MAX
+    try:
+        return len(value.encode()) <= ROLE_BYTES_MAX
+    except UnicodeEncodeError:
+        return False  # half of a surrogate pair, as `os.fsdecode` makes them
 
 
 def is_numbered(value: bytes) -> bool:

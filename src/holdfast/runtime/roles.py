@@ -13,6 +13,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+import msgspec
+
 from holdfast.errors import HoldfastError, MisuseError, RepliesMissing, RoleError, RoleHeld
 from holdfast.overlay.ids import node_of
 from holdfast.overlay.ports import (
@@ -47,6 +49,7 @@ from holdfast.runtime.roles_edge import (
     PROTOCOL,
     Handler,
     RolesEdge,
+    as_role,
     as_tree,
 )
 from holdfast.runtime.roles_handles import (
@@ -95,12 +98,21 @@ class Roles(RolesEdge):
         is not a lock: during a partition each side has a holder. Raises `RoleHeld`.
         """
         tree_bytes = as_tree(tree)
-        made = PublishRole(self._op(), tree_bytes, role, exclusive, claim, realm_only, hops)
+        made = PublishRole(
+            self._op(), tree_bytes, as_role(role), exclusive, claim, realm_only, hops
+        )
         done: Published = await self._ask(made.op, made)
         if not done.ok:
             raise RoleHeld(f"role {role!r} was not published: {done.reason}")
-        instance = Instance(self, tree_bytes, role, done.instance)
-        return self._instances.setdefault(done.instance, instance)
+        return self._held(made, done)
+
+    def _held(self, made: PublishRole, done: Published) -> Instance:
+        instance = self._instances.setdefault(
+            done.instance, Instance(self, made.tree, made.role, done.instance)
+        )
+        exclusive = made.exclusive or made.claim
+        instance.made = msgspec.structs.replace(made, exclusive=exclusive)
+        return instance
 
     async def publish_many(
         self, roles: Sequence[str], tree: str | bytes = DEFAULT_TREE, *, exclusive: bool = False
@@ -108,15 +120,15 @@ class Roles(RolesEdge):
         """Publish several roles of a tree at once; what goes to the same node travels in one frame. Raises `RoleHeld`
         when some could not be published, and names them: the others are."""
         tree_bytes = as_tree(tree)
-        made = tuple(PublishRole(self._op(), tree_bytes, role, exclusive) for role in roles)
+        names = [as_role(role) for role in roles]
+        made = tuple(PublishRole(self._op(), tree_bytes, role, exclusive) for role in names)
         answers = await self._ask_many([one.op for one in made], PublishMany(made))
         held = [
             f"{one.role!r} ({a.reason})" for one, a in zip(made, answers, strict=True) if not a.ok
         ]
         for one, answer in zip(made, answers, strict=True):
             if answer.ok:
-                instance = Instance(self, tree_bytes, one.role, answer.instance)
-                self._instances.setdefault(answer.instance, instance)
+                self._held(one, answer)
         if held:
             raise RoleHeld(f"not published: {', '.join(held)}; the other roles are")
         return tuple(self._instances[answer.instance] for answer in answers)
@@ -145,7 +157,7 @@ class Roles(RolesEdge):
         instance)."""
         op = self._op()
         done: Unpublished = await self._ask(
-            op, UnpublishRole(op, as_tree(tree), role, instance, epoch)
+            op, UnpublishRole(op, as_tree(tree), as_role(role), instance, epoch)
         )
         if not done.ok:
             raise RoleError(f"role {role!r}: {done.reason}; some nodes may still have a route")
@@ -191,6 +203,7 @@ class Roles(RolesEdge):
         """Ask all instances of a role, or one, and get replies as they come. Needs no time-out: it ends when every copy
         has ended, or with a null that names what failed."""
         tree_bytes, body, lifetime_ns = as_tree(tree), bytes(data), int(lifetime_s * SECOND)
+        as_role(role)
         span, trace = self._begin_span("role.request", CLIENT, role)
         item = SendToRole(
             self._op(),
@@ -239,6 +252,7 @@ class Roles(RolesEdge):
     ) -> None:
         """One way, to all instances. Returns when the message is on its way; raises `RoleNotFound`."""
         tree_bytes, body = as_tree(tree), bytes(data)
+        as_role(role)
         span, trace = self._begin_span("role.send", PRODUCER, role)
         item = SendToRole(
             self._op(),
@@ -322,7 +336,7 @@ class Roles(RolesEdge):
     async def search(self, role: str, tree: str | bytes = DEFAULT_TREE) -> str | None:
         """The name of the node where the first instance of a role is registered."""
         op = self._op()
-        result: SearchResult = await self._ask(op, SearchRole(op, as_tree(tree), role))
+        result: SearchResult = await self._ask(op, SearchRole(op, as_tree(tree), as_role(role)))
         if not result.ok:
             raise RoleError(f"the search for role {role!r} was not answered; ask again")
         entry = result.entry
@@ -344,7 +358,7 @@ class Roles(RolesEdge):
         """As `find`, with `complete`: false when instances may be missing, and `reason` says why."""
         op = self._op()
         found: FoundInstances = await self._ask(
-            op, FindInstances(op, as_tree(tree), role, realm_only)
+            op, FindInstances(op, as_tree(tree), as_role(role), realm_only)
         )
         return found
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from inspect import isawaitable
 from itertools import count
 from typing import Any, Final, TypeVar
 
-from holdfast.errors import HoldfastError, MisuseError, QueueFull
+import msgspec
+
+from holdfast.errors import HoldfastError, MisuseError, QueueFull, RoleError
 from holdfast.links.subsystem import LinkService
-from holdfast.overlay.ids import TREE_SIZE, TreeId, node_of, tree_id
+from holdfast.machine import Failure
+from holdfast.overlay.ids import TREE_SIZE, TreeId, is_role, node_of, tree_id
 from holdfast.overlay.ports import (
     OVERLAY,
     AnswerMany,
@@ -23,6 +26,7 @@ from holdfast.overlay.ports import (
     OpenPort,
     OverlayEvent,
     Published,
+    PublishRole,
     Replied,
     RoleGained,
     RoleLost,
@@ -33,6 +37,7 @@ from holdfast.overlay.ports import (
     SnoopVerdict,
     TreeNodes,
     Unpublished,
+    UnpublishRole,
     Withdrawn,
 )
 from holdfast.overlay.subsystem import OverlayService
@@ -89,6 +94,8 @@ class RolesEdge(Edge, Traced):
         """Bytes of requests that still fit; negative: a new batch begins."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._watchers: list[asyncio.Queue[OverlayEvent]] = []
+        self._stopped: RoleError | None = None
+        """Why the overlay of this node does nothing any more, until the node is started again."""
         self.gained: Callable[[Instance], object] | None = None
         """Called when a reply granted a role to this node."""
 
@@ -113,15 +120,60 @@ class RolesEdge(Edge, Traced):
         }
 
     def attach(self, port: Port) -> None:
-        self._port = port
+        self._port, self._stopped = port, None
         self._service = port.core.service(OverlayService)
         self._links = port.core.service(LinkService)
         self._loop = asyncio.get_running_loop()
         for open_port in self._ports.values():
             port.answer(OVERLAY, open_port)
 
-    def halt(self, error: HoldfastError) -> None:
-        self._port = None
+    def unit_failed(self, failure: Failure) -> None:
+        """The overlay has forgotten its requests, ports and instances: those that wait are told. Shared instances are
+        published again."""
+        if failure.unit != OVERLAY or self._port is None:
+            return
+        what = "restart the node" if failure.stopped else "send again what must not be lost"
+        error = RoleError(
+            f"the overlay of this node failed: {failure.error!r}; instances may have received requests; {what}"
+        )
+        self._end_waiting(error)
+        for message in self._messages.values():
+            message.withdrawn = "the overlay of this node failed"
+        self._messages.clear()
+        self._answers.clear()
+        instances, self._instances = list(self._instances.values()), {}
+        if failure.stopped:
+            self._stopped = error
+        for open_port in self._ports.values():
+            self._port.answer(OVERLAY, open_port)
+        for instance in instances:
+            if failure.stopped or instance.made is None or instance.made.exclusive:
+                instance.end("the overlay of this node failed")
+            else:
+                self._begin(self._publish_again(instance, instance.made))
+
+    async def _publish_again(self, instance: Instance, made: PublishRole) -> None:
+        try:
+            again = msgspec.structs.replace(made, op=self._op())
+            done: Published = await self._ask(again.op, again)
+        except HoldfastError as error:
+            instance.end(str(error))
+            return
+        if not done.ok:
+            instance.end(done.reason)
+        elif instance.lost.is_set():  # unpublished meanwhile
+            op = self._op()
+            await self._ask(op, UnpublishRole(op, made.tree, made.role))
+        else:
+            instance.id = done.instance
+            self._instances[done.instance] = instance
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _end_waiting(self, error: HoldfastError) -> None:
         for request in self._requests.values():
             request.halt(error)
         self._requests.clear()
@@ -129,6 +181,10 @@ class RolesEdge(Edge, Traced):
             if not future.done():
                 future.set_exception(error)
         self._waiting.clear()
+
+    def halt(self, error: HoldfastError) -> None:
+        self._port = None
+        self._end_waiting(error)
         for instance in self._instances.values():
             instance.end("the node has stopped")
         self._instances.clear()
@@ -160,6 +216,8 @@ class RolesEdge(Edge, Traced):
     def _offer(self, item: Any, size: int = 64) -> None:
         if self._port is None:
             raise stopped()
+        if self._stopped is not None:
+            raise self._stopped
         if not self._port.offer(OVERLAY, item, size + 64, DATA):
             raise QueueFull("too much waits for the overlay; nothing was sent; try again")
 
@@ -168,7 +226,7 @@ class RolesEdge(Edge, Traced):
         if self._port is None:
             raise stopped()
         size = len(request.data)
-        if size <= self._batch_room:
+        if size <= self._batch_room and self._stopped is None:
             self._batch_room -= size + REQUEST_BYTES
             self._batch.append(request)
             return
@@ -281,9 +339,7 @@ class RolesEdge(Edge, Traced):
                 message.reply(result)
             elif isawaitable(result):
                 ends_later = True
-                task = asyncio.ensure_future(self._finish(message, result))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._begin(self._finish(message, result))
             elif result is not None:
                 message.reply(result)
         except Exception as error:  # noqa: BLE001 the handler is the application's: its error is logged
@@ -346,10 +402,19 @@ class RolesEdge(Edge, Traced):
             queue.put_nowait(effect)
 
 
+def as_role(role: str) -> str:
+    if not is_role(role):
+        raise MisuseError("a role name has 1 to 255 bytes in UTF-8; nothing was sent")
+    return role
+
+
 def as_tree(tree: str | bytes) -> TreeId:
     """A tree is called by a name, or by the 16 bytes of its id."""
     if isinstance(tree, str):
-        return tree_id(tree)
+        try:
+            return tree_id(tree)
+        except UnicodeEncodeError:
+            raise MisuseError("a tree is named in UTF-8; nothing was sent") from None
     if len(tree) != TREE_SIZE:
         raise MisuseError("a tree id has 16 bytes; nothing was sent")
     return TreeId(bytes(tree))

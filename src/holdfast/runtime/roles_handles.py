@@ -18,6 +18,7 @@ from holdfast.overlay.ports import (
     Delivered,
     Ended,
     Location,
+    PublishRole,
     Replied,
     Snooped,
     SnoopVerdict,
@@ -313,6 +314,8 @@ class Instance:
         self.lost = asyncio.Event()
         """Set when this node does not hold the role any more; `reason` says why."""
         self.reason = ""
+        self.made: PublishRole | None = None
+        """How it was published; None for an instance that a reply granted."""
 
     def end(self, reason: str) -> None:
         self.reason = reason

@@ -19,6 +19,7 @@ from holdfast.errors import (
     RoleNotFound,
 )
 from holdfast.node.config import parse_config
+from holdfast.overlay.ports import OpenPort, PublishRole
 from holdfast.runtime.node import Node
 from holdfast.runtime.roles_handles import Outcome, PassingMessage, RoleMessage
 
@@ -248,8 +249,13 @@ def test_an_unpublished_role_is_gone_and_the_node_says_what_it_knows() -> None:
 def test_misuse_is_refused_before_anything_is_sent() -> None:
     async def story(nodes: list[Node]) -> None:
         roles = nodes[0].roles
-        with pytest.raises(RoleHeld, match="1 to 255 bytes"):
+        with pytest.raises(MisuseError, match="1 to 255 bytes"):
             await roles.publish("x" * 300)
+        with pytest.raises(MisuseError, match="1 to 255 bytes"):
+            await roles.publish_many(["x", ""])
+        for ask in (roles.request_all, roles.request_one, roles.send):
+            with pytest.raises(MisuseError, match="1 to 255 bytes"):
+                await ask("x" * 300, b"")
         with pytest.raises(MisuseError, match="16 bytes"):
             await roles.publish("x", b"short")
         with pytest.raises(MisuseError, match="protocol id"):
@@ -355,3 +361,79 @@ def test_an_instance_may_decline_direct_connections() -> None:
         assert (await nodes[0].roles.request_one("worker", b"x")).data == b"n1: x"
 
     run(story, 2)
+
+
+def boom(item: object) -> None:
+    raise ValueError("a bug")
+
+
+def test_an_overlay_that_fails_tells_those_that_wait_and_goes_on() -> None:
+    """A fault in the overlay itself: its unit is made anew and has forgotten all. No request waits for ever, and what
+    was published is published again."""
+
+    async def story(nodes: list[Node]) -> None:
+        first, second = nodes[0].roles, nodes[1].roles
+        shared = await first.serve("worker", lambda message: b"first: " + message.data)
+        exclusive = await first.publish("boss", exclusive=True)
+        await second.serve("slow", lambda message: None)
+        asked = asyncio.ensure_future(first.request_all("slow", b"x"))
+        await until(lambda: bool(second._messages))
+        old = shared.id
+        first.service.machine._requests[PublishRole] = boom
+        with pytest.raises(RoleError, match="a bug"):
+            await first.publish("other")
+        with pytest.raises(RoleError, match="may have received"):
+            await asked
+        assert exclusive.lost.is_set()
+        await until(lambda: shared.id != old)
+        assert not shared.lost.is_set()
+        assert (await second.request_one("worker", b"y")).data == b"first: y"
+        assert (await first.request_one("worker", b"z")).data == b"first: z"
+        await shared.unpublish()
+        with pytest.raises(RoleNotFound):
+            await second.request_one("worker", b"y")
+
+    run(story, 2)
+
+
+def test_an_overlay_that_has_stopped_says_so_at_once() -> None:
+    async def story(nodes: list[Node]) -> None:
+        roles = nodes[0].roles
+        held = await roles.serve("worker", lambda message: b"")
+        failed = roles.service.machine
+        failed._requests[OpenPort] = boom
+        roles.listen(lambda message: b"", protocol=9)
+        await until(lambda: roles.service.machine is not failed)
+        roles.service.machine._requests[OpenPort] = boom
+        roles.listen(lambda message: b"", protocol=10)
+        await until(held.lost.is_set)
+        with pytest.raises(RoleError, match="restart the node"):
+            await roles.request_all("worker", b"x")
+        with pytest.raises(RoleError, match="restart the node"):
+            await roles.publish("other")
+
+    run(story, 1)
+
+
+@pytest.mark.parametrize("name", ["\ud800", "x" * 100 + "\udcff"])
+def test_a_name_that_is_no_text_harms_nothing(name: str) -> None:
+    """`os.fsdecode` makes such strings from file names that are not UTF-8."""
+
+    async def story(nodes: list[Node]) -> None:
+        roles = nodes[0].roles
+        calls: list[Callable[[], Awaitable[object]]] = [
+            lambda: roles.publish(name),
+            lambda: roles.request_all(name, b""),
+            lambda: roles.send(name, b""),
+            lambda: roles.search(name),
+            lambda: roles.find(name),
+            lambda: roles.remove(name, bytes(32), 1),
+            lambda: roles.publish("x", name),
+        ]
+        for call in calls:
+            with pytest.raises(MisuseError):
+                await call()
+        await roles.serve("worker", lambda message: b"fine")
+        assert (await roles.request_one("worker", b"")).data == b"fine"
+
+    run(story, 1)
