@@ -45,17 +45,27 @@ def test_groups_are_measured_against_raw_fan_out() -> None:
     report = bench("group", "--only", "throughput", "--seconds", "0.2", "--rounds", "1")
     figures, ratios = report["figures"], report["ratios"]
     raw = max(figures["raw_fanout_single_per_s"], figures["raw_fanout_packed_per_s"])
-    for name in ("memory_tcp", "memory_tcp_quick", "memory_tls", "memory_datagram", "durable_tcp"):
+    for name in (
+        "memory_tcp",
+        "memory_tcp_quick",
+        "memory_tls",
+        "memory_datagram",
+        "memory_datagram_jumbo",
+        "durable_tcp",
+    ):
         ours = figures[f"{name}_deliveries_per_s"]
         assert ours > 0
         assert figures[f"{name}_p50_us"] <= figures[f"{name}_p99_us"]
         assert ratios[f"{name}_deliveries_vs_raw_fanout"] == pytest.approx(ours / raw, abs=0.001)
+    assert figures["memory_datagram_packet_bytes"] > 0
+    assert figures["memory_datagram_jumbo_packet_bytes"] <= 9000
 
 
 def test_the_simulator_is_measured_against_a_bare_heap() -> None:
     report = bench("sim", "--nodes", "20", "--seconds", "0.5")
     assert report["figures"]["links_up"] == 20 * 8
     assert report["figures"]["events_per_s"] > 0
+    assert report["figures"]["events_per_real_s"] > 0
 
 
 def test_stability_is_measured_against_the_paper_and_services_against_bare_round_trips() -> None:

@@ -139,7 +139,14 @@ class Member:
             "leader": group.get("leader"),
             "term": group.get("term"),
             "why": group.get("why"),
+            "datagram_bytes": self._datagram_bytes(),
         }
+
+    def _datagram_bytes(self) -> int:
+        """The size of the largest packet that is known to pass to every member as a datagram."""
+        links = [link for link in self._node.status()["links"] if link["state"] == "up"]
+        flows = [flow for link in links for flow in link["flows"]]
+        return min([flow["size"] for flow in flows if flow["path"].endswith("/udp")], default=0)
 
     async def begin(self, request: dict[str, Any]) -> dict[str, Any]:
         self._recorder.timed = bool(request.get("timed"))

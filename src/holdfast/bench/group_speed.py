@@ -16,6 +16,8 @@ from tempfile import TemporaryDirectory
 from time import monotonic_ns
 from typing import Any, Final
 
+import msgspec
+
 from holdfast.bench.group_loss import measure_loss
 from holdfast.bench.group_memory import measure_memory
 from holdfast.bench.group_steps import (
@@ -40,17 +42,21 @@ from holdfast.types import SECOND
 __all__ = ["PARTS", "Plan", "bench_group"]
 
 AIM_DELIVERIES_PER_S: Final = 150_000
+AIM_DATAGRAMS_PER_S: Final = 60_000
 AIM_RATIO: Final = 0.35
 AIM_P50_US: Final = 1_200
 AIM_P99_US: Final = 4_000
 AIM_LIGHT_P50_US: Final = 800
 AIM_GAP_MS: Final = 500
 
+JUMBO: Final = 9000
+DATAGRAM: Final = Setting(transports=("tcp", "udp"), group='transport = "datagram"')
 SETTINGS: Final = {
     "memory_tcp": Setting(),
     "memory_tcp_quick": Setting(quick=True),
     "memory_tls": Setting(security="tls"),
-    "memory_datagram": Setting(transports=("tcp", "udp"), group='transport = "datagram"'),
+    "memory_datagram": DATAGRAM,
+    "memory_datagram_jumbo": msgspec.structs.replace(DATAGRAM, mtu=JUMBO),
     "durable_tcp": Setting(group='durability = "durable"'),
 }
 LIGHT: Final = ("memory_tcp", "memory_tcp_quick")
@@ -118,6 +124,12 @@ class _Bench(Bench):
         for share, aim in (("p50", AIM_P50_US), ("p99", AIM_P99_US)):
             if f"{name}_{share}_us" in figures:
                 self.report.aim_below(f"{name}_{share}_us", figures[f"{name}_{share}_us"], aim)
+        for figure in (
+            "memory_datagram_deliveries_per_s",
+            "memory_datagram_jumbo_deliveries_per_s",
+        ):
+            if figure in figures:
+                self.report.aim(figure, figures[figure], AIM_DATAGRAMS_PER_S)
 
     def _best(self, name: str, rate: float) -> None:
         self.report.figures[name] = round(max(rate, self.report.figures.get(name, 0.0)))
@@ -130,6 +142,9 @@ class _Bench(Bench):
 
     async def _flat_out(self, name: str, setting: Setting) -> None:
         async with self.processes_of(setting) as processes:
+            if "udp" in setting.transports:
+                size = await processes.measured(setting.mtu)
+                self.report.figures[f"{name}_packet_bytes"] = size
             sent, answers, start_ns = await flat_out(processes, self.plan.seconds)
             check_same(answers, total_of(sent))
             self._best(f"{name}_deliveries_per_s", rate_of(answers, start_ns))

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +28,8 @@ class Setting(msgspec.Struct, frozen=True):
     members: int = 4
     security: str = "plain"
     transports: tuple[str, ...] = ("tcp",)
+    mtu: int = 1500
+    """The MTU of the adapters, up to which health measures packet sizes."""
     faults: bool = False
     group: str = ""
     """Further lines of the group section."""
@@ -119,6 +121,18 @@ class MemberProcesses:
                 f"the group of the benchmark did not form within {timeout_s:g} s: {statuses}"
             ) from None
 
+    async def measured(self, size: int, timeout_s: float = 10.0) -> int:
+        """Wait until health has measured that datagrams of this size pass between all members; returns the size that is
+        known to pass. On a busy machine that may take longer than this waits."""
+        found = 0
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while found < size:
+                    statuses = await self.all("status")
+                    found = min(int(status["datagram_bytes"]) for status in statuses)
+                    await asyncio.sleep(0.05)
+        return found
+
 
 @asynccontextmanager
 async def processes_of(setting: Setting, directory: Path) -> AsyncIterator[MemberProcesses]:
@@ -207,6 +221,7 @@ key = "{directory}/{name}.key"
 name = "lo"
 address = "{member_host(place)}:{ports[place]}"
 transports = {json.dumps(setting.transports)}
+mtu = {setting.mtu}
 [[group]]
 name = "{GROUP}"
 voters = {json.dumps(names)}
