@@ -31,9 +31,10 @@ from holdfast.types import MILLISECOND, SECOND, FlowId, Nanos
 from holdfast.wire.packet import AnyPacket
 
 DATAGRAM_MAX: Final = 65536
-DRAIN_MAX: Final = 256
+DRAIN_MAX: Final = 1024
 DRAIN_MAX_BYTES: Final = 1 << 20
-"""Datagrams read in a row before other work of the event loop."""
+"""Datagrams read in a row before other work of the event loop. What is left in the socket is overtaken by news of it on
+other connections, and requested again."""
 QUEUED_OVERHEAD: Final = 64
 
 _IP_MTU_DISCOVER: Final = 10

@@ -11,6 +11,7 @@ from holdfast.group.frames import Nack, Payload
 from holdfast.group.loss.rule import Rule
 from holdfast.group.ports import Apply
 from holdfast.types import MICROSECOND, MILLISECOND, SECOND, Nanos
+from holdfast.wire.codec import encode
 
 DROP = Rule("drop", at_once=True, priority=1)
 IGNORE = Rule(
@@ -142,6 +143,39 @@ def test_a_gap_that_later_messages_show_is_asked_for_before_one_that_is_only_hea
     config = World().config
     assert config.nack_delay_ns <= asks_after_ns(1) < 2 * MILLISECOND
     assert config.reorder_ns <= asks_after_ns(2) < config.nack_delay_ns
+
+
+@pytest.mark.parametrize("lost", [0, 7])
+def test_what_is_still_arriving_is_not_requested(lost: int) -> None:
+    """`n2` reads its socket more slowly than the order arrives. The last messages, if lost, are requested when nothing
+    more arrives."""
+    asked: list[tuple[Nanos, tuple[tuple[int, int], ...]]] = []
+    arrived: list[Nanos] = []
+    world = World(voters=3, sources=1, transport="datagram", delay_us=LAN_US)
+    world.start()
+    ready(world)
+    count, apart = 60, world.config.nack_delay_ns // 2
+
+    def hold(sender: str, target: str, frame: object) -> bool:
+        if isinstance(frame, Nack) and sender == "n2":
+            asked.append((world.now, frame.ranges))
+        late = isinstance(frame, Payload) and sender == "s1" and target == "n2" and not asked
+        if late and frame.first <= count - lost:
+            at = world.now + frame.first * apart
+            arrived.append(at)
+            world.at(at, world._arrival(sender, target, encode(frame)))
+        return late
+
+    world.drop = hold
+    world.send("s1", [b"." * 1000] * count)
+    settle(world, count)
+    assert arrived
+    if not lost:
+        assert not asked
+        return
+    at, ranges = asked[0]
+    assert ranges == ((count - lost + 1, count),)
+    assert arrived[-1] < at < arrived[-1] + 3 * MILLISECOND
 
 
 def test_what_the_order_names_is_asked_of_the_leader_when_its_source_is_gone() -> None:

@@ -136,6 +136,9 @@ class Recovery:
                     at += 1
                 if at < len(old) and old[at].first <= start:
                     hole = old[at].part(start, min(old[at].last, stop - 1))
+                    if not hole.tries and old[at].first < start and hole.first > top:
+                        # The stream is arriving, and this is the part of it that is still on its way.
+                        hole.due_ns = now + heard_of_ns
                 else:
                     end = min(stop, old[at].first) if at < len(old) else stop
                     hole = Hole(start, end - 1, now, now + heard_of_ns)
