@@ -100,6 +100,9 @@ class Inbound:
     def received(self, now: Nanos, item: Received, out: Outbox) -> None:
         group = self._core.config.name
         for frame in item.frames:
+            if type(frame) is Payload and frame.group == group:
+                self._payload(now, item.peer, frame, out)
+                continue
             take = self._frames.get(type(frame))
             if take is None or frame.group != group:  # type: ignore[attr-defined]  # all that are in _frames have one
                 self._core.ignore("not ours")

@@ -70,6 +70,8 @@ class Relay:
 
     def pass_on(self, frame: Payload, sender: NodeId, out: Outbox) -> None:
         """A payload has something that is new here."""
+        if not self._fed:
+            return
         source = frame.stream.source
         to = [node for node in self._fed if node not in (sender, source)]
         if to:

@@ -50,12 +50,13 @@ class SentFrames:
         return self.unapplied - PIECE_OVERHEAD * len(self._unapplied)
 
     def add(self, frame: SentFrame) -> None:
+        last, size = frame.last, frame.size
         self._frames.append(frame)
-        self._lasts.append(frame.last)
-        self._unapplied.append((frame.last, frame.size))
-        self.last = frame.last
-        self.kept += frame.size
-        self.unapplied += frame.size
+        self._lasts.append(last)
+        self._unapplied.append((last, size))
+        self.last = last
+        self.kept += size
+        self.unapplied += size
 
     def find(self, ranges: tuple[tuple[int, int], ...], budget: int) -> list[SentFrame]:
         """The frames that contain these numbers, each once, of about `budget` bytes."""

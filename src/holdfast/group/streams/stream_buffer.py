@@ -20,6 +20,9 @@ from holdfast.types import Nanos
 from holdfast.wire.blocks import HEAD, MESSAGES_MAX, part_of_block, whole_block
 
 _HEAD: Final = Struct("<II")
+_ONE: Final = Struct("<III")
+"""Everything before the message of a block with one message, as most blocks in datagrams."""
+_ONE_SIZE: Final = HEAD + 4
 
 
 def is_sound_payload(frame: Payload) -> bool:
@@ -29,13 +32,16 @@ def is_sound_payload(frame: Payload) -> bool:
         return False
     if not 0 <= frame.created_ns < 1 << 62:
         return False
-    if not is_sound_stream(frame.stream) or len(block) < HEAD + 4 * count:
+    size = len(block)
+    if not is_sound_stream(frame.stream) or size < HEAD + 4 * count:
         return False
-    size, packed = _HEAD.unpack_from(block)
-    if packed != count or size + 4 != len(block):
+    if count == 1:
+        if _ONE.unpack_from(block) != (size - 4, 1, size - _ONE_SIZE):
+            return False
+        return is_sound_about(frame.about, 1)
+    if _HEAD.unpack_from(block) != (size - 4, count):
         return False
-    lengths: tuple[int, ...] = unpack_from(f"<{count}I", block, HEAD)
-    if sum(lengths) != len(block) - HEAD - 4 * count:
+    if sum(unpack_from(f"<{count}I", block, HEAD)) != size - HEAD - 4 * count:
         return False
     return is_sound_about(frame.about, count)
 
@@ -184,12 +190,25 @@ class Stream:
         """Messages `first` to `last`, and the bytes that they are views of. All of them must be held."""
         messages: list[memoryview] = []
         runs: list[Run] = []
-        for piece in self.pieces(first, last):
-            block, low, high = piece.block, max(first, piece.first), min(last, piece.last)
-            if piece.is_whole(low, high):
+        pieces = self._pieces
+        for at in range(max(0, bisect_right(self._firsts, first) - 1), len(pieces)):
+            piece = pieces[at]
+            low, high, count = piece.first, piece.last, piece.count
+            if low > last:
+                break
+            if high < first:
+                continue
+            block, low, high = piece.block, max(first, low), min(last, high)
+            if count == 1:
+                # Nearly all pieces that arrive in datagrams: nothing has to be taken apart.
+                message = block[_ONE_SIZE:]
+                messages.append(message)
+                runs.append((block[HEAD:_ONE_SIZE], message))
+                continue
+            if low == piece.start and high - low + 1 == count:
                 whole = whole_block(block)
                 assert whole is not None, "blocks are checked before they are kept"
-                begin = HEAD + 4 * piece.count
+                begin = HEAD + 4 * count
                 some, run = whole, (block[HEAD:begin], block[begin:])
             else:
                 a, b = low - piece.start, high - piece.start + 1

@@ -168,6 +168,3 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
     @property
     def size(self) -> int:
         return len(self.block) + PIECE_OVERHEAD
-
-    def is_whole(self, first: int, last: int) -> bool:
-        return first == self.start and last - first + 1 == self.count
