@@ -458,6 +458,8 @@ class HealthMachine(Machine):
 
     def _state(self, now: Nanos, path: Path, kind: str, out: Outbox) -> None:
         """Our report about a path has changed: a new version of its row, a fact, and distribution."""
+        if path.unknown(kind):
+            return
         self._put(now, path, kind)
         out.fact(path.fact(now, kind, "change", self._name))
 

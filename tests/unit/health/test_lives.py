@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from tests.unit.health.wires import EVERYTHING, Wires
 
 from holdfast.health.config import Tune
-from holdfast.health.frames import Confirm, Notice, Settled, Signature, SignatureAck
+from holdfast.health.frames import Confirm, Heartbeat, Notice, Settled, Signature, SignatureAck
+from holdfast.health.probing.liveness import Liveness
+from holdfast.health.probing.state import Heard, state_of
 from holdfast.health.probing.values import BusyWindow, Interest, QueueDepth
 from holdfast.telemetry.facts import PathFact
-from holdfast.types import MILLISECOND, SECOND
+from holdfast.types import MILLISECOND, SECOND, FlowId
 
 
 def accused(wires: Wires, by: str, since: int) -> list[PathFact]:
@@ -173,3 +175,30 @@ def test_loss_and_pauses_raise_no_false_alarm(loss: float) -> None:
 def test_an_hour_of_loss_and_pauses_raises_no_false_alarm(loss: float, part: int) -> None:
     """In six parts of ten minutes, each with a seed of its own, so that they can run side by side (`-n 2`)."""
     assert _hour(loss, 600, seed=part) == []
+
+
+def dead_rows(wires: Wires) -> list[PathFact]:
+    return [fact for fact in wires.changes() if not fact.alive]
+
+
+def test_a_connection_that_was_not_heard_yet_does_not_make_another_dead() -> None:
+    """Both nodes opened a connection at the same time, and the first heartbeat of one was received before the other
+    was agreed on: for a moment the whole path was dead, which its history kept."""
+    old, new = Liveness(0, SECOND, stream=True), Liveness(2, SECOND, stream=True)
+    old.basic(Heartbeat(1, 0, SECOND, 0, 0, 3), 1)
+    flows = {FlowId(1): Heard("tcp", old), FlowId(2): Heard("tcp", new)}
+    assert state_of("tcp", flows, None, {}, 0, mute=False).alive
+    new.die(2 * SECOND)
+    assert not state_of("tcp", flows, None, {}, 0, mute=False).alive, "it should be heard by now, too"
+
+
+def test_a_connection_that_ends_before_it_is_heard_accuses_no_path() -> None:
+    """Of two connections that were opened at the same time, one is closed at once."""
+    wires = Wires(2, connect=False)
+    flow = wires.flow("n1", "n2", "red", "tcp")
+    wires.close(flow)
+    wires.run(0.001)
+    wires.join("n1", "n2")
+    wires.run(1)
+    assert dead_rows(wires) == []
+    assert wires.row("n1", "n2", "tcp").alive

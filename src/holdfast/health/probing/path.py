@@ -183,6 +183,11 @@ class Path:
             return False
         return _flags(row) == _flags(state)
 
+    def unknown(self, kind: str) -> bool:
+        """Whether nothing was ever known of a kind: a connection that ends before anything was heard on it is replaced
+        by another, and says nothing of the path."""
+        return kind not in self.rows and not self.probe_receiver.speaks(kind)
+
     def drifted(self, kind: str) -> bool:
         """Whether values have changed without a change of state."""
         row = self.rows.get(kind)

@@ -580,6 +580,11 @@ class ProbeReceiver:
         more = (congestion.rate_kbps, self._mute, orphan, congestion.limit_kbps, lost)
         return state_of(kind, self.flows, lane, self.stated, *more)
 
+    def speaks(self, kind: str) -> bool:
+        """Whether there is a flow of this kind, or of one that carries it, alive or dead."""
+        kinds = ("udp", "tcp") if kind in BORROWED else (kind,)
+        return any(KIND_OF[heard.lane] in kinds for heard in self.flows.values())
+
     def figures(self, kind: str) -> tuple[int, int, int, int]:
         """The slowly changing values: loss (parts per million), round trip and jitter (microseconds), rate (kbit/s)."""
         live = live_of(kind, self.flows)

@@ -88,8 +88,9 @@ def _first_alive(flows: dict[FlowId, Heard]) -> Liveness | None:
 
 def _speaks(own: list[Heard]) -> Liveness | None:
     """The flow that represents its kind: one that is alive and was heard after others had missed their announced time,
-    because one that sends rarely may be dead without being missed yet."""
-    fell = max((heard.live.fell_at for heard in own if not heard.live.alive), default=-1)
+    because one that sends rarely may be dead without being missed yet. One that is new and was not heard yet says
+    nothing."""
+    fell = max((heard.live.fell_at for heard in own if heard.live.judged_dead), default=-1)
     for heard in own:
         if heard.live.alive and heard.live.heard_at > fell:
             return heard.live
