@@ -61,6 +61,8 @@ __all__ = ["HEALTH", "HealthMachine"]
 TESTS_PER_PATH: Final = 16
 LATE_NS: Final = 100 * MILLISECOND
 """A later wake-up shows that this node was delayed and may have heard nothing."""
+ESTIMATE_NS: Final = 250 * MILLISECOND
+"""How often a loss that was found a moment ago is published: its first estimates are rough."""
 SAMPLE_EARLY_NS: Final = 10 * MILLISECOND
 """A tick may come slightly before its time on the clock of the previous one: that must not cost a whole period."""
 
@@ -415,8 +417,11 @@ class HealthMachine(Machine):
     def _sample(self, now: Nanos, path: Path, out: Outbox) -> None:
         """Publish values that changed slowly, and record samples, periodically."""
         config = self.config
-        path.sample_at = now + min(config.rows_ns, config.sample_ns) - SAMPLE_EARLY_NS
-        if now - path.row_at >= config.rows_ns - SAMPLE_EARLY_NS:
+        rows_ns = config.rows_ns
+        if path.probe_receiver.estimates_loss:
+            rows_ns = min(rows_ns, ESTIMATE_NS)
+        path.sample_at = now + min(rows_ns, config.sample_ns) - SAMPLE_EARLY_NS
+        if now - path.row_at >= rows_ns - SAMPLE_EARLY_NS:
             path.row_at = now
             for kind in path.rows:
                 if path.drifted(kind):
@@ -443,6 +448,8 @@ class HealthMachine(Machine):
                 out.down(path.unit, RenewFlow(flow))
         if listener.changed:
             changed, listener.changed = listener.changed, []
+            if listener.estimates_loss:
+                path.sample_at = min(path.sample_at, now + ESTIMATE_NS)
             for kind in changed:
                 if not path.same(kind):
                     self._state(now, path, kind, out)

@@ -135,3 +135,28 @@ def test_misses_on_a_path_that_seems_to_lose_packets_at_any_time_are_no_full_que
         now += 4 * PERIOD
         congestion.look(now, live, missed=True, calmly=False)
     assert (congestion.limit_kbps == 0) is losing
+
+
+def limit_with(carried_bytes_per_s: int) -> int:
+    """Pairs arrive at the speed of a line of 120 Mbit/s, and packets are missing."""
+    now = 1000 * SECOND
+    congestion = Congestion(now)
+    for step in range(12):
+        now += 250 * MILLISECOND
+        congestion.carried(now, carried_bytes_per_s * (step + 1) // 4)
+        for part in (0, 1):
+            congestion.arrived(SIZE)
+            congestion.datagram(step, SIZE, now + part * 100 * MICROSECOND, None)
+        congestion.heartbeat(step)
+        congestion.look(now, None, missed=step >= 8, calmly=False)
+    return congestion.limit_kbps
+
+
+def test_the_limit_of_a_policer_is_not_the_speed_of_the_line() -> None:
+    """Packets that a policer lets pass are as fast as ever: a limit of 193 Mbit/s was stated for 30 packets a
+    second."""
+    assert 0 < limit_with(20_000) <= 200
+
+
+def test_the_limit_of_a_line_that_data_fills_is_its_speed() -> None:
+    assert limit_with(12_000_000) == pytest.approx(120_000, rel=0.1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from tests.unit.health.wires import Wires
 
 from holdfast.health.probing.figures import LOOK_NS
 from holdfast.health.probing.metrics import (
@@ -15,6 +16,7 @@ from holdfast.health.probing.metrics import (
     Delay,
     LossWindow,
 )
+from holdfast.health.verdict import LOSSY_PPM
 from holdfast.types import MILLISECOND, SECOND
 
 PERIOD = 100 * MILLISECOND
@@ -203,3 +205,16 @@ def test_a_path_where_no_pair_of_packets_comes_through_is_measured_by_what_arriv
     assert crowd.limit_kbps == 150
     assert not crowd.look(2 * SECOND, 0, 20), "fewer probes are sent now"
     assert crowd.look(60 * SECOND, 0, 20), "nothing was dropped for a while"
+
+
+def test_the_published_loss_follows_its_first_estimates_quickly() -> None:
+    """The first estimate is rough. A better one was published a second later, or two."""
+    wires = Wires(2, seed=3).run(5)
+    wires.loss = 0.35
+    wires.run_until(lambda: wires.row("n1", "n2").loss_ppm >= LOSSY_PPM, 5)
+    unit = wires.units["n2"].machine
+    (path,) = unit._paths.values()
+    for _ in range(12):
+        wires.run(0.35)
+        known = path.probe_receiver.figures("udp")[0]
+        assert abs(wires.row("n1", "n2").loss_ppm - known) < 30_000

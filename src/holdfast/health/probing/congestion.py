@@ -35,6 +35,10 @@ HEARD_NS: Final = 1000 * MILLISECOND
 0.75 s at 16 kbit/s."""
 OUTLIVED_MIN: Final = 3
 """Heartbeats that must be missing before probes that arrive without them say something."""
+PROBED_KBPS: Final = 200
+"""About what probes alone bring, of a path that is not narrow: what arrives in one moment may be much less."""
+LINE_FACTOR: Final = 16
+"""Pairs that show so many times more than arrives show the speed of the line: what drops packets has no queue."""
 ENDS_MIN: Final = 8
 """Rounds without heartbeat that show a policer."""
 
@@ -163,8 +167,11 @@ class Congestion:
     def _decide(self, now: Nanos) -> bool:
         crowd, rate = self._crowd, self._rate
         rate_kbps = rate.rate_kbps if crowd.limit_kbps else rate.recent(now)
+        arrived_kbps = self._arrived_kbps(now)
+        if self._carried_kbps and rate_kbps > LINE_FACTOR * max(arrived_kbps, PROBED_KBPS):
+            self._policed = self._policed or (not crowd.limit_kbps and crowd.lately(now))
         # A policer lets packets pass at the speed of the line: pairs say nothing of it.
-        changed = crowd.look(now, 0 if self._policed else rate_kbps, self._arrived_kbps(now))
+        changed = crowd.look(now, 0 if self._policed else rate_kbps, arrived_kbps)
         if changed:
             rate.narrowed(crowd.limit_kbps or rate.recent(now))
             self._policed = self._policed and crowd.limit_kbps > 0

@@ -580,6 +580,11 @@ class ProbeReceiver:
         more = (congestion.rate_kbps, self._mute, orphan, congestion.limit_kbps, lost)
         return state_of(kind, self.flows, lane, self.stated, *more)
 
+    @property
+    def estimates_loss(self) -> bool:
+        """Whether a flow loses packets since a moment ago: the estimate still becomes much better."""
+        return any(heard.live.window.young for heard in self.flows.values())
+
     def speaks(self, kind: str) -> bool:
         """Whether there is a flow of this kind, or of one that carries it, alive or dead."""
         kinds = ("udp", "tcp") if kind in BORROWED else (kind,)
