@@ -122,12 +122,28 @@ class LinkSender:
     # -- moving --------------------------------------------------------------------------------------------------
 
     def lost(self, flow: FlowState) -> None:
-        """The flow is gone: what was in flight on it must be retransmitted."""
+        """The flow is gone: what was in flight on it must be retransmitted. Another connection of the same path takes
+        its place at once: nothing has moved."""
+        twin = self._twin(flow)
         for channel in self._order:
+            if twin is not None and channel.flow == flow.flow:
+                channel.abandon(flow.flow)
+                if self.selection.may_use(twin, channel):
+                    channel.flow = twin.flow
+                    continue
+                channel.flow = flow.flow
             self._lost(channel, flow)
             channel.abandon(flow.flow)
         for choice in self.datagrams.placed():
             self._lost(choice, flow)
+
+    def _twin(self, flow: FlowState) -> FlowState | None:
+        """Another connection of the same path. Both nodes open one when they start together, and one of them goes."""
+        if not flow.stream:
+            return None
+        known = (flow.path, flow.degraded)
+        twins = (f for f in self._flows.values() if f.flow != flow.flow and f.stream)
+        return next((f for f in twins if (f.path, f.degraded) == known), None)
 
     @staticmethod
     def _lost(choice: FlowChoice, flow: FlowState) -> None:

@@ -462,6 +462,26 @@ def test_a_connection_that_takes_the_place_of_another_on_the_same_path_is_no_mov
     assert bench.moved == []
 
 
+def test_of_two_connections_of_a_path_one_ends_without_a_move() -> None:
+    """At a clean start, `channel 0 moved to blue (red was lost)` was logged, and shown in the status."""
+    bench = Bench("tcp", "udp", "tcp")
+    bench.send()
+    bench.acknowledge()
+    bench.send()
+    old = bench.flow(16)
+    assert old is not None
+    twin = flow_of("tcp", 9)
+    twin.adapter = twin.remote_adapter = old.adapter
+    bench.sender._flows[FlowId(9)] = twin
+    reason = bench.sender.placement(16)[1]
+    del bench.sender._flows[old.flow]
+    bench.sender.lost(old)
+    bench.sender.flush(bench.now, Outbox())
+    assert bench.sender.placement(16) == (old.path, reason)
+    assert bench.flow(16) is twin
+    assert bench.moved == []
+
+
 def test_what_is_wrong_with_a_whole_path_moves_nobody_from_one_of_its_flows_to_the_other() -> None:
     """All verdicts of a turn are believed before anybody moves: a channel that went to the next flow just before that
     was judged too would be left with datagrams, where a lost piece costs much more than on a stream."""
