@@ -110,7 +110,7 @@ def _random(report: Report, say: Say, count: int, seconds: float, seed: int) -> 
     from holdfast.bench.health_random import random_faults
 
     with _lab(3, 1500) as lab:
-        lab.start_nodes(plain=True)
+        lab.start_nodes(plain=True, group=True)
         random_faults(report, say, lab, count, seconds, seed)
 
 

@@ -16,6 +16,7 @@ WITHIN_MS: Final = 2000.0
 RIGHT_AIM: Final = 0.95
 STALL_MS_AIM: Final = 60.0
 STALL_MS_WORST: Final = 200.0
+"""Of a flow and of the group."""
 SHOWN_MAX: Final = 20
 
 
@@ -57,6 +58,9 @@ def add_figures(report: Report, outcomes: list[RandomOutcome]) -> None:
         "lab_random_worse_moves": worse,
         "lab_random_stall_ms_median": _median([one.stall_ms for one in outcomes]),
         "lab_random_stall_ms_max": stall_ms,
+        "lab_random_group_ms_median": _median([one.group_ms for one in outcomes]),
+        "lab_random_group_ms_max": (group_ms := max(one.group_ms for one in outcomes)),
+        "lab_random_leadership_changes": (leaders := sum(one.leaders for one in outcomes)),
     }
     for family in dict.fromkeys(one.family for one in outcomes):
         own = [one for one in outcomes if one.family == family]
@@ -71,7 +75,9 @@ def add_figures(report: Report, outcomes: list[RandomOutcome]) -> None:
     report.aim_below("lab_random_false_accusations", false, 0)
     report.aim_below("lab_random_several_incidents", several, 0)
     report.aim_below("lab_random_worse_moves", worse, 0)
+    report.aim_below("lab_random_leadership_changes", leaders, 0)
     report.aim_below("lab_random_stall_ms", stall_ms, STALL_MS_WORST)
+    report.aim_below("lab_random_group_ms", group_ms, STALL_MS_WORST)
     report.aim_below(
         "lab_random_stall_ms_median", report.figures["lab_random_stall_ms_median"], STALL_MS_AIM
     )

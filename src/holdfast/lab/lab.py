@@ -249,13 +249,14 @@ class Lab:
 
     # -- nodes ---------------------------------------------------------------------------------------------------
 
-    def start_nodes(self, plain: bool = False) -> None:
-        """Run a Holdfast node on every host, with certificates of an authority of the lab."""
+    def start_nodes(self, plain: bool = False, group: bool = False) -> None:
+        """Run a Holdfast node on every host, with certificates of an authority of the lab. `group`: all of them are
+        voters of a group, which `holdfast.lab.member` measures."""
         with locked(self.directory):
             state = load(self.directory)
             if any(running(process) for process in state.nodes.values()):
                 raise MisuseError(f"the nodes of lab {self.plan.name!r} are already running")
-            nodes.write(self.directory, self.plan, plain)
+            nodes.write(self.directory, self.plan, plain, group)
             started = {}
             for host in self.plan.hosts:
                 process = nodes.start(self, host)

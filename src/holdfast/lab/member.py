@@ -1,6 +1,7 @@
 """One node of a lab: the same as `holdfast node`, with an optional steady flow of messages that is measured.
 
-The messages use a channel, where every message arrives, or datagrams, which can be lost.
+The messages use a channel, where every message arrives, or datagrams, which can be lost. If the node is a voter of a
+group, each node sends it a message per period on request, and every replica measures how long those of all nodes take.
 
 All namespaces share one clock, so the time from send to delivery is exact. A lab may run without certificates
 (`plain`), because its packets do not leave the machine.
@@ -21,7 +22,10 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.errors import HoldfastError, MisuseError
+from holdfast.group.ports import Batch, Context, Replica
+from holdfast.group.section import GROUPS
 from holdfast.health.placement.needs import Needs
+from holdfast.lab.nodes import GROUP
 from holdfast.node.config import NodeConfig
 from holdfast.runtime.collector import calm_collector
 from holdfast.runtime.handles import Channel, Datagrams
@@ -127,6 +131,75 @@ class Hearing:
         }
 
 
+class GroupWatch(Replica):
+    """A replica that measures how long messages take, and how long none is delivered."""
+
+    quick = True
+
+    def __init__(self) -> None:
+        self.reset()
+        self.last_ns = 0
+
+    def reset(self) -> None:
+        self.latency_ns_max = self.gap_ns_max = 0
+
+    def apply(self, batch: Batch, context: Context) -> None:
+        now = monotonic_ns()
+        for message in batch.messages:
+            sent_ns = int.from_bytes(message[:8], "big")
+            self.latency_ns_max = max(self.latency_ns_max, now - sent_ns)
+        if self.last_ns:
+            self.gap_ns_max = max(self.gap_ns_max, now - self.last_ns)
+        self.last_ns = now
+
+    def snapshot(self) -> bytes:
+        return b""
+
+    def restore(self, state: bytes) -> None:
+        """The state is what this replica has measured itself."""
+
+    def report(self, reset: bool) -> dict[str, Any]:
+        silent = monotonic_ns() - self.last_ns if self.last_ns else 0
+        answer = {
+            "latency_ms_max": round(self.latency_ns_max / MILLISECOND, 2),
+            "gap_ms_max": round(max(self.gap_ns_max, silent) / MILLISECOND, 2),
+        }
+        if reset:
+            self.reset()
+        return answer
+
+
+class GroupLoad:
+    """The messages that a node sends to the group, and their control command."""
+
+    def __init__(self, node: Node, watch: GroupWatch) -> None:
+        self._node = node
+        self._watch = watch
+        self._task: asyncio.Task[None] | None = None
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """`every_ms`, `size`: send from now on; 0 ends it. `reset`: the worst values start again."""
+        if "every_ms" in request:
+            self.stop()
+            every_ms, size = int(request["every_ms"]), int(request.get("size", 1200))
+            if every_ms > 0:
+                self._task = asyncio.ensure_future(self._send(every_ms * MILLISECOND, size))
+        return self._watch.report(bool(request.get("reset")))
+
+    async def _send(self, every_ns: int, size: int) -> None:
+        group, due = self._node.group(GROUP), monotonic_ns()
+        while True:
+            with contextlib.suppress(HoldfastError):
+                await group.send(due.to_bytes(8, "big") + bytes(max(0, size - 8)))
+            due += every_ns
+            await asyncio.sleep(max(0, due - monotonic_ns()) / 1e9)
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+
 class Flows:
     """All flows that a node sends and receives, and their control commands."""
 
@@ -197,22 +270,30 @@ def lab_config(path: Path) -> NodeConfig:
     raw = tomllib.loads(path.read_text())
     if raw.get("security", {}).get("mode") != "plain":
         return load_config(path)
+    groups = {GROUPS.key: msgspec.convert(raw.pop(GROUPS.key, []), GROUPS.kind)}
     config = msgspec.convert(raw, NodeConfig)
-    return msgspec.structs.replace(config, data=str(path.parent / config.data))
+    return msgspec.structs.replace(config, data=str(path.parent / config.data), sections=groups)
+
+
+def _groups(path: Path) -> list[str]:
+    return [group["name"] for group in tomllib.loads(path.read_text()).get("group", [])]
 
 
 async def main(path: Path) -> None:
-    node = Node(lab_config(path))
+    watch = GroupWatch()
+    node = Node(lab_config(path), dict.fromkeys(_groups(path), watch))
     told = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, told.set)
     async with node:
         flows = Flows(node)
-        node.answer({"flow": flows.send, "flows": flows.report})
+        load = GroupLoad(node, watch)
+        node.answer({"flow": flows.send, "flows": flows.report, "group_load": load.ask})
         calm_collector()
         stopped = asyncio.ensure_future(node.wait_stopped())
         waiting = asyncio.ensure_future(told.wait())
         done, _ = await asyncio.wait({stopped, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        load.stop()
         await flows.close()
         for task in done:
             task.result()

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from holdfast.lab.lab import Lab
 
 DAYS: Final = 7
+GROUP: Final = "lab"
+"""The name of the group that nodes have on request: `holdfast.lab.member` measures it."""
 _UP_NS: Final = 60 * SECOND
 
 
@@ -39,7 +41,7 @@ def log_of(lab: Path, host: str) -> Path:
     return directory_of(lab) / f"{host}.log"
 
 
-def write(lab: Path, plan: Plan, plain: bool) -> None:
+def write(lab: Path, plan: Plan, plain: bool, group: bool = False) -> None:
     """A configuration for every host, and the files it refers to."""
     folder = directory_of(lab)
     folder.mkdir(exist_ok=True)
@@ -48,10 +50,10 @@ def write(lab: Path, plan: Plan, plain: bool) -> None:
     for host in plan.hosts:
         write_pair(folder, host, issue(authority, host, DAYS), force=True)
         data_of(lab, host).mkdir(exist_ok=True)
-        config_of(lab, host).write_text(_toml(plan, host, plain))
+        config_of(lab, host).write_text(_toml(plan, host, plain, group))
 
 
-def _toml(plan: Plan, host: str, plain: bool) -> str:
+def _toml(plan: Plan, host: str, plain: bool, group: bool) -> str:
     join = ", ".join(f'"{plan.address(plan.hosts[0], s)}:{PORT}"' for s in plan.subnets)
     adapters = "".join(
         f'\n[[adapter]]\nname = "{s}"\naddress = "{plan.address(host, s)}:{PORT}"\nmtu = {plan.mtu}\n'
@@ -63,6 +65,8 @@ authority = "ca.pem"
 certificate = "{host}.pem"
 key = "{host}.key"
 """
+    voters = ", ".join(f'"{name}"' for name in plan.hosts)
+    replicas = f'[[group]]\nname = "{GROUP}"\nvoters = [{voters}]\n' if group else ""
     return f"""domain = "{plan.name}"
 name = "{host}"
 data = "{host}"
@@ -70,7 +74,7 @@ join = [{join}]
 {adapters}
 [security]
 {'mode = "plain"' if plain else security}
-"""
+{replicas}"""
 
 
 def start(lab: Lab, host: str) -> subprocess.Popen[Any]:

@@ -1,8 +1,9 @@
 """Random faults in a lab, and whether each is identified correctly: the cases of the simulated sweep with real packets.
 
-A trial sends 1200 bytes every 50 ms between the ends of the first affected path, injects the fault, polls the incidents
-of every node until the time is up, removes the fault, and continues polling for a second: a wrong incident that appears
-then counts as well. `judge_incidents` compares them with the expected diagnosis.
+A trial sends 1200 bytes every 50 ms between the ends of the first affected path, and 1200 bytes every 100 ms from each
+node to a group of all nodes. It injects the fault, polls the incidents of every node until the time is up, removes the
+fault, and continues polling for a second: a wrong incident that appears then counts as well. `judge_incidents` compares
+them with the expected diagnosis.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ FAMILIES: Final = (
 """The families of the sweep that a lab supports."""
 AFTER_S: Final = 1.0
 _POLL_S: Final = 0.05
+GROUP_EVERY_MS: Final = 100
+"""The period of the messages that each node sends to the group."""
 
 Told = Mapping[str, list[dict[str, Any]]]
 """The incidents that each node shows."""
@@ -47,6 +50,10 @@ class RandomOutcome(msgspec.Struct, frozen=True, kw_only=True):
     stall_ms: float
     missing: int
     worse_moves: int
+    group_ms: float = 0.0
+    """The longest time that a message of the group took, or that none was delivered beyond the period, on any node."""
+    leaders: int = 0
+    """Changes of leadership."""
 
 
 class RandomTrial:
@@ -55,6 +62,8 @@ class RandomTrial:
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
         self._trials: dict[tuple[str, str], Trial] = {}
+        for host in lab.plan.hosts:
+            lab.ask(host, "group_load", every_ms=GROUP_EVERY_MS, size=FLOW_BYTES)
 
     def run(self, case: Case, seconds: float) -> RandomOutcome:
         """Inject the fault, watch, remove it, watch."""
@@ -67,12 +76,15 @@ class RandomTrial:
             fault = used + case.fault.removeprefix(drawn)
             case = msgspec.structs.replace(case, hit=hit, fault=fault)
         self.lab.ask(listener, "flows", reset=True)
+        self._group(reset=True)
+        term = self._term()
         began = monotonic_ns()
         self.lab.break_(case.fault)
         watched = _Watched(case)
         until_s = max(seconds, case.within_ms / 1000)
         self._watch(trial, watched, began, began + round(until_s * SECOND))
         heard = self.lab.ask(listener, "flows")["heard"][sender]
+        group_ms, leaders = self._group(), self._term() - term
         self.lab.heal()
         ended = monotonic_ns()
         after = _Watched(case)
@@ -88,7 +100,19 @@ class RandomTrial:
             stall_ms=max(heard["latency_ms_max"], heard["gap_ms_max"] - FLOW_EVERY_MS),
             missing=heard["missing"],
             worse_moves=watched.worse_moves,
+            group_ms=group_ms,
+            leaders=leaders,
         )
+
+    def _group(self, reset: bool = False) -> float:
+        told = [self.lab.ask(host, "group_load", reset=reset) for host in self.lab.plan.hosts]
+        longest = [max(one["latency_ms_max"], one["gap_ms_max"] - GROUP_EVERY_MS) for one in told]
+        return round(max(longest), 2)
+
+    def _term(self) -> int:
+        """The term of the group: it grows with every election."""
+        states = [self.lab.ask(host, "status")["groups"] for host in self.lab.plan.hosts]
+        return max(group["term"] for groups in states for group in groups)
 
     def _trial(self, sender: str, listener: str, by: str) -> Trial:
         trial = self._trials.get((sender, listener))

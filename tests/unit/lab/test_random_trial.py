@@ -62,6 +62,8 @@ def outcome(**other: Any) -> RandomOutcome:
         "stall_ms": 40.0,
         "missing": 0,
         "worse_moves": 0,
+        "group_ms": 50.0,
+        "leaders": 0,
     }
     return RandomOutcome(**(values | other))
 
@@ -76,6 +78,14 @@ def test_a_late_verdict_and_a_false_accusation_miss_the_aims() -> None:
     missed = [name for name, aim in report.aims.items() if not aim.met]
     assert missed == ["lab_random_right_share", "lab_random_false_accusations"]
     assert len(report.env["lab_random_wrong"]) == 2
+
+
+def test_a_group_that_stands_still_or_elects_misses_the_aims() -> None:
+    report = new_report("health")
+    add_figures(report, [outcome(), outcome(group_ms=250.0), outcome(leaders=1)])
+    missed = [name for name, aim in report.aims.items() if not aim.met]
+    assert missed == ["lab_random_leadership_changes", "lab_random_group_ms"]
+    assert report.figures["lab_random_group_ms_median"] == 50.0
 
 
 def test_every_family_of_the_lab_is_one_of_the_sweep() -> None:
