@@ -260,12 +260,14 @@ class AcceptorMachine(Machine):
         first = frames[0] if frames else None
         if isinstance(first, Refuse):
             self.last_refusal = first.text[:200]
-            for joining in self._join:
-                if joining.flow == info.flow:
-                    joining.reason = f"refused: {self.last_refusal}"
+            mine = [joining for joining in self._join if joining.flow == info.flow]
+            for joining in mine:
+                joining.reason = f"refused: {self.last_refusal}"
                 # One of this node's own addresses under another name: there is nothing to join.
-                joining.done = joining.done or (first.code == "self" and joining.flow == info.flow)
-            out.fact(NodeFact(now, "refused", f"by {info.host}:{info.port}: {self.last_refusal}"))
+                joining.done = joining.done or first.code == "self"
+            if not mine:  # that it cannot join is reported with this reason, ever more rarely
+                who = f"by {info.host}:{info.port}"
+                self._count(now, "refused", f"{who}: {self.last_refusal}", out)
             out.effect(CloseFlow(info.flow, "refused"))
             return
         if not isinstance(first, Hello):

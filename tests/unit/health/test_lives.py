@@ -189,7 +189,9 @@ def test_a_connection_that_was_not_heard_yet_does_not_make_another_dead() -> Non
     flows = {FlowId(1): Heard("tcp", old), FlowId(2): Heard("tcp", new)}
     assert state_of("tcp", flows, None, {}, 0, mute=False).alive
     new.die(2 * SECOND)
-    assert not state_of("tcp", flows, None, {}, 0, mute=False).alive, "it should be heard by now, too"
+    assert not state_of("tcp", flows, None, {}, 0, mute=False).alive, (
+        "it should be heard by now, too"
+    )
 
 
 def test_a_connection_that_ends_before_it_is_heard_accuses_no_path() -> None:

@@ -6,15 +6,24 @@ from itertools import pairwise
 from random import Random
 
 from holdfast.links.acceptor import CANNOT_JOIN, TELL_NS, AcceptorMachine
+from holdfast.links.handshake import refusal
 from holdfast.links.measuring import SEGMENTS
-from holdfast.links.ports import ACCEPTOR, FlowOpened, OpenFailed, OpenFlow, link_unit
+from holdfast.links.ports import (
+    ACCEPTOR,
+    Arrived,
+    FlowClosed,
+    FlowOpened,
+    OpenFailed,
+    OpenFlow,
+    link_unit,
+)
 from holdfast.links.session_table import SessionTable
 from holdfast.links.wanted_flows import WantedFlows
 from holdfast.machine import Outbox
 from holdfast.subsystem import LocalNode
 from holdfast.telemetry.facts import NodeFact
 from holdfast.types import SECOND, FlowId, NodeId
-from holdfast.wire.frames import AdapterInfo, MemberInfo
+from holdfast.wire.frames import AdapterInfo, MemberInfo, Refuse
 
 TLS_LATE = "the peer did not finish the handshake within 5 s"
 
@@ -52,6 +61,19 @@ class Knocking:
         self.facts += [fact for fact in out.facts if isinstance(fact, NodeFact)]
         return asked
 
+    def refused(self, number: int) -> None:
+        """One attempt, which the peer answers with a refusal."""
+        self.now = max(self.now, self.machine.deadline)
+        out = Outbox()
+        self.machine.wake(self.now, out)
+        (asked,) = [effect for effect in effects_of(out) if isinstance(effect, OpenFlow)]
+        flow, place = FlowId(number), (asked.adapter, asked.transport, asked.host, asked.port)
+        packet = memoryview(refusal(Refuse("domain", "this is domain 'b', not 'd'")))
+        opened = FlowOpened(flow, *place, inbound=False, unit=ACCEPTOR)
+        for item in (opened, Arrived(flow, [packet], self.now), FlowClosed(flow, "refused")):
+            self.machine.up(self.now, [item], out)
+        self.facts += [fact for fact in out.facts if isinstance(fact, NodeFact)]
+
 
 def effects_of(out: Outbox) -> list[object]:
     return [effect for effect, _ in out.effects]
@@ -83,6 +105,16 @@ def test_a_node_that_cannot_join_warns_with_address_and_reason_ever_more_rarely(
     assert "certificate verify failed" in joining.facts[-1].detail
     (row,) = joining.machine.joining(joining.now)
     assert row["reason"] == "certificate verify failed"
+
+
+def test_a_node_that_is_refused_reports_that_ever_more_rarely_too() -> None:
+    """A wrong domain was logged with every attempt, every 2.3 s, besides the warning that it cannot join."""
+    joining = Knocking()
+    for number in range(200):
+        joining.refused(number + 1)
+    assert {fact.event for fact in joining.facts} == {CANNOT_JOIN}
+    assert 5 <= len(joining.facts) <= 12
+    assert "refused: this is domain 'b', not 'd'" in joining.facts[-1].detail
 
 
 def test_a_link_reconnects_with_smaller_segments_and_later_tries_full_ones() -> None:
