@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from holdfast.errors import HoldfastError
 from holdfast.lab.lab import Lab
 from holdfast.lab.member import CHANNEL, DATAGRAMS
 from holdfast.lab.trial import FLOW_BYTES, FLOW_EVERY_MS, Flow, Trial
@@ -28,6 +29,7 @@ FAMILIES: Final = (
 """The families of the sweep that a lab supports."""
 AFTER_S: Final = 1.0
 _POLL_S: Final = 0.05
+_QUIET_NS: Final = 90 * SECOND
 GROUP_EVERY_MS: Final = 100
 """The period of the messages that each node sends to the group."""
 
@@ -70,6 +72,7 @@ class RandomTrial:
         sender, listener, drawn = case.hit[0]
         trial = self._trial(sender, listener, DATAGRAMS if case.on_traffic else CHANNEL)
         trial.wait_sound()
+        self._wait_quiet()
         if case.on_traffic:
             used = trial.path_in_use().partition("/")[0]
             hit = tuple((a, b, used) for a, b, _ in case.hit)
@@ -104,15 +107,32 @@ class RandomTrial:
             leaders=leaders,
         )
 
+    def _wait_quiet(self) -> None:
+        """Wait until no node shows an incident: a path counts as flapping until it was stable for a minute, and what
+        is left of one fault must not be held against the next."""
+        deadline = monotonic_ns() + _QUIET_NS
+        while any(found := [self._incidents(host) for host in self.lab.plan.hosts]):
+            if monotonic_ns() > deadline:
+                raise HoldfastError(f"incidents remain: {found}")
+            time.sleep(_POLL_S)
+
+    def _incidents(self, host: str) -> list[dict[str, Any]]:
+        shown: list[dict[str, Any]] = self.lab.ask(host, "health", what="incidents")["incidents"]
+        return shown
+
     def _group(self, reset: bool = False) -> float:
         told = [self.lab.ask(host, "group_load", reset=reset) for host in self.lab.plan.hosts]
-        longest = [max(one["latency_ms_max"], one["gap_ms_max"] - GROUP_EVERY_MS) for one in told]
+        longest: list[float] = [
+            max(one["latency_ms_max"], one["gap_ms_max"] - GROUP_EVERY_MS) for one in told
+        ]
         return round(max(longest), 2)
 
     def _term(self) -> int:
         """The term of the group: it grows with every election."""
-        states = [self.lab.ask(host, "status")["groups"] for host in self.lab.plan.hosts]
-        return max(group["term"] for groups in states for group in groups)
+        states: list[list[dict[str, Any]]] = [
+            self.lab.ask(host, "status")["groups"] for host in self.lab.plan.hosts
+        ]
+        return max(int(group["term"]) for groups in states for group in groups)
 
     def _trial(self, sender: str, listener: str, by: str) -> Trial:
         trial = self._trials.get((sender, listener))
@@ -128,10 +148,7 @@ class RandomTrial:
 
     def _watch(self, trial: Trial, watched: _Watched, began: int, until: int) -> None:
         while monotonic_ns() < until:
-            told = {
-                host: self.lab.ask(host, "health", what="incidents")["incidents"]
-                for host in self.lab.plan.hosts
-            }
+            told = {host: self._incidents(host) for host in self.lab.plan.hosts}
             watched.take(told, trial.path_in_use(), (monotonic_ns() - began) / MILLISECOND)
             time.sleep(_POLL_S)
 
