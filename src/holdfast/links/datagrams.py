@@ -14,7 +14,7 @@ from typing import Final
 
 from holdfast.links.flow import STREAM_PACKET_MAX, FlowState
 from holdfast.links.flow_selection import FlowChoice, FlowSelection, PlainFlowChoice, by_class
-from holdfast.links.ports import DATAGRAMS, PortRefused, SendRaw, class_of
+from holdfast.links.ports import COPY_PORT, DATAGRAMS, PortRefused, SendRaw, class_of
 from holdfast.machine import Outbox
 from holdfast.types import BULK, DATA, SYNC, FlowId, Nanos, NodeId
 from holdfast.wire.blocks import HEAD, block_after
@@ -185,6 +185,7 @@ class DatagramsOut:
         parts = _packed(queue.traffic - DATAGRAMS, messages, room) if raw else messages
         if raw and not flow.stream:
             flow.raw_sent += len(parts)
+            flow.raw_last = messages[-1]
         (flow.apart if asked else flow.parts).extend(parts)
 
     def _flush_large(
@@ -203,6 +204,7 @@ class DatagramsOut:
             parts = _packed(queue.traffic - DATAGRAMS, [message], size) if raw else [message]
             if raw and not flow.stream:
                 flow.raw_sent += len(parts)
+                flow.raw_last = message
             flow.parts.extend(parts)
         if refused:
             reason = (
@@ -225,6 +227,11 @@ class DatagramsOut:
         if not fitting:
             return None
         return min(fitting, key=lambda flow: flow.cost(now, queue.traffic, True))
+
+
+def copy_of(message: bytes) -> bytes:
+    """A packet with the contents of a datagram, which the peer counts and discards."""
+    return _batch(COPY_PORT, [message], [len(message)])
 
 
 def _within(asked: int, flow: FlowState, room: int, head: int = 0) -> int:

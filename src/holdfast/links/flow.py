@@ -62,6 +62,9 @@ class FlowState:
         "inbound",
         "info",
         "judged",
+        "lost",
+        "lost_at",
+        "lost_received",
         "overhead",
         "own_seal",
         "parts",
@@ -69,9 +72,11 @@ class FlowState:
         "proven",
         "rank",
         "raw_heard",
+        "raw_last",
         "raw_sent",
         "ready",
         "remote_adapter",
+        "retry_at",
         "shrunk_until",
         "shun_reason",
         "shunned_until",
@@ -118,6 +123,14 @@ class FlowState:
         self.raw_sent = 0
         self.raw_heard = 0
         """Packets with datagrams of applications that were sent here, and that arrived here from the peer."""
+        self.raw_last = b""
+        """The last datagram that was sent here."""
+        self.lost = b""
+        """One of those that do not arrive here: copies of it show when that is over."""
+        self.lost_at: Nanos = 0
+        self.lost_received = 0
+        self.retry_at: Nanos = NEVER
+        """Since when, how many packets had arrived by then, and when the next copy is sent."""
         self.asked_at: Nanos = 0
         self.asked_sent = 0
         """When the peer was last asked how many of them have arrived, and how many had been sent then."""

@@ -15,6 +15,7 @@ from holdfast.links.datagrams import MESSAGE_MAX
 from holdfast.links.flow import FlowState
 from holdfast.links.flow_selection import FlowChoice
 from holdfast.links.ports import (
+    COPY_PORT,
     Arrived,
     AskHeard,
     CloseFlow,
@@ -411,7 +412,8 @@ class LinkMachine(Machine):
             elif kind is RawBatch:
                 if flow.ready:
                     flow.raw_heard += 1
-                    receiver.raw(frame)  # type: ignore[arg-type]  # it is one
+                    if frame.port != COPY_PORT:  # type: ignore[attr-defined]  # it is one
+                        receiver.raw(frame)  # type: ignore[arg-type]  # it is one
             else:
                 self._own(now, flow, frame, out)
 
@@ -459,7 +461,8 @@ class LinkMachine(Machine):
             case DeliveryQuery():
                 self._delivery_asked(now, flow, frame, out)
             case DeliveryReport():
-                self._sender.delivery.reported(now, frame)
+                self._sender.delivery_reported(now, frame)
+                self._touched = True
             case Key() if not flow.own_seal and self._sealed:
                 self._session.key_came(now, frame, out)
                 self._touched = True

@@ -169,6 +169,8 @@ class SendChannel(msgspec.Struct, frozen=True, gc=False):
 
 
 PORT_MIN = 16
+COPY_PORT = 0
+"""The port of copies of application datagrams, which only show whether such contents pass."""
 DATAGRAMS = 1 << 20
 """Added to the port of application datagrams where both kinds of traffic are identified by a number."""
 

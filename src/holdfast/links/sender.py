@@ -40,7 +40,7 @@ from holdfast.machine import Outbox
 from holdfast.subsystem import LinkTiming
 from holdfast.types import BULK, MILLISECOND, NEVER, SYNC, FlowId, Nanos, NodeId
 from holdfast.wire.codec import Part, RoomyPart, encode, fill_of, filled_part, part_size
-from holdfast.wire.frames import AckRequest, ChunkAck, FilledFrame
+from holdfast.wire.frames import AckRequest, ChunkAck, DeliveryReport, FilledFrame
 from holdfast.wire.packet import AnyPacket
 
 DEEP_STEP: Final = 1 << 20
@@ -237,6 +237,11 @@ class LinkSender:
                 if now >= since + 2 * stall_ns:
                     self._shrink(now, channel, flow)
                 self._wake_at(now + stall_ns)
+        self._wake_at(self.delivery.retry(now))
+
+    def delivery_reported(self, now: Nanos, frame: DeliveryReport) -> None:
+        """The peer reports how many datagrams have arrived on a flow."""
+        self._wake_at(self.delivery.reported(now, frame))
 
     def _look_at_blocked(
         self, now: Nanos, channel: ChannelOut, flow: FlowState, out: Outbox

@@ -6,16 +6,16 @@ from tests.unit.links.flows import PEER, ciphers, flow_of
 
 from holdfast.links.cipher import Cipher
 from holdfast.links.config import LAN
-from holdfast.links.delivery import ASK_NS, Delivery
+from holdfast.links.delivery import ASK_NS, RETRY_NS, RETRY_NS_MAX, Delivery
 from holdfast.links.delivery_watch import APART_NS, FRAMES_MIN, DeliveryWatch
 from holdfast.links.flow import DATAGRAM_MIN, DATAGRAM_START, FlowState
 from holdfast.links.flow_selection import FlowSelection
-from holdfast.links.ports import FlowOpened, Transmit
+from holdfast.links.ports import COPY_PORT, FlowOpened, Transmit
 from holdfast.links.sender import LinkSender
 from holdfast.machine import Outbox
-from holdfast.types import SECOND, FlowId
+from holdfast.types import NEVER, SECOND, FlowId
 from holdfast.wire.codec import decode_frame
-from holdfast.wire.frames import DeliveryQuery, DeliveryReport
+from holdfast.wire.frames import DeliveryQuery, DeliveryReport, RawBatch
 
 
 def flow(number: int, adapter: str, transport: str = "udp") -> FlowState:
@@ -145,3 +145,49 @@ def test_a_channel_that_no_path_delivers_is_sent_in_ever_smaller_pieces() -> Non
         now += LAN.stall_ns // 2
     assert largest[0] > 1000
     assert min(largest) <= DATAGRAM_MIN
+
+
+def lossy_flow() -> tuple[Delivery, FlowState, FlowState]:
+    """Datagrams were lost on red, and nothing else is sent there any more."""
+    red, blue = flow(1, "red"), flow(2, "blue")
+    delivery = asked(8, red, blue)
+    red.raw_last = b"contents" * 100
+    for now, sent in ((1, 8), (2, 16), (3, 24)):
+        red.raw_sent = sent
+        delivery.reported(now, DeliveryReport("red/red/udp", sent, 3))
+    return delivery, red, blue
+
+
+def test_copies_of_a_lost_datagram_show_when_such_data_passes_again() -> None:
+    """The fault was claimed for a minute after it had ended, because nothing was sent there."""
+    delivery, red, blue = lossy_flow()
+    red.parts.clear()
+    blue.parts.clear()
+    assert delivery.retry(RETRY_NS // 2) == red.retry_at <= 3 + RETRY_NS
+    assert not red.parts
+    now = red.retry_at
+    assert delivery.retry(now) == now + RETRY_NS
+    copy = decode_frame(red.parts[0])
+    assert isinstance(copy, RawBatch)
+    assert copy.port == COPY_PORT
+    assert b"contents" * 100 in bytes(copy.block)
+    assert decode_frame(blue.parts[0]) == DeliveryQuery("red/red/udp", red.raw_sent)
+    delivery.reported(now + 1, DeliveryReport("red/red/udp", red.raw_sent, 3))
+    assert red.lost, "it did not arrive"
+    delivery.reported(now + 2, DeliveryReport("red/red/udp", red.raw_sent, 4))
+    assert not red.lost
+    assert red.shunned_until <= now + 2
+    assert delivery.retry(now + SECOND) == NEVER
+
+
+def test_copies_become_rarer_but_never_stop_while_they_fail() -> None:
+    delivery, red, _ = lossy_flow()
+    now, sent = red.retry_at, []
+    while now < 600 * SECOND:
+        red.parts.clear()
+        due = delivery.retry(now)
+        sent.append(now)
+        assert red.parts
+        now = due
+    assert sent[-1] - sent[-2] <= RETRY_NS_MAX
+    assert len(sent) < 200

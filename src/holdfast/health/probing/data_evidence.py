@@ -2,8 +2,8 @@
 
 The link reports flows on which nothing of what applications send arrives. That is published only after a while in
 which heartbeats were heard on the same flow, and only if no probe explains it: a size limit, a pattern or loss that is
-found in that time is the better name. When the data has moved elsewhere, nothing shows that the fault is over: it is
-forgotten after `HOLD_NS`, and data may try the path again.
+found in that time is the better name. When the data has moved elsewhere, the sender tries the path with copies, and the
+link reports when one arrives. Without such a report it is forgotten after `HOLD_NS`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from holdfast.health.probing.liveness import Liveness
 from holdfast.types import MILLISECOND, SECOND, FlowId, Nanos
 
 SETTLE_NS: Final = 700 * MILLISECOND
-HOLD_NS: Final = 60 * SECOND
+HOLD_NS: Final = 600 * SECOND
 SILENT_MISSES: Final = 2
 REVIVED_NS: Final = 1000 * MILLISECOND
 
