@@ -128,6 +128,29 @@ def test_a_fault_is_named_once_and_routed_around(given: Case) -> None:
     assert outcome.stall_ms <= STALL_MS_MAX
 
 
+def test_data_that_passes_again_is_no_longer_accused() -> None:
+    """Copies of what was lost show it; the claim stayed for a minute."""
+    outcome = run_case(data())
+    assert problems_of(outcome) == []
+    assert outcome.lingering == []
+
+
+def test_a_path_that_loses_almost_everything_stays_lossy() -> None:
+    """H11. Once it had looked dead, its loss was forgotten: it counted as fine, and datagrams moved back to it."""
+    more = {"classes": ("loss",), "allowed": ("dead",), "one_way": True, "place": "path"}
+    outcome = run_case(case("red n1->n2 loss 95%", "loss", ("n1", "n2", "red"), **more), seed=303)
+    assert problems_of(outcome) == []
+
+
+@campaign
+def test_a_path_that_is_gone_most_of_the_time_is_not_congested() -> None:
+    """Its streams are late because they retransmit, and not because they wait in a queue."""
+    more = {"classes": ("loss",), "allowed": ("dead", "flapping"), "within_ms": 6000}
+    fault = "red n1->n2 blackout flap 500ms/100ms"
+    outcome = run_case(case(fault, "flapping", ("n1", "n2", "red"), **more), seed=203)
+    assert outcome.false == []
+
+
 def test_a_path_that_application_data_fills_is_congested_and_nothing_else() -> None:
     """H13, H15. Its channels send more than the path carries: no heartbeat comes for 0.9 s, not even a late one. With
     this seed they use the narrow path when the fault begins; they leave it and do not return."""

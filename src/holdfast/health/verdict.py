@@ -61,6 +61,8 @@ DIRECTION_UNKNOWN: Final = "unknown"
 
 LOSSY_PPM: Final = 20_000
 """From this loss on a path has a soft error."""
+STALLS_PPM: Final = 500_000
+"""From this loss on, in either direction, a TCP connection stands still."""
 SUSPECT_PPM: Final = 10_000
 """From this loss on, a path may turn out to have one."""
 DELAY_US_MIN: Final = 20_000
@@ -167,16 +169,20 @@ def find_errors(
     """
     back = {kind: vector for kind, vector in _by_kind(reverse).items() if not vector.stale}
     back_heard = any(vector.alive for vector in back.values())
-    # A TCP connection needs both directions: where nothing comes back, it says nothing of this one.
+    kinds = _by_kind(vectors)
+    # A TCP connection needs both directions: where little or nothing comes back, it says nothing of this one.
     back_dead = bool(back) and not back_heard
+    tcp_stalls = back_dead or any(
+        "udp" in way and way["udp"].loss_ppm >= STALLS_PPM for way in (kinds, back)
+    )
     both = {(error.error_class, error.kind) for error in _one_direction(back, reverse_flapping)}
     both.add((PROTOCOL, "tcp"))  # no connection works in either direction, whichever is filtered
     return tuple(
         msgspec.structs.replace(
             error, one_way=_is_one_way(error, both, back) if back_heard else None
         )
-        for error in _one_direction(_by_kind(vectors), flapping)
-        if not (back_dead and error.error_class == PROTOCOL and error.kind == "tcp")
+        for error in _one_direction(kinds, flapping)
+        if not (tcp_stalls and error.error_class == PROTOCOL and error.kind == "tcp")
     )
 
 

@@ -17,7 +17,7 @@ from holdfast.health.probing.metrics import (
     LossWindow,
 )
 from holdfast.health.verdict import LOSSY_PPM
-from holdfast.types import MILLISECOND, SECOND
+from holdfast.types import MILLISECOND, NEVER, SECOND
 
 PERIOD = 100 * MILLISECOND
 
@@ -52,6 +52,20 @@ def test_heavy_loss_is_found_within_seconds_and_estimated(seed: int) -> None:
     now = feed(window, 0.3, 5, now, seed=seed + 100)
     assert 120_000 < window.stated_ppm < 500_000
     assert window.window_ms == 5000
+
+
+def test_a_flow_that_looked_dead_because_of_heavy_loss_is_lossy_until_it_shows_otherwise() -> None:
+    window = LossWindow()
+    now = feed(window, 0.9, 5, seed=3)
+    window.revived()
+    assert window.lossy
+    now = feed(window, 0.0, 1, now)
+    assert window.lossy
+    feed(window, 0.0, 4, now)
+    assert not window.lossy
+    window.missing(1, 5, now)
+    window.revived()
+    assert window.counts_at == NEVER, "what is missing while a flow is dead is not lost by chance"
 
 
 def first_estimate(loss: float, seed: int) -> tuple[int, int]:

@@ -18,6 +18,19 @@ from holdfast.telemetry.facts import PathFact
 FINE = Vector(size=1500, size_max=1500)
 
 
+def test_a_connection_that_stands_still_because_of_heavy_loss_is_no_filter() -> None:
+    """At 70 % loss in one direction, 'TCP does not pass, both ways' was claimed besides."""
+    lossy, clean = Vector(loss_ppm=700_000), Vector()
+    stuck = Vector(kind="tcp", alive=False)
+    assert [e.error_class for e in find_errors([lossy, stuck], [clean, stuck])] == ["loss"]
+    assert find_errors([clean, stuck], [lossy, stuck]) == ()
+    some = Vector(loss_ppm=200_000)
+    assert [e.error_class for e in find_errors([some, stuck], [clean, stuck])] == [
+        "protocol",
+        "loss",
+    ]
+
+
 def vector(**values: Any) -> Vector:
     return msgspec.structs.replace(FINE, **values)
 

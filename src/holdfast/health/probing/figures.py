@@ -101,7 +101,7 @@ class Figures:
         ):
             missed = (
                 missed
-                or _starved(now, flows)
+                or (not datagrams.window.lossy and _starved(now, flows))
                 or silence.filled(now, flows.values(), self.congestion)
                 or self.congestion.outlives(now, datagrams)
             )
@@ -143,7 +143,8 @@ def _sample(lane: Lane, window: LossWindow) -> None:
 
 def _starved(now: Nanos, flows: Mapping[FlowId, Heard]) -> bool:
     """Whether a stream is heard, but late, while datagrams are missing: it fills the queue, and they are dropped. A
-    filter of datagrams does not delay streams."""
+    filter of datagrams does not delay streams. On a path that is known to be lossy this says nothing: a stream is late
+    because it had to retransmit."""
     lives = [heard.live for heard in flows.values() if heard.live.stream]
     return any(
         live.trip.delay.crowded and now - live.heard_at < CROWDED_SILENCE_NS for live in lives

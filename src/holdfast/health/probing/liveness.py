@@ -116,7 +116,7 @@ class Liveness:
             lost = gap - 1 if gap <= GAP_MAX and not self._excused(before) else 0
             self.missed += lost
             if revived:
-                self.window.forget()
+                self.window.revived()
             elif lost:
                 excess_ns = self.trip.delay.excess_ns
                 self.window.missing(self.last_n + 1, frame.n - 1, at, excess_ns)

@@ -256,9 +256,12 @@ class LossWindow:
             self.heard += heard
             self._lost += lost
 
-    def forget(self) -> None:
-        """The flow was dead: what was missing then was not lost by chance."""
+    def revived(self) -> None:
+        """The flow was dead: what was missing then was not lost by chance. But if it lost much before that, it may have
+        looked dead for that reason, and must show that it does so no more."""
         self._pending.clear()
+        if self.lossy:
+            return
         self._buckets.clear()
         self.heard = self._lost = self._heard_sum = self._lost_sum = 0
         self._evidence = [0] * len(LOSS_TESTS)
