@@ -65,6 +65,8 @@ STALLS_PPM: Final = 500_000
 """From this loss on, in either direction, a TCP connection stands still."""
 SUSPECT_PPM: Final = 10_000
 """From this loss on, a path may turn out to have one."""
+_OF_THE_LINE: Final = {SIZE, PATTERN}
+"""Classes of errors that all kinds of packets have if one does, as a rule."""
 DELAY_US_MIN: Final = 20_000
 """A delay of less than this is no error."""
 
@@ -177,11 +179,15 @@ def find_errors(
     )
     both = {(error.error_class, error.kind) for error in _one_direction(back, reverse_flapping)}
     both.add((PROTOCOL, "tcp"))  # no connection works in either direction, whichever is filtered
+    found = _one_direction(kinds, flapping)
+    # What one kind of packets shows in both directions, the others find out one after the other.
+    shared = {e.error_class for e in found if (e.error_class, e.kind) in both} & _OF_THE_LINE
+    both |= {(e.error_class, e.kind) for e in found if e.error_class in shared}
     return tuple(
         msgspec.structs.replace(
             error, one_way=_is_one_way(error, both, back) if back_heard else None
         )
-        for error in _one_direction(kinds, flapping)
+        for error in found
         if not (tcp_stalls and error.error_class == PROTOCOL and error.kind == "tcp")
     )
 

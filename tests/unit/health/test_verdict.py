@@ -18,6 +18,21 @@ from holdfast.telemetry.facts import PathFact
 FINE = Vector(size=1500, size_max=1500)
 
 
+def test_what_one_kind_shows_in_both_directions_is_one_way_for_none() -> None:
+    """A pattern in both directions was called one way for 0.7 s, because TCP showed it in one of them first."""
+    bad = Vector(bad_patterns=("55",))
+    first, later = Vector(kind="tcp", bad_patterns=("55",)), Vector(kind="tcp")
+    assert {e.one_way for e in find_errors([bad, first], [bad, later])} == {False}
+    assert [e.one_way for e in find_errors([Vector(), first], [bad, later])] == [True]
+    small, smaller = Vector(size=1000, size_max=1500), Vector(kind="tcp", size=576, size_max=1500)
+    assert {e.one_way for e in find_errors([small, smaller], [small, later])} == {False}
+    filtered = Vector(kind="frag", alive=False), Vector(kind="multicast", alive=False)
+    assert {e.one_way for e in find_errors([Vector(), *filtered], [Vector(), filtered[1]])} == {
+        True,
+        False,
+    }
+
+
 def test_a_connection_that_stands_still_because_of_heavy_loss_is_no_filter() -> None:
     """At 70 % loss in one direction, 'TCP does not pass, both ways' was claimed besides."""
     lossy, clean = Vector(loss_ppm=700_000), Vector()
