@@ -135,6 +135,11 @@ def test_data_that_passes_again_is_no_longer_accused() -> None:
     assert outcome.lingering == []
 
 
+def test_a_limit_of_the_rate_that_ends_is_no_longer_stated() -> None:
+    outcome = run_case(msgspec.structs.replace(narrow(), within_ms=3000))
+    assert (problems_of(outcome), outcome.lingering) == ([], [])
+
+
 def test_a_path_that_loses_almost_everything_stays_lossy() -> None:
     """H11. Once it had looked dead, its loss was forgotten: it counted as fine, and datagrams moved back to it."""
     more = {"classes": ("loss",), "allowed": ("dead",), "one_way": True, "place": "path"}

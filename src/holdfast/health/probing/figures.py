@@ -87,12 +87,14 @@ class Figures:
         lanes: Mapping[str, Lane],
         silence: Silence,
     ) -> bool:
-        missed = calmly = False
+        missed = calmly = train = False
         for name, lane in lanes.items():
             if lane.crowd_misses:
                 lane.crowd_misses, missed = 0, True
             if lane.calm_misses:
                 lane.calm_misses, calmly = 0, calmly or name == "udp"
+            if lane.trains:
+                lane.trains, train = 0, train or name == "udp"
         datagrams = self.datagrams
         if (
             datagrams is not None
@@ -107,7 +109,7 @@ class Figures:
             )
         if missed and not self.congestion.limit_kbps:
             silence.ask(now)
-        return self.congestion.look(now, datagrams, missed, calmly)
+        return self.congestion.look(now, datagrams, missed, calmly, train)
 
     def needs_heartbeats(self, now: Nanos) -> bool:
         """Whether some are missing, and more of them would settle soon whether that is significant, and how much it is;

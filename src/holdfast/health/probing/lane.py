@@ -24,6 +24,8 @@ MISSES_MIN: Final = 3
 """Rounds in which something must be missing, whatever the odds say: losses come in bursts."""
 SETTLE_NS: Final = 20 * MILLISECOND
 SETTLE_NS_MAX: Final = 500 * MILLISECOND
+TRAIN_MIN: Final = 8
+"""So many probes sent at once fill any short queue."""
 TRIAL_ROUNDS: Final = 2
 TRIAL_ROUNDS_MAX: Final = 30
 TRIAL_NS: Final = 500 * MILLISECOND
@@ -118,6 +120,7 @@ class Lane:
         "stream",
         "stuck",
         "surprises",
+        "trains",
         "trial",
         "trial_at",
     )
@@ -149,6 +152,8 @@ class Lane:
         """Probes that are missing of rounds that had to wait in a queue, since someone looked."""
         self.calm_misses = 0
         """Probes that are missing of rounds that waited nowhere: no full queue dropped those."""
+        self.trains = 0
+        """Rounds of many probes that came complete and waited nowhere, since someone looked."""
         self.small = [0, 0]
         """How many rounds, of those that waited nowhere, came with their smallest probe, and how many without."""
         self._crowded: dict[int, bool] = {}
@@ -322,7 +327,9 @@ class Lane:
         if it must be evaluated."""
         if len(self._rounds) != 1 or not self.calm:
             return False
-        _, at = self._rounds.pop(pair)
+        sent, at = self._rounds.pop(pair)
+        if sent.bit_count() >= TRAIN_MIN and pair not in self._crowded:
+            self.trains += 1
         self._arrived.pop(pair, None)
         self._judged[pair] = (0, at)
         if len(self._judged) > ROUNDS_MAX:
@@ -356,6 +363,8 @@ class Lane:
             if got != sent and now - at < self.settle_ns:
                 continue
             done.append(pair)
+            if sent == got and sent.bit_count() >= TRAIN_MIN and pair not in self._crowded:
+                self.trains += 1
             smallest = sent & -sent
             if smallest and pair not in self._crowded:
                 self.small[0 if got & smallest else 1] += 1

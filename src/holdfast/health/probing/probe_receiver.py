@@ -18,7 +18,14 @@ from holdfast.health.frames import (
     Signature,
     SignatureAck,
 )
-from holdfast.health.probing.attributes import KIND_OF, MIXED, MORE_HEARTBEATS, Plan, heard_plan
+from holdfast.health.probing.attributes import (
+    KIND_OF,
+    MIXED,
+    MORE_HEARTBEATS,
+    TRAIN,
+    Plan,
+    heard_plan,
+)
 from holdfast.health.probing.data_evidence import was_silent
 from holdfast.health.probing.figures import ASK_NS, Figures
 from holdfast.health.probing.lane import SETTLE_NS_MAX, Lane
@@ -349,6 +356,10 @@ class ProbeReceiver:
             lane = self.lanes.get("udp")
             if looks.look_at_data(now, self.flows, lane, self.state("udp")):
                 self._changed("udp", worse=looks.data.lost)
+        if looks.congestion.wants_train(now) and self.plan is not None:
+            codes = bytes([TRAIN, *self._check_too(now, "udp")])
+            if len(codes) > 1:
+                self.replies.append(Notice(self.adapter, self.local, self.plan.id, codes))
         if looks.doubtful and self.plan is not None and looks.needs_heartbeats(now):
             codes = bytes([MORE_HEARTBEATS])
             self.replies.append(Notice(self.adapter, self.local, self.plan.id, codes))
