@@ -418,7 +418,7 @@ class HealthMachine(Machine):
         """Publish values that changed slowly, and record samples, periodically."""
         config = self.config
         rows_ns = config.rows_ns
-        if path.probe_receiver.estimates_loss:
+        if path.probe_receiver.looks.doubtful:
             rows_ns = min(rows_ns, ESTIMATE_NS)
         path.sample_at = now + min(rows_ns, config.sample_ns) - SAMPLE_EARLY_NS
         if now - path.row_at >= rows_ns - SAMPLE_EARLY_NS:
@@ -448,7 +448,7 @@ class HealthMachine(Machine):
                 out.down(path.unit, RenewFlow(flow))
         if listener.changed:
             changed, listener.changed = listener.changed, []
-            if listener.estimates_loss:
+            if listener.looks.doubtful:
                 path.sample_at = min(path.sample_at, now + ESTIMATE_NS)
             for kind in changed:
                 if not path.same(kind):

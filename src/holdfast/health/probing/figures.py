@@ -30,7 +30,16 @@ LOOK_NS: Final = 100 * MILLISECOND
 class Figures:
     """The figures of one path that can become a verdict."""
 
-    __slots__ = ("_hurried_at", "at", "congestion", "crowding", "data", "datagrams", "doubtful")
+    __slots__ = (
+        "_hurried_at",
+        "at",
+        "congestion",
+        "crowding",
+        "data",
+        "datagrams",
+        "doubtful",
+        "narrow",
+    )
 
     def __init__(self, now: Nanos) -> None:
         self.congestion = Congestion(now)
@@ -43,6 +52,8 @@ class Figures:
         """The heartbeats of the flow that carries datagrams."""
         self.doubtful = False
         """Heartbeats are missing on some flow, and it is not settled whether that is loss."""
+        self.narrow = False
+        """A limit of the rate is known."""
         self._hurried_at = now - ASK_NS
 
     def look(
@@ -59,7 +70,8 @@ class Figures:
         changed = []
         congestion = self.congestion
         if lanes and self._look_at_congestion(now, flows, lanes, silence):
-            changed.append(("udp", congestion.limit_kbps > 0))
+            self.narrow = congestion.limit_kbps > 0
+            changed.append(("udp", self.narrow))
         excused = bool(lanes) and congestion.full(now)
         for heard in flows.values():
             live = heard.live

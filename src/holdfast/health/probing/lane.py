@@ -327,9 +327,7 @@ class Lane:
         if it must be evaluated."""
         if len(self._rounds) != 1 or not self.calm:
             return False
-        sent, at = self._rounds.pop(pair)
-        if sent.bit_count() >= TRAIN_MIN and pair not in self._crowded:
-            self.trains += 1
+        _, at = self._rounds.pop(pair)
         self._arrived.pop(pair, None)
         self._judged[pair] = (0, at)
         if len(self._judged) > ROUNDS_MAX:
@@ -363,8 +361,8 @@ class Lane:
             if got != sent and now - at < self.settle_ns:
                 continue
             done.append(pair)
-            if sent == got and sent.bit_count() >= TRAIN_MIN and pair not in self._crowded:
-                self.trains += 1
+            if self.trial is not None and sent == got and pair not in self._crowded:
+                self.trains += sent.bit_count() >= TRAIN_MIN
             smallest = sent & -sent
             if smallest and pair not in self._crowded:
                 self.small[0 if got & smallest else 1] += 1

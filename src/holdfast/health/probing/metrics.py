@@ -344,12 +344,7 @@ class LossWindow:
         """Whether more heartbeats would settle something soon: that there is loss, how much, or that it is over."""
         if not self.lossy:
             return self.suspected
-        return self.young or self._run() >= CLEAN_RUN // 4
-
-    @property
-    def young(self) -> bool:
-        """Whether there is loss, and the window is not full yet."""
-        return self.lossy and len(self._buckets) < BUCKETS
+        return len(self._buckets) < BUCKETS or self._run() >= CLEAN_RUN // 4
 
     def _count(self, heard: int, lost: int) -> None:
         if self._opened or not self._buckets:

@@ -356,7 +356,7 @@ class ProbeReceiver:
             lane = self.lanes.get("udp")
             if looks.look_at_data(now, self.flows, lane, self.state("udp")):
                 self._changed("udp", worse=looks.data.lost)
-        if looks.congestion.wants_train(now) and self.plan is not None:
+        if looks.narrow and looks.congestion.wants_train(now) and self.plan is not None:
             codes = bytes([TRAIN, *self._check_too(now, "udp")])
             if len(codes) > 1:
                 self.replies.append(Notice(self.adapter, self.local, self.plan.id, codes))
@@ -590,11 +590,6 @@ class ProbeReceiver:
         lane, lost = self.lanes.get(kind), self.looks.data.lost
         more = (congestion.rate_kbps, self._mute, orphan, congestion.limit_kbps, lost)
         return state_of(kind, self.flows, lane, self.stated, *more)
-
-    @property
-    def estimates_loss(self) -> bool:
-        """Whether a flow loses packets since a moment ago: the estimate still becomes much better."""
-        return any(heard.live.window.young for heard in self.flows.values())
 
     def speaks(self, kind: str) -> bool:
         """Whether there is a flow of this kind, or of one that carries it, alive or dead."""
