@@ -9,7 +9,7 @@ import pytest
 from holdfast.health.frames import Heartbeat
 from holdfast.health.probing.congestion import ENDS_MIN, Congestion
 from holdfast.health.probing.liveness import Liveness
-from holdfast.health.probing.metrics import CROWD_MISSES, CROWD_OVER_NS, TRAIN_NS, Crowd
+from holdfast.health.probing.metrics import BURST_NS, CROWD_MISSES, CROWD_OVER_NS, Crowd
 from holdfast.types import MICROSECOND, MILLISECOND, SECOND
 
 PERIOD = 100 * MILLISECOND
@@ -171,36 +171,36 @@ def narrow(kbps: int) -> Crowd:
     return crowd
 
 
-def test_a_limit_ends_when_a_train_of_probes_passes() -> None:
+def test_a_limit_ends_when_a_burst_of_probes_passes() -> None:
     """It was stated for half a minute after its end, because almost nothing was sent that could have shown that."""
-    crowd, now = narrow(250), 100 * SECOND + TRAIN_NS
-    crowd.train_passed(now)
+    crowd, now = narrow(250), 100 * SECOND + BURST_NS
+    crowd.burst_passed(now)
     assert not crowd.look(now, 0, 8), "one that was not asked for: it may have been sent before"
-    assert not crowd.wants_train(now - 1)
-    assert crowd.wants_train(now)
-    assert not crowd.wants_train(now + 1)
-    crowd.train_passed(now + SECOND)
+    assert not crowd.wants_burst(now - 1)
+    assert crowd.wants_burst(now)
+    assert not crowd.wants_burst(now + 1)
+    crowd.burst_passed(now + SECOND)
     assert crowd.look(now + SECOND, 0, 8)
     assert crowd.limit_kbps == 0
 
 
 @pytest.mark.parametrize(("kbps", "seconds"), [(32, 30), (112, 20), (250, 8.96), (4000, 4)])
-def test_trains_take_a_twentieth_of_a_narrow_path(kbps: int, seconds: float) -> None:
-    crowd, now = narrow(kbps), 100 * SECOND + TRAIN_NS
-    assert crowd.wants_train(now)
+def test_bursts_take_a_twentieth_of_a_narrow_path(kbps: int, seconds: float) -> None:
+    crowd, now = narrow(kbps), 100 * SECOND + BURST_NS
+    assert crowd.wants_burst(now)
     crowd.missed(now)
-    assert not crowd.wants_train(now + round(seconds * SECOND) - 1)
-    assert crowd.wants_train(now + round(seconds * SECOND))
+    assert not crowd.wants_burst(now + round(seconds * SECOND) - 1)
+    assert crowd.wants_burst(now + round(seconds * SECOND))
 
 
-def test_trains_are_not_believed_after_the_limit_showed_again() -> None:
+def test_bursts_are_not_believed_after_the_limit_showed_again() -> None:
     """A line that lets bursts pass at full speed is as narrow as before."""
-    crowd, now = narrow(250), 100 * SECOND + TRAIN_NS
-    assert crowd.wants_train(now)
-    crowd.train_passed(now)
+    crowd, now = narrow(250), 100 * SECOND + BURST_NS
+    assert crowd.wants_burst(now)
+    crowd.burst_passed(now)
     assert crowd.look(now, 0, 8)
     for _ in range(CROWD_MISSES):
         crowd.missed(now + SECOND)
     assert crowd.look(now + SECOND, 0, 250)
-    assert not crowd.wants_train(now + 20 * SECOND)
+    assert not crowd.wants_burst(now + 20 * SECOND)
     assert crowd.look(now + SECOND + CROWD_OVER_NS, 0, 8), "time ends it"

@@ -33,7 +33,7 @@ FIRST_PATTERN: Final = 2
 CODES_MAX: Final = 254
 MORE_HEARTBEATS: Final = 0xFF
 """In a notice, instead of the code of a combination: heartbeats are missing, send more to settle how many are lost."""
-TRAIN: Final = 0xFE
+BURST: Final = 0xFE
 """The same: send the next round whole, although the budget of a narrow path does not allow it."""
 ANNOUNCED_MAX: Final = 14
 """Maximum number of probes announced by one basic heartbeat, which must stay small."""

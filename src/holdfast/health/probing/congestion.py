@@ -142,19 +142,19 @@ class Congestion:
 
     # -- judging -------------------------------------------------------------------------------------------------
 
-    def wants_train(self, now: Nanos) -> bool:
+    def wants_burst(self, now: Nanos) -> bool:
         """Whether many probes at once should be sent, because nothing has shown the limit for a while: they would not
         pass it. True once."""
-        return self._crowd.wants_train(now)
+        return self._crowd.wants_burst(now)
 
     def look(
-        self, now: Nanos, live: Liveness | None, missed: bool, calmly: bool, train: bool = False
+        self, now: Nanos, live: Liveness | None, missed: bool, calmly: bool, burst: bool = False
     ) -> bool:
         """Judge what came since the last look; True when the verdict has changed. `missed`: probes are missing, of
-        rounds that waited; `calmly`: datagrams of rounds that did not wait. `train`: many probes that were sent at
+        rounds that waited; `calmly`: datagrams of rounds that did not wait. `burst`: many probes that were sent at
         once came without waiting."""
-        if train:
-            self._crowd.train_passed(now)
+        if burst:
+            self._crowd.burst_passed(now)
         if self._rounds:
             missed = self._without_heartbeat(now) or missed
         if live is not None and live.trip.delay.crowded:

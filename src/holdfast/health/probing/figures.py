@@ -99,14 +99,14 @@ class Figures:
         lanes: Mapping[str, Lane],
         silence: Silence,
     ) -> bool:
-        missed = calmly = train = False
+        missed = calmly = burst = False
         for name, lane in lanes.items():
             if lane.crowd_misses:
                 lane.crowd_misses, missed = 0, True
             if lane.calm_misses:
                 lane.calm_misses, calmly = 0, calmly or name == "udp"
-            if lane.trains:
-                lane.trains, train = 0, train or name == "udp"
+            if lane.bursts:
+                lane.bursts, burst = 0, burst or name == "udp"
         datagrams = self.datagrams
         if (
             datagrams is not None
@@ -121,7 +121,7 @@ class Figures:
             )
         if missed and not self.congestion.limit_kbps:
             silence.ask(now)
-        return self.congestion.look(now, datagrams, missed, calmly, train)
+        return self.congestion.look(now, datagrams, missed, calmly, burst)
 
     def needs_heartbeats(self, now: Nanos) -> bool:
         """Whether some are missing, and more of them would settle soon whether that is significant, and how much it is;

@@ -24,7 +24,7 @@ MISSES_MIN: Final = 3
 """Rounds in which something must be missing, whatever the odds say: losses come in bursts."""
 SETTLE_NS: Final = 20 * MILLISECOND
 SETTLE_NS_MAX: Final = 500 * MILLISECOND
-TRAIN_MIN: Final = 8
+BURST_MIN: Final = 8
 """So many probes sent at once fill any short queue."""
 TRIAL_ROUNDS: Final = 2
 TRIAL_ROUNDS_MAX: Final = 30
@@ -105,6 +105,7 @@ class Lane:
         "_threshold",
         "_void",
         "bits",
+        "bursts",
         "calm_misses",
         "crowd_misses",
         "doubts",
@@ -120,7 +121,6 @@ class Lane:
         "stream",
         "stuck",
         "surprises",
-        "trains",
         "trial",
         "trial_at",
     )
@@ -152,7 +152,7 @@ class Lane:
         """Probes that are missing of rounds that had to wait in a queue, since someone looked."""
         self.calm_misses = 0
         """Probes that are missing of rounds that waited nowhere: no full queue dropped those."""
-        self.trains = 0
+        self.bursts = 0
         """Rounds of many probes that came complete and waited nowhere, since someone looked."""
         self.small = [0, 0]
         """How many rounds, of those that waited nowhere, came with their smallest probe, and how many without."""
@@ -362,7 +362,7 @@ class Lane:
                 continue
             done.append(pair)
             if self.trial is not None and sent == got and pair not in self._crowded:
-                self.trains += sent.bit_count() >= TRAIN_MIN
+                self.bursts += sent.bit_count() >= BURST_MIN
             smallest = sent & -sent
             if smallest and pair not in self._crowded:
                 self.small[0 if got & smallest else 1] += 1

@@ -51,13 +51,13 @@ LATE_NS_MAX: Final = 60 * SECOND
 CROWD_NS: Final = 3 * SECOND
 CROWD_MISSES: Final = 3
 CROWD_OVER_NS: Final = 30 * SECOND
-TRAIN_NS: Final = 4 * SECOND
-TRAIN_ANSWER_NS: Final = 2 * SECOND
-TRAIN_KBIT: Final = 2_240
-"""A limit that nothing has shown for so long is tried with a train of probes; how long such a train counts; and twenty
+BURST_NS: Final = 4 * SECOND
+BURST_ANSWER_NS: Final = 2 * SECOND
+BURST_KBIT: Final = 2_240
+"""A limit that nothing has shown for so long is tried with a burst of probes; how long such a burst counts; and twenty
 times its size: further ones take a twentieth of the path at most."""
-TRAINS_END_NS: Final = 60 * SECOND
-"""If the limit shows again within that time after a train had passed, trains say nothing of it."""
+BURSTS_END_NS: Final = 60 * SECOND
+"""If the limit shows again within that time after a burst had passed, bursts say nothing of it."""
 _NO_TRANSIT: Final = -(1 << 80)
 
 
@@ -488,11 +488,11 @@ class Crowd:
         self._rate_kbps = 0
         self._measured_at: Nanos = 0
         """The last rate of pairs, and when it was new."""
-        self._wait_ns = TRAIN_NS
+        self._wait_ns = BURST_NS
         self._asked_at: Nanos | None = None
         self._passed_at: Nanos | None = None
         self._fooled_until: Nanos = 0
-        """When a train was asked for, when one has passed, and until when none is asked for: the last one passed, and
+        """When a burst was asked for, when one has passed, and until when none is asked for: the last one passed, and
         the limit showed again."""
         self.misses: deque[Nanos] = deque(maxlen=CROWD_MISSES)
 
@@ -509,23 +509,23 @@ class Crowd:
     def lately(self, now: Nanos) -> bool:
         return bool(self.misses) and now - self.misses[-1] < CROWD_NS
 
-    def wants_train(self, now: Nanos) -> bool:
+    def wants_burst(self, now: Nanos) -> bool:
         """Whether to try the limit now. True once, then again after a time that depends on the limit."""
         if not self.limit_kbps or not self.misses or now < self._fooled_until:
             return False
         since = max(self.misses[-1], self._measured_at, self._asked_at or 0)
         if now - since < self._wait_ns:
             return False
-        wait_ns = TRAIN_KBIT * SECOND // self.limit_kbps
-        self._asked_at, self._wait_ns = now, min(max(TRAIN_NS, wait_ns), CROWD_OVER_NS)
+        wait_ns = BURST_KBIT * SECOND // self.limit_kbps
+        self._asked_at, self._wait_ns = now, min(max(BURST_NS, wait_ns), CROWD_OVER_NS)
         return True
 
-    def train_passed(self, now: Nanos) -> None:
+    def burst_passed(self, now: Nanos) -> None:
         """Many probes came without waiting: there is no limit, if they were asked for."""
         if (
             self.limit_kbps
             and self._asked_at is not None
-            and now - self._asked_at < TRAIN_ANSWER_NS
+            and now - self._asked_at < BURST_ANSWER_NS
         ):
             self._passed_at = now
 
@@ -539,9 +539,9 @@ class Crowd:
             full = len(self.misses) == CROWD_MISSES and now - self.misses[0] < CROWD_NS
             if full:
                 self.limit_kbps = rate_kbps or arrived_kbps
-                self._wait_ns, self._asked_at = TRAIN_NS, None
-                if self._passed_at is not None and now - self._passed_at < TRAINS_END_NS:
-                    self._fooled_until = now + TRAINS_END_NS
+                self._wait_ns, self._asked_at = BURST_NS, None
+                if self._passed_at is not None and now - self._passed_at < BURSTS_END_NS:
+                    self._fooled_until = now + BURSTS_END_NS
                 self._passed_at = None
                 self._by_pairs = bool(rate_kbps)
         elif rate_kbps > 4 * before or self._passed_at is not None or self._is_over(now, rate_kbps):

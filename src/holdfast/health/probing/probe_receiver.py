@@ -19,10 +19,10 @@ from holdfast.health.frames import (
     SignatureAck,
 )
 from holdfast.health.probing.attributes import (
+    BURST,
     KIND_OF,
     MIXED,
     MORE_HEARTBEATS,
-    TRAIN,
     Plan,
     heard_plan,
 )
@@ -356,8 +356,8 @@ class ProbeReceiver:
             lane = self.lanes.get("udp")
             if looks.look_at_data(now, self.flows, lane, self.state("udp")):
                 self._changed("udp", worse=looks.data.lost)
-        if looks.narrow and looks.congestion.wants_train(now) and self.plan is not None:
-            codes = bytes([TRAIN, *self._check_too(now, "udp")])
+        if looks.narrow and looks.congestion.wants_burst(now) and self.plan is not None:
+            codes = bytes([BURST, *self._check_too(now, "udp")])
             if len(codes) > 1:
                 self.replies.append(Notice(self.adapter, self.local, self.plan.id, codes))
         if looks.doubtful and self.plan is not None and looks.needs_heartbeats(now):

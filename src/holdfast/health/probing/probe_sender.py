@@ -13,10 +13,10 @@ from holdfast.health.config import SIGNATURES, Signatures, Tunables
 from holdfast.health.frames import Heartbeat, Probe, Settled, Signature, TunablesInfo
 from holdfast.health.probing.attributes import (
     ANNOUNCED_MAX,
+    BURST,
     MIXED,
     MORE_HEARTBEATS,
     NEUTRAL,
-    TRAIN,
     Plan,
     bytes_on_wire,
     fill_of,
@@ -93,7 +93,7 @@ class ProbeSender:
         rounds would always take what a large one needs."""
         self._rate_kbps = 0
         self._path_budget = 0
-        self._train = False
+        self._burst = False
         """The next round over UDP must be sent, whatever the budget is."""
         self._owed = 0
         """Bytes of heartbeats that were sent and not charged yet: they are many and small."""
@@ -180,8 +180,8 @@ class ProbeSender:
         for code in codes:
             if code == MORE_HEARTBEATS:
                 self._hurry(now)
-            elif code == TRAIN:
-                self._train = self._rate_kbps > 0
+            elif code == BURST:
+                self._burst = self._rate_kbps > 0
             elif code < len(self.plan.codes):
                 lane = self.lanes[self.plan.codes[code][0].name]
                 names[lane.name] = True
@@ -441,12 +441,12 @@ class ProbeSender:
                 cost += bytes_on_wire(lane.name, size, self.mtu)
         self._settle_debts()
         paid = bool(found) and self._throttle.take(now, self._buckets, cost)
-        if self._train and not paid and found and lane.name == "udp":
+        if self._burst and not paid and found and lane.name == "udp":
             # Once in a while, to find out whether the path is still so narrow.
             self._throttle.pay(self._buckets, cost)
             paid = True
         if lane.name == "udp":
-            self._train = False
+            self._burst = False
         if lane.name in _SHARED:
             self._foremost = "" if paid or not found else lane.name
         if not found:
