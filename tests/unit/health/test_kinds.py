@@ -10,7 +10,7 @@ from tests.unit.health.wires import EVERYTHING, JUMBO, Packet, Wires, flow_cut, 
 from holdfast.health.config import Budget
 from holdfast.health.frames import Heartbeat, Notice, Probe
 from holdfast.health.placement.needs import Needs, SetNeeds
-from holdfast.health.probing.values import BusyWindow
+from holdfast.health.probing.values import BusyWindow, LaneValues
 from holdfast.types import SECOND
 
 KINDS = ("udp", "frag", "tcp", "multicast")
@@ -74,6 +74,23 @@ def test_a_kind_that_is_filtered_is_dead_while_the_path_lives(kind: str) -> None
     assert sound(wires, "n1", "n2", "tcp")
     wires.faults = []
     wires.run_until(lambda: sound(wires, "n1", "n2", kind), 6)
+
+
+def test_a_limit_of_multicast_that_ends_after_its_suspicion_was_settled_is_not_kept() -> None:
+    """In the lab, `over 1280 bytes` was stated for minutes after the end of a limit, until the node was restarted: the
+    last size came back when no suspicion was open any more, and nothing would ever have settled it."""
+    wires = Wires(2, uses=EVERYTHING).run(5)
+    (path,) = wires.units["n2"].machine._paths.values()
+    receiver = path.probe_receiver
+    lane = receiver.lanes["multicast"]
+    receiver.stated["multicast"] = LaneValues(1280, 1500)
+    receiver._changed("multicast", worse=True)
+    wires.run(0.2)
+    assert wires.row("n1", "n2", "multicast").size == 1280
+    assert lane.trial is None
+    lane.news = True
+    wires.run(3)
+    assert wires.row("n1", "n2", "multicast").size == 1500
 
 
 @pytest.mark.parametrize("sender", ["n1", "n2"])

@@ -512,7 +512,8 @@ class ProbeReceiver:
         if not values.size and values.alive:
             return False
         before = self.stated.get(name)
-        if name == "multicast" and before is not None and not done and values.alive:
+        settling = self.lanes[name].trial is not None
+        if name == "multicast" and before is not None and not done and values.alive and settling:
             return False  # its sizes fail one by one when all are filtered: what lies between was no limit
         falls = before is not None and name == "tcp" and not done and values.size < before.size
         if falls and self.lanes[name].wavers(values.size):
