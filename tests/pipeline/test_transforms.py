@@ -176,6 +176,21 @@ def test_direction_needs_the_way_back_and_tolerates_a_difference_of_clocks(
     assert found[2]["text"] == "UDP: packets over 600 bytes vanish from alba to brno, one way"
 
 
+def test_direction_depends_on_no_other_incident_of_the_run(
+    spark: SparkSession, frame: MakeFrame
+) -> None:
+    """Runs look at the way back in the hours in which some incident began: only its own hour may count for one."""
+    start = int(NOON.timestamp() * 1e6)
+    rows = [{"end_us": start + 2 * 3600 * 10**6}]
+    way_back = {"sender": "b", "sender_adapter": "f", "listener_adapter": "e", "subnet": "s"}
+    heard = path_fact("a", "b", 0, 3600.0 + 1800.0) | {"node": "a"} | way_back
+    (later,) = told(spark, frame, rows, runs=[heard])
+    assert later["direction"] == "unknown"
+    before = path_fact("a", "b", 0, -20.0) | {"node": "a"} | way_back
+    (edge,) = told(spark, frame, rows, runs=[before])
+    assert edge["direction"] == "one way", "the hour before counts within the tolerance"
+
+
 def test_traffic_that_left_during_an_incident_is_counted(
     spark: SparkSession, frame: MakeFrame
 ) -> None:

@@ -277,7 +277,7 @@ HOURLY: Final = (
     Hourly("link_moves", ("link",), "link_moves.LINK_MOVES", _link_moves),
 )
 
-INCIDENTS_VERSION: Final = 2
+INCIDENTS_VERSION: Final = 3
 FOLD_VERSION: Final = 1
 FOLD_TABLES: Final = {
     "incident_history": "incidents.INCIDENT_HISTORY",

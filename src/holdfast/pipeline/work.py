@@ -17,7 +17,6 @@ from holdfast.pipeline.snapshot import Part, Parts, TableFile
 from holdfast.pipeline.storage.port import Store, join
 from holdfast.pipeline.tables import INCIDENTS_VERSION, Hourly, View, schema_of
 from holdfast.pipeline.units import (
-    SPARK_HOUR,
     Calendar,
     contains,
     day_of,
@@ -160,12 +159,14 @@ class Attempt(msgspec.Struct):
         return self.rows_of("link_moves", units)
 
     def _hours_of_starts(self) -> list[str]:
-        """The hours in which the incidents that are not settled began."""
+        """The hours around the start of the incidents that are not settled."""
         from pyspark.sql import functions as sf
 
+        from holdfast.pipeline.transforms.incidents import hours_at_start
+
         if "hours" not in self.memo:
-            start = sf.date_format(sf.timestamp_micros("start_us"), SPARK_HOUR).alias("hour")
-            found = self._unsettled().select(start).distinct().collect()
+            hours = sf.explode(hours_at_start(sf.col("start_us"))).alias("hour")
+            found = self._unsettled().select(hours).distinct().collect()
             self.memo["hours"] = sorted(row["hour"] for row in found)
         return cast("list[str]", self.memo["hours"])
 

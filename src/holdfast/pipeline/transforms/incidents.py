@@ -17,11 +17,12 @@ from pyspark.sql import functions as sf
 from holdfast.pipeline.incident_fold import Fold, Incident, Run, incident_id, open_incidents
 from holdfast.pipeline.transforms import conform
 from holdfast.pipeline.transforms.path_runs import PAIR, PATH_DDL
-from holdfast.pipeline.units import contains, in_order, last_hour
+from holdfast.pipeline.units import SPARK_HOUR, contains, in_order, last_hour
 from holdfast.pipeline.verdict import DEAD, Vector
 
 TOLERANCE_S: Final = 30
 """How far the clocks of two nodes may differ when their records are put side by side."""
+_DAY_US: Final = 86_400 * 1_000_000
 
 _PAIR_DDL: Final = ", ".join(f"{name} string" for name in PAIR)
 
@@ -189,7 +190,7 @@ def incident_fields(pair: Sequence[str], incident: Incident) -> dict[str, Any]:
 
 def unit_among(units: Sequence[str], hour: str) -> str:
     """The unit that holds an hour. A fold may count time into the last hour before its units: the first takes it."""
-    return next((unit for unit in units if contains(unit, hour)), units[0])
+    return next((name for name in (hour, hour[:10]) if name in units), units[0])
 
 
 def _run(row: dict[str, Any]) -> Run:
@@ -252,7 +253,7 @@ def incidents(
         "to_us", sf.col("end_us") + tolerance_s * 1_000_000
     )
     fresh = rows if settled is None else rows.join(settled.select("id"), "id", "left_anti")
-    found = _direction(fresh, rows, runs).join(_affected(fresh, moves), "id", "full")
+    found = _direction(fresh, rows, runs, tolerance_s).join(_affected(fresh, moves), "id", "full")
     known = found.withColumns(
         {name: sf.lit(None).cast("string") for name in ("sender_was", "listener_was")}
     )
@@ -302,9 +303,28 @@ def _reversed(prefix: str = "back_") -> list[Column]:
     return [sf.col(theirs).alias(f"{prefix}{mine}") for mine, theirs in swap.items()]
 
 
-def _direction(rows: DataFrame, every: DataFrame, runs: DataFrame) -> DataFrame:
+def hours_at_start(start_us: Column, tolerance_s: int = TOLERANCE_S) -> Column:
+    """The one or two hours in which the way back is looked at: those that the start touches, give or take the clocks.
+
+    They depend on the incident alone, so its direction is the same whatever else a run looks at.
+    """
+    hour = lambda at_us: sf.date_format(sf.timestamp_micros(at_us), SPARK_HOUR)
+    margin_us = tolerance_s * 1_000_000
+    return sf.array_distinct(sf.array(hour(start_us - margin_us), hour(start_us + margin_us)))
+
+
+def _days(from_us: Column, to_us: Column) -> Column:
+    """The numbers of the days that a stretch of time touches. Joins need an equality, or a path that fails every hour
+    would be compared with all of its history."""
+    day = lambda at_us: sf.floor(at_us / _DAY_US).cast("bigint")
+    return sf.sequence(day(from_us), sf.greatest(day(from_us), day(to_us)))
+
+
+def _direction(
+    rows: DataFrame, every: DataFrame, runs: DataFrame, tolerance_s: int = TOLERANCE_S
+) -> DataFrame:
     """Whether the way back shows the same at the same time, for `rows` of `every` incident. Unknown unless the other
-    end heard something there.
+    end heard something there when the incident began.
 
     Both ends' clocks take part, hence the tolerance: an incident on the way back counts when it overlaps this one
     widened by it.
@@ -316,14 +336,17 @@ def _direction(rows: DataFrame, every: DataFrame, runs: DataFrame) -> DataFrame:
         sf.col("error_class").alias("back_class"),
         sf.col("start_us").alias("back_start_us"),
         sf.col("end_us").alias("back_end_us"),
+        sf.explode(_days(sf.col("start_us"), sf.col("end_us"))).alias("back_day"),
     )
     both = (
-        rows.join(
+        rows.withColumn("day", sf.explode(_days(sf.col("from_us"), sf.col("to_us"))))
+        .join(
             back,
             [
                 *same_pair,
                 sf.col("transport") == sf.col("back_transport"),
                 sf.col("error_class") == sf.col("back_class"),
+                sf.col("day") == sf.col("back_day"),
                 sf.col("back_start_us") <= sf.col("to_us"),
                 sf.col("back_end_us") >= sf.col("from_us"),
             ],
@@ -334,14 +357,17 @@ def _direction(rows: DataFrame, every: DataFrame, runs: DataFrame) -> DataFrame:
     )
     heard = runs.where("alive").select(
         *_reversed("back_"),
+        sf.col("hour").alias("heard_hour"),
         sf.unix_micros("start_at").alias("heard_from_us"),
         sf.unix_micros("end_at").alias("heard_to_us"),
     )
     watched = (
-        rows.join(
+        rows.withColumn("begun", sf.explode(hours_at_start(sf.col("start_us"), tolerance_s)))
+        .join(
             heard,
             [
                 *same_pair,
+                sf.col("begun") == sf.col("heard_hour"),
                 sf.col("heard_from_us") <= sf.col("to_us"),
                 sf.col("heard_to_us") >= sf.col("from_us"),
             ],
@@ -360,7 +386,11 @@ def _direction(rows: DataFrame, every: DataFrame, runs: DataFrame) -> DataFrame:
 
 def _affected(rows: DataFrame, moves: DataFrame) -> DataFrame:
     """Link moves away from the path of an incident while it lasted, as the sender recorded them."""
-    left = moves.where("event IN ('moved', 'flow_lost')")
+    at_us = sf.unix_micros("at")
+    left = moves.where("event IN ('moved', 'flow_lost')").withColumn(
+        "left_day", sf.floor(at_us / _DAY_US).cast("bigint")
+    )
+    rows = rows.withColumn("day", sf.explode(_days(sf.col("from_us"), sf.col("to_us"))))
     joined = rows.join(
         left,
         [
@@ -368,6 +398,7 @@ def _affected(rows: DataFrame, moves: DataFrame) -> DataFrame:
             rows["listener"] == left["peer"],
             rows["sender_adapter"] == left["local_adapter"],
             rows["listener_adapter"] == left["remote_adapter"],
+            rows["day"] == left["left_day"],
             (rows["transport"] == left["transport"]) | (rows["transport"] == ""),
             sf.unix_micros(left["at"]).between(rows["from_us"], rows["to_us"]),
         ],
