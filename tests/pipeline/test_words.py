@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.pipeline.printing import path_cells
 from holdfast.pipeline.words import count, duration, listing, microseconds, percent, with_names
 
 
@@ -55,3 +56,19 @@ def test_ids_of_nodes_become_names() -> None:
     known, unknown = "ab" * 16, "cd" * 16
     assert with_names(f"{known}/eth0>{unknown}/eth0", {known: "alba"}) == "alba/eth0>cdcdcdcd/eth0"
     assert with_names(known, {known: ""}) == "abababab"
+
+
+def test_an_answer_about_paths_fits_into_a_terminal() -> None:
+    """Four columns of names and adapters left three letters of each heading in 80 columns."""
+    row = {
+        "sender_name": "n1", "sender_adapter": "eth0", "listener_name": "n2", "listener_adapter": "eth1",
+        "subnet": "lan[red]", "transport": "udp", "state": "soft error", "size": 600, "size_max": 1472,
+        "asked_coverage": 0.5,
+    }  # fmt: skip
+    unknown = row | {"size": 0, "size_max": 0, "state": "ok"}
+    cells = path_cells([row, unknown])
+    assert cells["path"] == ["n1/eth0 to n2/eth1"] * 2
+    assert cells["subnet"][0] == r"lan\[red]", "names are not markup"
+    assert cells["size"] == ["600 of 1472", ""]
+    assert cells["state"][0] == "[yellow]soft error[/]"
+    assert cells["observed"][0] == "50.0 %"

@@ -33,7 +33,7 @@ from holdfast.pipeline.jobs import (
     write_report,
 )
 from holdfast.pipeline.opening import store_of, tables_with_session
-from holdfast.pipeline.printing import cell, show_audit, show_run
+from holdfast.pipeline.printing import cell, path_cells, show_audit, show_run
 from holdfast.pipeline.reader import open_tables
 from holdfast.pipeline.schemas import COLUMNS
 from holdfast.pipeline.sealing import seal_running
@@ -278,9 +278,14 @@ def ask(
     if not rows:
         console.print("No path satisfies this." if not sql else "No rows.")
         return
-    table = Table(*columns)
-    for row in rows:
-        table.add_row(*(cell(name, row[name]) for name in columns))
+    shown = (
+        {name: [cell(name, row[name]) for row in rows] for name in columns}
+        if sql
+        else path_cells(rows)
+    )
+    table = Table(*shown)
+    for cells in zip(*shown.values(), strict=True):
+        table.add_row(*cells)
     console.print(table)
 
 

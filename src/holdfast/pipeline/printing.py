@@ -107,6 +107,20 @@ def show_audit(
         console.print(f"... and {count(len(violations) - 20, 'more violation')}")
 
 
+def path_cells(rows: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """Paths as columns that fit into a terminal: `n1/eth0 to n2/eth0` instead of four of them."""
+    end = lambda row, side: f"{row[f'{side}_name']}/{row[f'{side}_adapter']}"
+    size = lambda row: f"{row['size']} of {row['size_max']}" if row["size_max"] else ""
+    return {
+        "path": [escape(f"{end(row, 'sender')} to {end(row, 'listener')}") for row in rows],
+        "subnet": [escape(row["subnet"]) for row in rows],
+        "transport": [escape(row["transport"]) for row in rows],
+        "state": [_coloured(row["state"], row["state"]) for row in rows],
+        "size": [size(row) for row in rows],
+        "observed": [cell("asked_coverage", row["asked_coverage"]) for row in rows],
+    }
+
+
 def cell(name: str, value: Any) -> str:
     if value is None:
         return ""

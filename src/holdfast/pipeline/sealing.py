@@ -19,6 +19,8 @@ from holdfast.pipeline.storage.port import scheme_of
 from holdfast.runtime.control import ask
 
 SEAL_S: Final = 30.0
+TELEMETRY: Final = "telemetry"
+"""The folder of a node's data directory in which its landing folder is."""
 
 
 class Reported(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,12 +34,14 @@ class Reported(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def seal_running(landings: Iterable[str]) -> tuple[Reported, ...]:
-    """Seal the telemetry of the nodes that run on this machine; landings elsewhere are left out."""
-    return tuple(
-        _seal(Path(landing.removeprefix("file://")))
+    """Seal the telemetry of the nodes of this machine. Landings elsewhere are left out, and so are copies and
+    synthetic telemetry: no node seals them, and the times of their files say nothing."""
+    local = [
+        Path(landing.removeprefix("file://")).resolve()
         for landing in landings
         if scheme_of(landing) == "file"
-    )
+    ]
+    return tuple(_seal(landing) for landing in local if landing.parent.name == TELEMETRY)
 
 
 def text_of(reported: Reported) -> str:

@@ -76,6 +76,14 @@ def test_a_stopped_node_has_reported_up_to_its_last_segment(tmp_path: Path) -> N
     assert text_of(reported).endswith("(not running)")
 
 
+def test_a_copy_or_synthetic_telemetry_is_no_report_of_a_node(tmp_path: Path) -> None:
+    """The times of its files are when it was copied or made, and its directory has another name than the node."""
+    segments = writer(tmp_path / "collected" / "n3")
+    segments.record([NodeFact(SECOND, "alarm", "something")])
+    segments.close()
+    assert seal_running([str(tmp_path / "collected" / "n3" / "landing")]) == ()
+
+
 def test_a_pipeline_run_seals_before_it_reads_and_says_up_to_when(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
