@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast.cli.bench import app
+from holdfast.pipeline.bench.cpu import tree_cpu_s
 from holdfast.pipeline.bench.data import write_small_segments
 from holdfast.pipeline.bench.measures import Measured, bench_telemetry, bounded, judge_growth
 
@@ -53,9 +56,6 @@ def test_a_wrong_call_measures_nothing(arguments: list[str]) -> None:
 @pytest.mark.timeout(1800)
 def test_every_part_gives_its_figures() -> None:
     """In a process of its own, because it starts a session of its own."""
-    import subprocess
-    import sys
-
     parts = "telemetry,scale,incremental,duckdb,files"
     arguments = ["--only", parts, "--facts", "10000", "--days", "3", "--small-files", "20"]
     done = subprocess.run(
@@ -75,9 +75,9 @@ def test_every_part_gives_its_figures() -> None:
     assert {"at_most_linear", "incremental_run"} <= set(found["aims"])
 
 
-def figures(seconds: dict[int, float]) -> dict[str, float]:
+def figures(seconds: dict[int, float], unit: str = "s") -> dict[str, float]:
     return {
-        f"{name}_{scale}x_s": spent
+        f"{name}_{scale}x_{unit}": spent
         for scale, spent in seconds.items()
         for name in ("run", "ingest", "incidents", "audit")
     }
@@ -101,6 +101,25 @@ def test_growth_is_judged_by_what_further_facts_cost(
     assert measured.ratios["audit_further_fact_16x_vs_4x"] == pytest.approx(further)
     assert measured.ratios["time_per_fact_4x_vs_1x"] == pytest.approx(seconds[4] / seconds[1] / 4)
     assert measured.aims["at_most_linear"][2] is met
+
+
+def test_growth_is_judged_by_cpu_time_if_it_is_known() -> None:
+    """Other programs on the machine make the clock's time anything."""
+    found = figures({1: 60.0, 4: 63.0, 16: 123.0}) | figures({1: 20.0, 4: 23.0, 16: 35.0}, "cpu_s")
+    measured = Measured(figures=found)
+    judge_growth((1, 4, 16), measured)
+    assert measured.ratios["run_further_fact_16x_vs_4x"] == pytest.approx(5.0)
+    assert measured.ratios["run_further_fact_cpu_16x_vs_4x"] == pytest.approx(1.0)
+    assert measured.aims["at_most_linear"] == (pytest.approx(1.0), 1.2, True)
+
+
+def test_cpu_time_counts_what_this_process_has_started() -> None:
+    """Also grandchildren, as Spark's Python workers are."""
+    burn = "import time\nwhile time.process_time() < 0.5: pass"
+    nested = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}])"
+    before = tree_cpu_s()
+    subprocess.run([sys.executable, "-c", nested], check=True)
+    assert tree_cpu_s() - before >= 0.45
 
 
 def test_one_scale_has_no_growth() -> None:

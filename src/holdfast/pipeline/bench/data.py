@@ -74,9 +74,17 @@ def _write_steps(
     return _write(landing, "path", node, now_ns, columns, start, seq, int(steps[0]) * len(peers))
 
 
-def write_deliveries(landing: Path, node: int, start: datetime, entries: int) -> int:
-    """The deliveries of one replica of a group of four."""
-    index = np.arange(entries, dtype=np.int64)
+def write_deliveries(
+    landing: Path,
+    node: int,
+    start: datetime,
+    entries: int,
+    first: int = 0,
+    every_ns: int = 10_000_000,
+    seq: int = 0,
+) -> int:
+    """The deliveries of one replica of a group of four, from the entry `first` on, sealed on the day of `start`."""
+    index = np.arange(first, first + entries, dtype=np.int64)
     columns: dict[str, Any] = {
         "group": f"g{node // 4}",
         "term": np.ones(entries, np.int64),
@@ -88,7 +96,7 @@ def write_deliveries(landing: Path, node: int, start: datetime, entries: int) ->
         "digest": (index * 7919) & 0xFFFFFFFF,
         "epoch": np.full(entries, 7, np.int64),
     }
-    return _write(landing, "delivery", node, index * 10_000_000 + node, columns, start, 0, 0)
+    return _write(landing, "delivery", node, index * every_ns + node, columns, start, seq, first)
 
 
 def _write(
