@@ -1,4 +1,4 @@
-"""P10: the same run on a stand-alone cluster, through Spark Connect, and with a worker that dies."""
+"""P10: the same run on a stand-alone cluster, through Spark Connect, on Kubernetes, and with a worker that dies."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from tests.pipeline.pods import api_server
 
 from holdfast.pipeline.bench.cluster import HOST, Cluster, running_cluster
 from holdfast.pipeline.bench.data import START
@@ -33,7 +34,7 @@ run_pipeline(landing, out, Settings(engine=engine), now=datetime.fromisoformat(n
 """
 
 
-def run_on(engine: str, root: Path, out: str) -> None:
+def run_on(engine: str, root: Path, out: str, **environment: str) -> None:
     """A run in a process of its own: the tests of this process keep a session."""
     now = (START + timedelta(hours=9)).isoformat()
     done = subprocess.run(
@@ -42,6 +43,7 @@ def run_on(engine: str, root: Path, out: str) -> None:
         text=True,
         check=False,
         timeout=900,
+        env=os.environ | environment,
     )
     assert done.returncode == 0, done.stderr[-2000:]
 
@@ -135,4 +137,28 @@ def test_spark_connect_gives_the_same_tables(tmp_path: Path) -> None:
     write_domain(tmp_path, 1, FACTS)
     with connect_server(tmp_path) as engine:
         run_on(engine, tmp_path, "out")
+    check(tmp_path, "out")
+
+
+def test_kubernetes_executors_give_the_same_tables_by_settings_that_spark_reads(
+    tmp_path: Path,
+) -> None:
+    """Spark's Kubernetes backend against a stand-in for the API server, which starts the pods as processes here."""
+    write_domain(tmp_path, 1, FACTS)
+    settings = {
+        "spark.kubernetes.container.image": "holdfast",
+        "spark.executor.instances": "2",
+        "spark.driver.host": HOST,
+        "spark.driver.bindAddress": HOST,
+        # The stand-in does not push changes of pods.
+        "spark.kubernetes.executor.enableApiWatcher": "false",
+        "spark.kubernetes.executor.apiPollingInterval": "5s",
+    }
+    (tmp_path / "conf").mkdir()
+    lines = "".join(f"{name} {value}\n" for name, value in settings.items())
+    (tmp_path / "conf" / "spark-defaults.conf").write_text(lines)
+    with api_server(tmp_path / "pods") as (engine, pods):
+        run_on(engine, tmp_path, "out", SPARK_CONF_DIR=str(tmp_path / "conf"))
+        assert len(pods.processes) == 2
+        assert pods.asked[-1].startswith("DELETE"), "it takes its pods away at the end"
     check(tmp_path, "out")

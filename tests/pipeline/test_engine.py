@@ -97,7 +97,7 @@ def test_a_java_that_does_not_start_is_told_with_its_last_words(
     assert os.environ.get("JAVA_HOME") == before
 
 
-@pytest.mark.parametrize("scheme", ["spark", "sc"])
+@pytest.mark.parametrize("scheme", ["spark", "sc", "k8s://http"])
 def test_an_engine_that_is_not_there_is_told_at_once(scheme: str) -> None:
     with socket.socket() as held:
         # Bound and not listening: nobody else can take the port, and nobody answers on it.
