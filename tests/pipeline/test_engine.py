@@ -15,7 +15,13 @@ import pytest
 
 from holdfast.errors import MisuseError
 from holdfast.pipeline import engine as engines
-from holdfast.pipeline.engine import EngineFailed, SparkMissing, check_engine, open_engine
+from holdfast.pipeline.engine import (
+    EngineFailed,
+    SparkMissing,
+    check_engine,
+    open_engine,
+    suited,
+)
 from holdfast.pipeline.frames import read_files
 from holdfast.pipeline.java import JavaHome, JavaMissing
 from holdfast.pipeline.storage.port import to_uri
@@ -150,3 +156,23 @@ def test_a_local_engine_looks_up_the_files_of_a_table_without_a_job(
     assert frame.count() == 33
     assert len(spark.sparkContext.statusTracker().getJobIdsForGroup("lookup")) > 0
     spark.sparkContext.setJobGroup("tests", "other tests")
+
+
+@pytest.mark.spark
+def test_a_kept_session_suits_each_run(spark: SparkSession) -> None:
+    """A small run after a large one would otherwise start a task for each of many partitions."""
+    names = ("spark.sql.shuffle.partitions", "spark.sql.codegen.wholeStage")
+    settings = lambda: tuple(spark.conf.get(name) for name in names)
+    before = settings()
+    for name, value in zip(names, ("128", "true"), strict=True):
+        spark.conf.set(name, value)
+    try:
+        with suited(spark, 1000):
+            assert settings() == ("2", "false")
+            assert spark.range(10).groupBy("id").count().rdd.getNumPartitions() == 2
+        assert settings() == ("128", "true")
+        with suited(spark, 320 << 20):
+            assert settings() == ("40", "true")
+    finally:
+        for name, value in zip(names, before, strict=True):
+            spark.conf.set(name, value or "")

@@ -269,7 +269,7 @@ def ask(
         check_engine(engine)
         if not sql:
             parse(question)
-        with tables_with_session(out, engine) as (tables, session):
+        with tables_with_session(out, engine, with_facts=sql) as (tables, session):
             rows, columns = answer(session, tables, question, sql, limit)
     if json:
         print_json({"rows": rows})

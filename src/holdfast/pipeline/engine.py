@@ -53,6 +53,7 @@ QUICK_START: Final = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
 }
+_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _PORTS: Final = {"spark": 7077, "sc": 15002, "k8s": 443}
 _REACH_SECONDS_MAX: Final = 10
 _PARTITION_BYTES: Final = 8 << 20
@@ -100,8 +101,7 @@ def open_engine(
     check_engine(engine)
     check_packages()
     small = input_bytes <= SMALL_BYTES
-    partitions = 2 if small else max(8, input_bytes // _PARTITION_BYTES)
-    settings = _SESSION_SETTINGS | {"spark.sql.shuffle.partitions": str(partitions)}
+    settings = _SESSION_SETTINGS | {_PARTITIONS: str(_partitions(input_bytes))}
     if engine == "yarn" and not os.environ.get("HADOOP_CONF_DIR"):
         raise EngineFailed(
             "the engine yarn needs HADOOP_CONF_DIR, which is not set; nothing was run. "
@@ -119,6 +119,37 @@ def open_engine(
         yield session
     finally:
         _stop(session)
+
+
+@contextlib.contextmanager
+def suited(session: SparkSession, input_bytes: int) -> Iterator[None]:
+    """Settings of a session for one run over `input_bytes`; afterwards they are as before.
+
+    A session that is kept has runs of any size. The many partitions and compiled plans of a large run are most of what
+    a small one would cost.
+    """
+    wanted = {_PARTITIONS: str(_partitions(input_bytes))}
+    if input_bytes <= SMALL_BYTES:
+        fewest = min(int(session.conf.get(_PARTITIONS) or 2), _partitions(input_bytes))
+        quick = {name: value for name, value in QUICK_START.items() if name.startswith("spark.sql")}
+        wanted = quick | {_PARTITIONS: str(fewest)}
+    before = {name: session.conf.get(name) for name in wanted}
+    try:
+        for name, value in wanted.items():
+            session.conf.set(name, value)
+        yield
+    finally:
+        # An engine that has died takes no settings, and the run says why it failed.
+        with contextlib.suppress(Exception):
+            for name, earlier in before.items():
+                if earlier is None:
+                    session.conf.unset(name)
+                else:
+                    session.conf.set(name, earlier)
+
+
+def _partitions(input_bytes: int) -> int:
+    return 2 if input_bytes <= SMALL_BYTES else max(8, input_bytes // _PARTITION_BYTES)
 
 
 def _check_reachable(engine: str) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import HoldfastError
-from holdfast.pipeline.engine import check_packages, open_engine
+from holdfast.pipeline.engine import SMALL_BYTES, check_packages, open_engine, suited
 from holdfast.pipeline.engine_words import engine_words
 from holdfast.pipeline.garbage import collect_garbage, discard, new_attempt
 from holdfast.pipeline.intake import Intake, look
@@ -34,6 +34,9 @@ from holdfast.pipeline.settings import Settings
 from holdfast.pipeline.snapshot import PipelineBusy, Snapshot, Snapshots
 from holdfast.pipeline.storage.port import Store, for_people, join, to_path, to_uri
 from holdfast.pipeline.storage.stores import Stores, is_local
+from holdfast.pipeline.tables import VIEWS
+from holdfast.pipeline.units import day_of
+from holdfast.pipeline.work import CARRY
 from holdfast.pipeline.writer_lock import sole_writer
 
 if TYPE_CHECKING:
@@ -95,8 +98,11 @@ class _Run:
         if local or session is not None:
             with sole_writer(self.root):
                 return self._with_store(store or _stores(session), session)
-        # Remote places can be listed only with an engine.
-        with open_engine(self.settings.engine) as opened, sole_writer(self.root):
+        # Remote places can be listed only with an engine, which is therefore one for input of any size.
+        with (
+            open_engine(self.settings.engine, input_bytes=SMALL_BYTES + 1) as opened,
+            sole_writer(self.root),
+        ):
             return self._with_store(_stores(opened), opened)
 
     def _with_store(self, store: Store, session: SparkSession | None) -> RunReport:
@@ -131,8 +137,9 @@ class _Run:
     ) -> Made:
         """Make and publish a snapshot; whatever fails, nothing of it is left."""
         attempt = new_attempt(self.context.now_us)
+        size = _bytes_read(base, intake, self.settings.look_back_days)
         try:
-            with self._engine(session, intake) as engine:
+            with self._engine(session, size) as engine:
                 made = self._make(store, base, number, intake, attempt, engine)
                 snapshots.publish(made.snapshot)
                 return made
@@ -146,14 +153,14 @@ class _Run:
         return any(segment.uri not in there for segment in intake.new)
 
     @contextmanager
-    def _engine(self, session: SparkSession | None, intake: Intake) -> Iterator[SparkSession]:
+    def _engine(self, session: SparkSession | None, input_bytes: int) -> Iterator[SparkSession]:
         if session is not None:
-            yield session
+            with suited(session, input_bytes):
+                yield session
             return
         self.tell(Step(f"starting {self.settings.engine}", 0, 1))
         log = to_path(join(self.root, LOG_NAME)) if is_local(self.root) else None
-        size = sum(segment.size for segment in intake.new)
-        with open_engine(self.settings.engine, log, size) as opened:
+        with open_engine(self.settings.engine, log, input_bytes) as opened:
             yield opened
 
     def _make(
@@ -220,6 +227,20 @@ class _Run:
             self.tell(Step("report", 1, 1))
             write_report(tables, store, uri)
         return for_people(uri)
+
+
+def _bytes_read(base: Snapshot, intake: Intake, look_back_days: int) -> int:
+    """About how much a run reads: new segments, and what views are made of. Most facts stay unread."""
+    tables = {name for view in VIEWS for name in view.inputs} - {CARRY, "path_runs"}
+    parts = [part for name in tables for part in base.parts(name).items()]
+    newest = max((day_of(unit) for unit, _ in parts if unit), default=None)
+    read = (
+        file.size
+        for unit, part in parts
+        for file in part.files
+        if unit and newest and (newest - day_of(unit)).days < look_back_days
+    )
+    return sum(segment.size for segment in intake.new) + sum(read)
 
 
 def write_report(tables: Tables, store: Store, uri: str) -> None:
