@@ -149,6 +149,23 @@ def test_a_file_is_set_aside_as_long_as_its_newest_entry_says_so(tmp_path: Any) 
     assert files_set_aside(store, root, {}) == []
 
 
+def test_days_all_of_whose_segments_are_used_are_not_read_to_find_others(tmp_path: Any) -> None:
+    """A month of a large domain has millions of segments, and the report of each run asks for the few set aside."""
+    store, root = LocalStore(), to_uri(tmp_path)
+    parts = append_ledger(store, root, "a1", {}, [entry("x"), entry("g", "gone")])
+    parts = append_ledger(store, root, "a2", parts, [entry("y", day="2026-11-14")])
+    parts = append_ledger(store, root, "a3", parts, [entry("y", "torn", day="2026-11-14", run=2)])
+    reads: list[str] = []
+
+    class Counting(LocalStore):
+        def read(self, uri: str) -> bytes:
+            reads.append(uri.rpartition("/")[2])
+            return super().read(uri)
+
+    assert [one.path for one in files_set_aside(Counting(), root, parts)] == ["y"]
+    assert sorted(reads) == ["2026-11-14-used.parquet", "2026-11-14.parquet"]
+
+
 def test_the_ledger_forgets_days_of_which_neither_facts_nor_segments_are_left() -> None:
     days = ("2026-09-01", "2026-09-02", "2026-10-15", "2026-10-16", "2026-11-15")
     ledger = dict.fromkeys(days, Part())

@@ -24,6 +24,8 @@ from holdfast.pipeline.storage.port import Store, join
 from holdfast.telemetry.facts import SCHEMA
 
 LEDGER: Final = "ledger"
+USED: Final = "-used"
+"""In the name of a ledger file all of whose segments are used: who looks for others need not read it."""
 
 LEDGER_SCHEMA: Final = pa.schema(
     [
@@ -103,7 +105,8 @@ def append_ledger(
         content = io.BytesIO()
         table = pa.Table.from_pylist(msgspec.to_builtins(rows), schema=LEDGER_SCHEMA)
         pq.write_table(table, content, compression="zstd")
-        name = join(LEDGER, attempt, f"{day}.parquet").lstrip("/")
+        used = "" if any(entry.set_aside for entry in rows) else USED
+        name = join(LEDGER, attempt, f"{day}{used}.parquet").lstrip("/")
         store.create(join(root, name), content.getvalue())
         file = TableFile(name, content.tell(), len(rows))
         made[day] = Part((*made.get(day, Part()).files, file))
@@ -121,9 +124,12 @@ def compacted(store: Store, root: str, attempt: str, parts: Parts, files_max: in
 
 
 def files_set_aside(store: Store, root: str, parts: Parts) -> list[Entry]:
-    """The files that are not used, by their newest entry. Only their rows become objects: most files are kept."""
+    """The files that are not used, by their newest entry. Only their rows become objects, and only arrival days that
+    have any are read: most have none."""
     found: list[Entry] = []
     for _, part in sorted(parts.items()):
+        if all(file.name.endswith(f"{USED}.parquet") for file in part.files):
+            continue
         tables = [
             pq.read_table(pa.BufferReader(store.read(join(root, file.name)))) for file in part.files
         ]
