@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import SetupError
+from holdfast.pipeline.bench.cpu import tree_cpu_s
 from holdfast.pipeline.bench.data import START
 from holdfast.pipeline.java import find_java
 from holdfast.types import SECOND
@@ -117,11 +118,13 @@ def bench_executors(directory: Path, facts: int, part_s: float, measured: Measur
     from holdfast.pipeline.bench.measures import write_domain
 
     seconds: dict[int, float] = {}
+    rows = 0
     until_ns = time.monotonic_ns() + int(part_s * SECOND)
     for workers in (1, 2):
         place = directory / f"workers{workers}"
-        _, hours = write_domain(place, 1, facts)
+        rows, hours = write_domain(place, 1, facts)
         with running_cluster(place / "cluster", workers) as cluster:
+            used_s = tree_cpu_s()
             left_s = (until_ns - time.monotonic_ns()) / SECOND
             try:
                 seconds[workers] = _run_on(cluster, place, hours, max(1.0, left_s))
@@ -131,7 +134,11 @@ def bench_executors(directory: Path, facts: int, part_s: float, measured: Measur
                     "Give it fewer facts, or more time with --part-seconds"
                 )
                 return
-        measured.figures[f"run_{workers}_executors_s"] = seconds[workers]
+            measured.figures |= {
+                f"run_{workers}_executors_s": seconds[workers],
+                f"run_{workers}_executors_cpu_s": tree_cpu_s() - used_s,
+            }
+    measured.figures["run_executors_facts"] = rows
     measured.ratios["two_executors_vs_one"] = seconds[2] / seconds[1]
     if (os.cpu_count() or 1) < 4:
         measured.notes["executors"] = (
