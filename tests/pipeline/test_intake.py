@@ -14,12 +14,12 @@ from tests.pipeline.making import NOON, fact, write_segment
 from holdfast.errors import MisuseError
 from holdfast.pipeline.check import SEGMENT_BYTES_MAX
 from holdfast.pipeline.ingest import examine
-from holdfast.pipeline.intake import RECONCILE_US, look
-from holdfast.pipeline.landings import Segment
+from holdfast.pipeline.intake import RECONCILE_US, Intake, bytes_to_read, look
+from holdfast.pipeline.landings import Listing, Segment
 from holdfast.pipeline.next_snapshot import drop_old
 from holdfast.pipeline.run_context import RunContext
 from holdfast.pipeline.settings import Settings
-from holdfast.pipeline.snapshot import Part, Snapshot
+from holdfast.pipeline.snapshot import Part, Snapshot, TableFile
 from holdfast.pipeline.storage.local import LocalStore
 from holdfast.pipeline.storage.port import to_uri
 from holdfast.pipeline.units import Calendar, Retention
@@ -128,3 +128,19 @@ def test_a_history_shorter_than_the_horizon_makes_no_predictions() -> None:
     assert _predicted(source) is None
     source.memo["span_s"] = 7200
     assert _predicted(source) is made
+
+
+def test_a_run_is_as_large_as_its_segments_and_what_views_are_made_of() -> None:
+    """Its session is chosen by that: neither by a history of facts that it does not read, nor by segments alone."""
+    part = lambda size: Part((TableFile("f", size),))
+    tables = {
+        "facts/path": {"2026-11-15T12": part(10_000)},
+        "path_runs": {"2026-11-15T12": part(5_000)},
+        "path_carry": {"2026-11-15T12": part(5_000)},
+        "path_rollup": {"2026-11-15T12": part(20), "2026-11-14": part(300), "2026-11-05": part(9)},
+        "path_health": {"": part(7_000)},
+    }
+    segment = Segment("path", "2026-11-15", "x", 4, 5)
+    intake = Intake(Listing((segment,), ()), (segment,), {}, full=False)
+    assert bytes_to_read(Snapshot(tables=tables), intake, look_back_days=10) == 4 + 20 + 300
+    assert bytes_to_read(Snapshot(), intake, look_back_days=10) == 4

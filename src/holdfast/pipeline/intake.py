@@ -12,6 +12,9 @@ from holdfast.pipeline.ledger import LEDGER, Entry, read_ledger
 from holdfast.pipeline.run_context import RunContext, Step
 from holdfast.pipeline.snapshot import Snapshot
 from holdfast.pipeline.storage.port import Store
+from holdfast.pipeline.tables import VIEWS
+from holdfast.pipeline.units import day_of
+from holdfast.pipeline.work import CARRY
 from holdfast.telemetry.facts import SCHEMA
 
 RECENT_DAYS: Final = 2
@@ -44,3 +47,17 @@ def look(run: RunContext, store: Store, base: Snapshot) -> Intake:
         if (entry := known.get(segment.uri)) is None or not entry.settles(segment, run.now_us)
     )
     return Intake(listing, new, known, full)
+
+
+def bytes_to_read(base: Snapshot, intake: Intake, look_back_days: int) -> int:
+    """About how much a run reads: new segments, and what views are made of. Most facts stay unread."""
+    tables = {name for view in VIEWS for name in view.inputs} - {CARRY, "path_runs"}
+    parts = [part for name in tables for part in base.parts(name).items()]
+    newest = max((day_of(unit) for unit, _ in parts if unit), default=None)
+    read = (
+        file.size
+        for unit, part in parts
+        for file in part.files
+        if unit and newest and (newest - day_of(unit)).days < look_back_days
+    )
+    return sum(segment.size for segment in intake.new) + sum(read)

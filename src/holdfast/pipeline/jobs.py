@@ -24,7 +24,7 @@ from holdfast.errors import HoldfastError
 from holdfast.pipeline.engine import SMALL_BYTES, check_packages, open_engine, suited
 from holdfast.pipeline.engine_words import engine_words
 from holdfast.pipeline.garbage import collect_garbage, discard, new_attempt
-from holdfast.pipeline.intake import Intake, look
+from holdfast.pipeline.intake import Intake, bytes_to_read, look
 from holdfast.pipeline.making import Made, Maker
 from holdfast.pipeline.next_snapshot import is_outdated
 from holdfast.pipeline.run_context import Progress, RunContext, Step
@@ -34,9 +34,6 @@ from holdfast.pipeline.settings import Settings
 from holdfast.pipeline.snapshot import PipelineBusy, Snapshot, Snapshots
 from holdfast.pipeline.storage.port import Store, for_people, join, to_path, to_uri
 from holdfast.pipeline.storage.stores import Stores, is_local
-from holdfast.pipeline.tables import VIEWS
-from holdfast.pipeline.units import day_of
-from holdfast.pipeline.work import CARRY
 from holdfast.pipeline.writer_lock import sole_writer
 
 if TYPE_CHECKING:
@@ -137,7 +134,7 @@ class _Run:
     ) -> Made:
         """Make and publish a snapshot; whatever fails, nothing of it is left."""
         attempt = new_attempt(self.context.now_us)
-        size = _bytes_read(base, intake, self.settings.look_back_days)
+        size = bytes_to_read(base, intake, self.settings.look_back_days)
         try:
             with self._engine(session, size) as engine:
                 made = self._make(store, base, number, intake, attempt, engine)
@@ -227,20 +224,6 @@ class _Run:
             self.tell(Step("report", 1, 1))
             write_report(tables, store, uri)
         return for_people(uri)
-
-
-def _bytes_read(base: Snapshot, intake: Intake, look_back_days: int) -> int:
-    """About how much a run reads: new segments, and what views are made of. Most facts stay unread."""
-    tables = {name for view in VIEWS for name in view.inputs} - {CARRY, "path_runs"}
-    parts = [part for name in tables for part in base.parts(name).items()]
-    newest = max((day_of(unit) for unit, _ in parts if unit), default=None)
-    read = (
-        file.size
-        for unit, part in parts
-        for file in part.files
-        if unit and newest and (newest - day_of(unit)).days < look_back_days
-    )
-    return sum(segment.size for segment in intake.new) + sum(read)
 
 
 def write_report(tables: Tables, store: Store, uri: str) -> None:
