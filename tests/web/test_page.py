@@ -326,7 +326,7 @@ def test_a_group_shows_its_replicas_in_either_form(browser: Browser) -> None:
             assert "120\u202f419" in listed
             assert "9af3c01d" in listed
             [group] = domain.status()["groups"]
-            peers = {peer["name"]: peer["match"] for peer in group["peers"]}
+            peers = {peer.pop("name"): peer for peer in map(dict, group["peers"])}
             domain.extra["groups"] = [{**group, "peers": peers, "digest": 0x0AF3C01D}]
             await page.until(f"{text}.includes('0af3c01d')")
             assert await page.run(text) == listed.replace("9af3c01d", "0af3c01d")
