@@ -1,4 +1,4 @@
-"""A failure of the engine is told as a problem and its cause; pages of stack stay in the log."""
+"""A failure of the engine is reported as a problem and its cause; pages of stack stay in the log."""
 
 from __future__ import annotations
 

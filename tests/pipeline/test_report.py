@@ -157,7 +157,7 @@ def test_a_headline_names_few_groups_and_counts_the_rest() -> None:
 
 
 def test_causes_come_before_the_paths_that_they_explain(page: str) -> None:
-    """Somebody in a hurry reads the first screen."""
+    """A reader in a hurry sees only the first screen."""
     said = text_of(page)
     assert said.index("Where the faults are") < said.index("Paths now") < said.index("Incidents")
 

@@ -7,7 +7,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import asyncpg
+
+LOST: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+"""What the end of a connection raises: the last one if a statement was about to be sent."""
 
 
 @contextmanager

@@ -234,7 +234,7 @@ def claimed(node: bytes) -> tuple[World, bytes]:
     for name in ("a", "c"):
         hostile(world, "b", name, forged)
     world.run(SECOND)
-    assert world.holders() == [], "the holder is told"
+    assert world.holders() == [], "the holder is notified"
     return world, instance
 
 

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 import pytest
-from tests.support.postgres import postgres
+from tests.support.postgres import LOST, postgres
 
 from holdfast.dialog.records import (
     BLOCK,
@@ -275,7 +275,7 @@ def test_a_transaction_on_postgresql_is_whole_wherever_its_connection_is_cut(
                 told = "in doubt"
             except TransactionAborted:
                 told = "aborted"
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            except LOST:
                 told = "aborted"  # By the application's own statement.
             connection.terminate()
         settled = await asyncio.to_thread(store.settle, key)

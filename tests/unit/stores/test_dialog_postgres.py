@@ -10,7 +10,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from tests.support.postgres import postgres
+from tests.support.postgres import LOST, postgres
 
 from holdfast.dialog.records import BLOCK, COMMITTED, DIALOG, POSITION, STAGED, TX, number_key
 from holdfast.errors import StoreError, StoreFenced, TransactionAborted, TransactionInDoubt
@@ -54,7 +54,7 @@ def kill_connections(dsn: str) -> None:
 
     try:
         asyncio.run(kill())
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+    except LOST:
         pass  # Another one was quicker.
 
 

@@ -52,7 +52,7 @@ def with_number(done: tuple[tuple[int, int], ...], number: int) -> tuple[tuple[i
 
 def with_all_below(done: tuple[tuple[int, int], ...], heard: int) -> tuple[tuple[int, int], ...]:
     """Ranges of numbers, with all numbers below `heard`: the node has none of those requests any more. Those that a
-    leader refused have no entry and would leave gaps for ever."""
+    leader refused have no entry and would leave gaps permanently."""
     if heard <= 0 or (done and done[0][0] == 0 and done[0][1] >= heard - 1):
         return done
     last = heard - 1

@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 from tests.support.dialog_nodes import nodes, run
-from tests.support.postgres import postgres
+from tests.support.postgres import LOST, postgres
 
 from holdfast import connect_dialogs
 from holdfast.errors import MisuseError, TransactionAborted
@@ -149,7 +149,7 @@ def test_rule_14_a_connection_that_is_lost_does_not_count_against_the_message(
                     await tx.connection.execute("SELECT 1")
 
             for _ in range(2):
-                with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
+                with pytest.raises(LOST):
                     await cut_off()
             async with dialogs.transaction(store=names["ben"]) as tx:
                 assert (await far.receive(tx=tx, timeout_s=10)).body == b"job"
