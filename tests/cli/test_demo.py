@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -58,11 +59,15 @@ def test_the_demonstration_keeps_its_claims(tmp_path: Path) -> None:
     for claim in (
         "all replicas are equal",
         "a request to a role reaches every instance: 5 of 5 answered",
-        "the request under way names the instance that died: answered: n1, n2, n3, n5; failed: n4",
         "the object is still read: the content has the same SHA-256",
         "the dialog delivered everything exactly once, in order: 300 of 300",
     ):
         assert claim in claims, output
+    # An instance behind the killed node on the tree of the role may be named as unknown.
+    named = (
+        r"names the instance that died: answered: (n[1235](, )?)+; failed: n4(; unknown: n[1235])?"
+    )
+    assert re.search(named, claims), output
     assert "Watch it live: http://127.0.0.1:" in output
     assert left_running(tmp_path) == []
 

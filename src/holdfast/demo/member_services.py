@@ -71,6 +71,7 @@ class MemberServices:
         return {
             "answered": sorted(outcome.answered),
             "failed": sorted(name for name, _ in outcome.failed),
+            "unknown": sorted(outcome.unknown),
             "complete": outcome.complete,
         }
 
