@@ -94,6 +94,26 @@ def settled(world: ConformanceWorld, subnet: str = "red") -> bool:
     )
 
 
+Ends = dict[tuple[str, str], dict[str, FlowState]]
+"""The agreed flows of ann and ben, by (node, peer)."""
+
+
+def settle(world: ConformanceWorld, subnet: str = "red") -> Ends:
+    """Wait for that, and return the flows of the same moment: one may be replaced at any time."""
+    found: Ends = {}
+
+    def look() -> bool:
+        if not settled(world, subnet):
+            return False
+        found.update(
+            {ends: flows(world, *ends, subnet) for ends in (("ann", "ben"), ("ben", "ann"))}
+        )
+        return True
+
+    assert world.until(look)
+    return found
+
+
 def flow_count(world: ConformanceWorld, name: str, peer: str, subnet: str) -> int:
     """The flows of a path, with those that are being opened or closed."""
     link = world.core(name).service(LinkService).link(world.core(peer).me.node)
@@ -108,9 +128,9 @@ def probe(world: ConformanceWorld, name: str, unit: str, flow: int | None, size:
 
 
 def test_both_ends_agree_on_a_flow_for_everything_that_is_measured(world: ConformanceWorld) -> None:
-    assert world.until(lambda: all(settled(world, subnet) for subnet in SUBNETS))
     for subnet in SUBNETS:
-        near, far = flows(world, "ann", "ben", subnet), flows(world, "ben", "ann", subnet)
+        ends = settle(world, subnet)
+        near, far = ends["ann", "ben"], ends["ben", "ann"]
         assert near.keys() == far.keys()
         assert {flow.use for flow in near.values()} == USES
 
@@ -128,13 +148,13 @@ def test_both_ends_agree_on_a_flow_for_everything_that_is_measured(world: Confor
 def test_a_probe_arrives_on_the_flow_that_it_was_sent_on(
     world: ConformanceWorld, use: str, size: int
 ) -> None:
-    assert world.until(lambda: settled(world))
+    open_flows = settle(world)
     watches = {name: Watch(world, name) for name in ("ann", "ben")}
-    for name, peer in (("ann", "ben"), ("ben", "ann")):
+    for name, peer in open_flows:
         unit = link_unit(world.core(peer).me.node)
-        probe(world, name, unit, flows(world, name, peer, "red")[use].flow, size)
-    for name, peer in (("ann", "ben"), ("ben", "ann")):
-        there = flows(world, name, peer, "red")[use].flow
+        probe(world, name, unit, open_flows[name, peer][use].flow, size)
+    for name, peer in open_flows:
+        there = open_flows[name, peer][use].flow
         assert world.until(lambda n=name: watches[n].probes != [])  # type: ignore[misc]
         assert watches[name].probes == [(there, size)]
 
@@ -143,21 +163,19 @@ def test_both_ends_number_what_they_send_on_a_connection_that_measures(
     world: ConformanceWorld,
 ) -> None:
     """In a plain domain, too: what the end that accepted it sends is not taken for what the other has sent before."""
-    assert world.until(lambda: settled(world))
+    open_flows = settle(world)
     watches = {name: Watch(world, name) for name in ("ann", "ben")}
-    ends = (("ann", "ben"), ("ben", "ann"))
-    open_flows = {name: flows(world, name, peer, "red") for name, peer in ends}
     inbound = {f.inbound for found in open_flows.values() for f in found.values() if f.stream}
     assert inbound == {True, False}
     for _ in range(20):
-        for name, peer in ends:
+        for name, peer in open_flows:
             for mss in (536, 1460):
-                flow = open_flows[name][f"tcp mss:{mss}"].flow
+                flow = open_flows[name, peer][f"tcp mss:{mss}"].flow
                 probe(world, name, link_unit(world.core(peer).me.node), flow, mss + 40)
     assert world.until(lambda: all(len(watch.probes) >= 40 for watch in watches.values()))
-    for name, peer in ends:
+    for name, peer in open_flows:
         for mss in (536, 1460):
-            there = flows(world, name, peer, "red")[f"tcp mss:{mss}"].flow
+            there = open_flows[name, peer][f"tcp mss:{mss}"].flow
             assert watches[name].probes.count((there, mss + 40)) == 20
         link = world.core(name).service(LinkService).link(world.core(peer).me.node)
         assert link is not None
@@ -165,10 +183,10 @@ def test_both_ends_number_what_they_send_on_a_connection_that_measures(
 
 
 def test_fragments_that_are_lost_hurt_nothing_else(world: ConformanceWorld) -> None:
-    assert world.until(lambda: settled(world))
+    open_flows = settle(world)["ann", "ben"]
     watch = Watch(world, "ben")
     world.lose("ann", "ben", "red", "frag")
-    unit, open_flows = link_unit(world.core("ben").me.node), flows(world, "ann", "ben", "red")
+    unit = link_unit(world.core("ben").me.node)
     probe(world, "ann", unit, open_flows["udp frag"].flow, 4000)
     for use in ("udp frag", "udp", "udp alt"):
         probe(world, "ann", unit, open_flows[use].flow, 1400)
