@@ -62,7 +62,7 @@ DIRECTION_UNKNOWN: Final = "unknown"
 LOSSY_PPM: Final = 20_000
 """From this loss on a path has a soft error."""
 STALLS_PPM: Final = 500_000
-"""From this loss on, in either direction, a TCP connection stands still."""
+"""From this loss on, in either direction, a TCP connection makes no progress."""
 SUSPECT_PPM: Final = 10_000
 """From this loss on, a path may turn out to have one."""
 _OF_THE_LINE: Final = {SIZE, PATTERN}

@@ -20,7 +20,7 @@ def tree_cpu_s(root: int | None = None) -> float:
     ticks: dict[int, int] = {}
     for entry in _PROCESSES.iterdir():
         if entry.name.isdigit():
-            # A process may end while it is looked at.
+            # A process may end while its files are read.
             with contextlib.suppress(OSError):
                 # The name is in brackets and may hold spaces.
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()

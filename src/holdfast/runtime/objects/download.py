@@ -21,7 +21,7 @@ Report = Callable[[int, int, str], object]
 
 
 class Download:
-    """One read into a file. With `resume`, it goes on with what an earlier one has left."""
+    """One read into a file. With `resume`, it continues the partial file of an earlier read."""
 
     def __init__(self, objects: ObjectApi, path: str, file: Path, resume: bool) -> None:
         self._objects = objects
