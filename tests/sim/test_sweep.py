@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from holdfast.cli.sim_health import problems_of, summary_of
-from holdfast.sim.sweep.draw import FAMILIES, Case, draw
+from holdfast.sim.sweep.draw import FAMILIES, JUMBO, Case, draw
 from holdfast.sim.sweep.trial import run_case, run_trial
 
 STALL_MS_MAX = 60
@@ -126,6 +126,22 @@ def test_a_fault_is_named_once_and_routed_around(given: Case) -> None:
     assert problems_of(outcome) == []
     assert outcome.incidents == 1
     assert outcome.stall_ms <= STALL_MS_MAX
+
+
+def test_a_process_that_is_killed_is_a_dead_node_and_no_filter_of_tcp() -> None:
+    """H8, H15. Its kernel closes the connections at once, and its datagrams are missed half a second later. On jumbo
+    paths the measuring connections are used too rarely to know in between."""
+    case = msgspec.structs.replace(killed("n3"), power=False, mtu=JUMBO)
+    outcome = run_case(case, seed=2)
+    assert (problems_of(outcome), outcome.incidents) == ([], 1)
+
+
+def test_a_filter_of_tcp_on_a_jumbo_path_is_named_in_time() -> None:
+    """The silent connection with data has the measuring ones tried at once."""
+    outcome = run_case(msgspec.structs.replace(tcp_filter(), mtu=JUMBO))
+    assert (problems_of(outcome), outcome.incidents) == ([], 1)
+    assert outcome.verdict_ms is not None
+    assert outcome.verdict_ms <= 1600
 
 
 def test_data_that_passes_again_is_no_longer_accused() -> None:

@@ -32,14 +32,15 @@ from holdfast.health.probing.lane import SETTLE_NS_MAX, Lane
 from holdfast.health.probing.liveness import PROMISE_MAX, Liveness
 from holdfast.health.probing.probe_sender import lane_of, segment_size
 from holdfast.health.probing.signature import PAST
-from holdfast.health.probing.silence import STREAMS_SILENT_NS, Silence
+from holdfast.health.probing.silence import Silence
 from holdfast.health.probing.state import BORROWED, UNKNOWN, Heard, live_of, state_of
 from holdfast.health.probing.values import LaneValues, State
 from holdfast.links.ports import FlowReady, Received
-from holdfast.types import NEVER, FlowId, Nanos
+from holdfast.types import NEVER, SECOND, FlowId, Nanos
 from holdfast.wire.frames import Frame
 
 _DATAGRAMS: Final = ("udp", "alt")
+STREAMS_ASK_NS: Final = SECOND
 
 
 class ProbeReceiver:
@@ -89,6 +90,8 @@ class ProbeReceiver:
         self._announced_ns = 0
         self._segments_known: dict[int, bool] = {}
         self._excused_to: Nanos = -1
+        self._streams_at: Nanos = PAST
+        """When the measuring connections may be asked for again."""
         self.looks = Figures(now)
         """Loss, delay, congestion and the fate of application data."""
         self.silence = Silence()
@@ -134,8 +137,8 @@ class ProbeReceiver:
         heard = self.flows.pop(flow, None)
         if heard is None:
             return ""
-        if heard.live.stream:
-            self.silence.disconnected(heard.live)
+        if heard.live.stream and not any(other.live.stream for other in self.flows.values()):
+            self.silence.disconnected(now, heard.live)
         self._lives_changed()
         self._forget(heard.lane)
         kind = KIND_OF[heard.lane]
@@ -257,6 +260,12 @@ class ProbeReceiver:
         """Whether the peer hears nothing of TCP, on the way back."""
         self.silence.unheard_streams = unheard
 
+    def _measure_streams(self, now: Nanos) -> None:
+        """The connection with data is silent or gone: the measuring ones show at once whether TCP passes."""
+        if now >= self._streams_at:
+            self._streams_at = now + STREAMS_ASK_NS
+            self.streams_doubted(now)
+
     def streams_doubted(self, now: Nanos) -> None:
         """The peer misses something on the connections of this path, on the way back: check this way too, or the
         connections that it replaces would take the evidence with them."""
@@ -330,7 +339,10 @@ class ProbeReceiver:
         if now >= self.lives_at:
             self._look_at_lives(now, evidence)
         if self.silence.orphaned_at != NEVER:
-            self._look_at_orphan(now - STREAMS_SILENT_NS)
+            lane = self.lanes.get("tcp")
+            self._measure_streams(now)
+            if self.silence.orphan_dies(now, self.flows.values(), lane):
+                self._changed("tcp", worse=True)
         if now >= self.looks.at or self.looks.crowding:
             self._look_at_figures(now)
         self.check_at = now + self.rhythm_ns
@@ -400,17 +412,16 @@ class ProbeReceiver:
     def _check_lives(self, now: Nanos, evidence: int) -> None:
         """Flows that are silent for too long are dead."""
         lane = self.lanes.get("tcp")
+        if self.silence.stream_is_late(now, self.flows.values()):
+            self._measure_streams(now)
         dead = self.silence.check(now, evidence, self.flows.values(), lane, self.looks.congestion)
         if not dead:
             return
         self._died(dead)
         if not any(heard.live.alive for heard in self.flows.values()):
-            self._look_at_orphan(max(heard.live.fell_at for heard in dead))
-
-    def _look_at_orphan(self, since: Nanos) -> None:
-        """There is no connection with data, but those that measure may have shown since then that TCP passes."""
-        if self.silence.orphan_dies(since, self.lanes.get("tcp")):
-            self._changed("tcp", worse=True)
+            since = max(heard.live.fell_at for heard in dead)
+            if self.silence.orphan_dies_too(since, self.lanes.get("tcp")):
+                self._changed("tcp", worse=True)
 
     def _died(self, dead: list[Heard]) -> None:
         self._lives_changed()
@@ -421,8 +432,11 @@ class ProbeReceiver:
     def _judge(self, now: Nanos, name: str, lane: Lane, evidence: int) -> None:
         live = self._live(name)
         if lane.stream and live is not None and self.silence.streams_silent(now, live, lane):
-            self.silence.segments_silent(lane.overdue(now))
-            lane.forget()
+            if sizes := lane.overdue(now):
+                self.silence.segments_silent(sizes)
+                lane.forget()
+            if lane.waits:
+                self._wait_for_probes(now, name, lane)
             return
         if name in BORROWED and self.looks.congestion.holds_loss(now):
             lane.forget()  # they end large bursts, which a policer cuts
@@ -440,9 +454,12 @@ class ProbeReceiver:
             self.silence.segments_silent(sizes)
             self.stuck += [self.segments[size] for size in sizes if size in self.segments]
         if lane.waits:
-            self._open[name] = lane
-            self.waits = True
-            self.check_at = min(self.check_at, now + lane.settle_ns)
+            self._wait_for_probes(now, name, lane)
+
+    def _wait_for_probes(self, now: Nanos, name: str, lane: Lane) -> None:
+        self._open[name] = lane
+        self.waits = True
+        self.check_at = min(self.check_at, now + lane.settle_ns)
 
     def _tell(self, now: Nanos, name: str, lane: Lane) -> None:
         if lane.calm:

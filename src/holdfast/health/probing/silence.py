@@ -23,6 +23,8 @@ CONNECTS_NS: Final = 4 * SECOND
 PEER_MISSES: Final = 3
 """What it counts that the peer hears nothing of TCP: as much as so many measuring connections."""
 CROWDED_SILENCE_NS: Final = 3000 * MILLISECOND
+STREAM_LATE_MIN: Final = 2
+"""Heartbeats that the connection with data must miss before those that measure are asked."""
 ASK_NS: Final = 90 * MILLISECOND
 SILENT_MIN: Final = 5
 """Heartbeats of one flow that must be missing before a path is dead: a delay that begins looks like silence, too."""
@@ -36,6 +38,7 @@ class Silence:
         "asked_at",
         "asks",
         "heard_at",
+        "lost_at",
         "orphaned_at",
         "segments",
         "unheard_streams",
@@ -50,6 +53,8 @@ class Silence:
         """Measuring connections that are gone, or of which probes are missing, since nothing of TCP was heard there."""
         self.orphaned_at: Nanos = NEVER
         """When the connection with data that is gone now was last heard; `NEVER` while there is one, or TCP is dead."""
+        self.lost_at: Nanos = PAST
+        """When that connection was lost."""
 
         self.heard_at: Nanos = PAST
         """When anything arrived on the path, as the link says; asked while no heartbeat is heard."""
@@ -66,17 +71,35 @@ class Silence:
         if carries_data:
             self.orphaned_at = NEVER
 
-    def disconnected(self, live: Liveness) -> None:
+    def disconnected(self, now: Nanos, live: Liveness) -> None:
         """The connection with data is gone."""
         if live.alive:
-            self.orphaned_at = live.heard_at
+            self.orphaned_at, self.lost_at = live.heard_at, now
 
     def segments_silent(self, sizes: Iterable[int]) -> None:
         """The connections that measure these sizes are gone, or lack a probe; until one of them is heard."""
         self.segments.update(dict.fromkeys(sizes, True))
 
-    def orphan_dies(self, since: Nanos, lane: Lane | None) -> bool:
-        """Whether TCP is dead: there is no connection with data, and those that measure were silent since then."""
+    def orphan_dies(self, now: Nanos, flows: Iterable[Heard], lane: Lane | None) -> bool:
+        """Whether TCP is filtered: there is no connection with data, those that measure are silent, and datagrams are
+        heard now. A process that ends closes its connections at once, a moment before its datagrams are missed."""
+        if self.orphaned_at == NEVER or self.segments_pass(now - STREAMS_SILENT_NS, lane):
+            return False
+        if lane is not None and any(
+            size <= lane.size and size not in self.segments for size in lane.plan.sizes
+        ):
+            return False  # measured rarely: nothing is known of this size
+        datagrams = [h.live for h in flows if not h.live.stream and not h.live.judged_dead]
+        if datagrams and not any(
+            live.heard_at > self.lost_at + live.promise_ns and not live.overdue(now)
+            for live in datagrams
+        ):
+            return False
+        self.orphaned_at = NEVER
+        return True
+
+    def orphan_dies_too(self, since: Nanos, lane: Lane | None) -> bool:
+        """Whether TCP died with all other flows of the path: those that measure were silent since then."""
         if self.orphaned_at == NEVER or self.segments_pass(since, lane):
             return False
         self.orphaned_at = NEVER
@@ -95,6 +118,18 @@ class Silence:
         less than the measuring ones, because it may be blocked behind a large message."""
         silent = now - live.heard_at > 3 * live.promise_ns // 2
         return silent and now - lane.heard_at > STREAMS_SILENT_NS
+
+    @staticmethod
+    def stream_is_late(now: Nanos, flows: Iterable[Heard]) -> bool:
+        """Whether the connection with data misses heartbeats while datagrams are heard."""
+        late = heard = False
+        for item in flows:
+            live = item.live
+            if live.stream:
+                late = late or (live.alive and live.misses(now) >= STREAM_LATE_MIN)
+            else:
+                heard = heard or (live.alive and not live.overdue(now))
+        return late and heard
 
     # -- silent flows --------------------------------------------------------------------------------------------
 

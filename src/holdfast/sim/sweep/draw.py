@@ -28,6 +28,7 @@ from holdfast.health.verdict import LOSSY_PPM
 NODES: Final = ("n1", "n2", "n3")
 SUBNETS: Final = ("red", "blue")
 MTU: Final = 1500
+JUMBO: Final = 9000
 PAYLOAD: Final = bytes.fromhex("c33c")
 """The bytes that the payload of the measured traffic repeats. They are not among the probed patterns."""
 
@@ -42,6 +43,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     fault: str = ""
     """As in a scenario; empty if a node is killed instead."""
     killed: str = ""
+    """A node that is lost: its machine loses power, or only its process ends and its kernel closes the connections."""
+    power: bool = True
+    """Whether its machine loses power."""
+    mtu: int = MTU
+    """Of all adapters."""
     hit: tuple[Path, ...] = ()
     """The affected paths."""
     classes: tuple[str, ...] = ()
@@ -75,8 +81,12 @@ class _Place(msgspec.Struct, frozen=True):
 
 
 def draw(rng: Random, family: str = "") -> Case:
-    """A random fault, of one family or of any."""
-    return FAMILIES[family or rng.choice(list(FAMILIES))](rng)
+    """A random fault, of one family or of any, with adapters of the usual size or of 9000 bytes."""
+    case = FAMILIES[family or rng.choice(list(FAMILIES))](rng)
+    mtu = rng.choice((MTU, JUMBO))
+    if case.family == "fragments":
+        mtu = MTU  # no datagram is measured that jumbo frames would have to fragment
+    return msgspec.structs.replace(case, mtu=mtu)
 
 
 def _place(rng: Random, *kinds: str) -> _Place:
@@ -298,6 +308,7 @@ def _node(rng: Random) -> Case:
     return Case(
         family="node",
         killed=killed,
+        power=rng.random() < 0.5,
         hit=tuple((killed, other, subnet) for other in others for subnet in SUBNETS),
         classes=(DEAD,),
         place=f"node {killed}",

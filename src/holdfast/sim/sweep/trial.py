@@ -93,6 +93,7 @@ class _Trial:
             facts=self._facts,
             replay=self._replay,
             multicast=True,
+            mtu=case.mtu,
         )
         self._world = self._cluster.world
         # They check groups, which takes most of the time.
@@ -158,7 +159,11 @@ class _Trial:
         self._opinions.begin()
         self._traffic.counts = True
         if self._case.killed:
-            self._world.hosts[self._case.killed].power_off()
+            host = self._world.hosts[self._case.killed]
+            if self._case.power:
+                host.power_off()
+            else:
+                host.crash()
             return 0
         return self._world.network.add(parse_fault(Words(self._case.fault)))
 
