@@ -388,6 +388,7 @@ class HealthMachine(Machine):
             if now < listener.lives_at and not listener.waits and now < listener.looks.at:
                 listener.check_at = now + listener.rhythm_ns
             else:
+                listener.lag_ns = self._lag.ns
                 listener.check(now, evidence)
             if probe_sender.due_at <= now:
                 if casts:
@@ -434,6 +435,7 @@ class HealthMachine(Machine):
         """Send the reports of a path, publish what changed, and schedule its next check."""
         listener = path.probe_receiver
         if listener.check_at <= now:
+            listener.lag_ns = self._lag.ns
             listener.check(now, self._evidence)
         if listener.replies or path.probe_sender.stale:
             replies = [encode(frame) for frame in path.replies()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.health.wires import Wires
+from tests.unit.health.wires import EVERYTHING, Wires
 
 from holdfast.health.frames import Heartbeat
 from holdfast.health.probing.lag import STEP_NS, STEPS_MAX, WINDOW_NS, OwnLag, stated_ns
@@ -84,6 +84,28 @@ def test_a_listener_that_is_read_late_is_no_slow_path() -> None:
         wires.pause("n1", 0.06)
         wires.run(0.07)
     assert figures(wires, begin) == []
+
+
+def test_datagrams_that_wait_to_be_read_are_not_silent() -> None:
+    """Finding: a node that read its sockets 0.6 s late, turn after turn, called its peers' datagrams filtered."""
+    wires = Wires(2, uses=EVERYTHING).run(5)
+    begin = wires.now
+    wires.backlog_ns["n1"] = 50 * MILLISECOND
+    wires.run(1)
+    wires.backlog_ns["n1"] = 300 * MILLISECOND
+    wires.run(1)
+    wires.backlog_ns["n1"] = 700 * MILLISECOND
+    wires.run(4)
+    assert [fact for fact in wires.changes(begin) if not fact.alive or fact.size < 1500] == []
+
+
+def test_a_node_that_reads_late_still_sees_a_death() -> None:
+    """As much later as it is late itself."""
+    wires = Wires(2).run(3)
+    wires.backlog_ns["n1"] = 300 * MILLISECOND
+    wires.run(3)
+    wires.faults = [lambda packet: packet[0] == "n2"]
+    assert wires.run_until(lambda: not wires.row("n2", "n1", at="n1").alive) < 1.3
 
 
 def test_what_did_not_fit_into_the_buffer_of_a_paused_node_was_not_lost_on_the_way() -> None:

@@ -78,6 +78,8 @@ class Wires(VirtualTime):
         self.jitter_ns = 20 * MICROSECOND
         self.turn_ns: dict[str, Nanos] = {}
         """How long the turns of a unit take: what they send leaves so much later, and the next one says so."""
+        self.backlog_ns: dict[str, Nanos] = {}
+        """How long datagrams wait in the socket of a unit before it reads them; streams are read at once."""
         self.faults: list[Callable[[Packet], bool]] = []
         """Each says whether it takes a packet."""
         self.channel_faults: list[Callable[[str, str, Frame], bool]] = []
@@ -337,7 +339,11 @@ class Wires(VirtualTime):
     def _arrive(self, unit: Unit, other: str, flow: FlowId, packet: Packet) -> None:
         listener = self.units[other]
         received = Received(unit.id, [packet[3]], self.now + listener.clock, flow)
-        self._take(listener, received)
+        waits = self.backlog_ns.get(other, 0) if packet[2].transport != "tcp" else 0
+        if waits:
+            self.at(self.now + waits, lambda: self._take(listener, received))
+        else:
+            self._take(listener, received)
 
     # -- seeing --------------------------------------------------------------------------------------------------
 

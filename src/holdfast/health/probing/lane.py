@@ -351,14 +351,16 @@ class Lane:
             rung, fill = divmod(index, self.plan.fills)
             self._pass(rung, fill)
 
-    def judge(self, now: Nanos, loss_ppm: int, threshold: int) -> bool:
-        """Evaluate the rounds that had enough time. True if there were any."""
+    def judge(self, now: Nanos, loss_ppm: int, threshold: int, lag_ns: Nanos = 0) -> bool:
+        """Evaluate the rounds that had enough time. True if there were any. `lag_ns`: what arrived in that time may
+        still wait to be read."""
         done = []
+        settle_ns = self.settle_ns + lag_ns
         self._threshold = threshold
         for pair, (sent, at) in self._rounds.items():
             sent &= ~self._void.get(pair, 0)
             got = self._arrived.get(pair, 0) & sent
-            if got != sent and now - at < self.settle_ns:
+            if got != sent and now - at < settle_ns:
                 continue
             done.append(pair)
             if self.trial is not None and sent == got and pair not in self._crowded:

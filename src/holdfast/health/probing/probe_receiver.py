@@ -73,6 +73,8 @@ class ProbeReceiver:
         """Lanes with rounds that may wait for probes."""
         self.waits = False
         """Something waits for its time: for probes, or for the confirmation of the sender."""
+        self.lag_ns: Nanos = 0
+        """How late this node ran lately: what arrived in that time may still wait to be read."""
         self.diag_grace = 1
         self.turns: dict[str, int] = {}
         """How often a kind has become worse: shows a flapping path."""
@@ -394,9 +396,10 @@ class ProbeReceiver:
 
     def _look_at_lives(self, now: Nanos, evidence: int) -> None:
         # Plain loops: it runs for every few heartbeats.
+        read_to = now - self.lag_ns
         for heard in self.flows.values():
-            if heard.live.quiet_at() <= now:
-                self._check_lives(now, evidence)
+            if heard.live.quiet_at() <= read_to:
+                self._check_lives(read_to, evidence)
                 break
         shortest = lives_at = NEVER
         for heard in self.flows.values():
@@ -432,7 +435,7 @@ class ProbeReceiver:
     def _judge(self, now: Nanos, name: str, lane: Lane, evidence: int) -> None:
         live = self._live(name)
         if lane.stream and live is not None and self.silence.streams_silent(now, live, lane):
-            if sizes := lane.overdue(now):
+            if sizes := lane.overdue(now - self.lag_ns):
                 self.silence.segments_silent(sizes)
                 lane.forget()
             if lane.waits:
@@ -445,7 +448,7 @@ class ProbeReceiver:
             patient_ns = min(4000 * live.trip.jitter_us, SETTLE_NS_MAX)
             lane.settle_ns = max(lane.settle_ns, patient_ns)
         loss_ppm = self._loss(name)
-        if lane.judge(now, loss_ppm, evidence):
+        if lane.judge(now, loss_ppm, evidence, self.lag_ns):
             self._tell(now, name, lane)
         if lane.crowd_misses:
             self.looks.crowding = True

@@ -57,11 +57,14 @@ ALT_EVERY: Final = 5
 CHEAP_SIZE: Final = 1500
 FRAG_TURNS: Final = 4
 """One in so many fragmented probes is the largest, the others are the smallest."""
+CAST_TURNS: Final = 8
+"""One in so many multicast probes with jumbo frames is the largest, another one any size; the rest has 1500 bytes."""
 STREAM_RETRY_NS: Final = 200 * MILLISECOND
+"""A stream needs time to retransmit: more rounds would only wait behind it."""
 FOCUS_BYTES: Final = 300_000
 CAST_BYTES: Final = 60_000
+CAST_BYTES_JUMBO: Final = 120_000
 """What one lane may send in a second while a suspicion is settled; multicast goes to all listeners."""
-"""A stream needs time to retransmit: more rounds would only wait behind it."""
 
 
 class LaneSender:
@@ -172,6 +175,9 @@ class LaneSender:
         sizes = [bytes_on_wire(self.name, self.plan.sizes[n], mtu) for n in passing]
         if self.name == "frag" and len(sizes) > 1:
             return (sizes[-1] + (FRAG_TURNS - 1) * sizes[0]) // FRAG_TURNS
+        usual = self._usual_cast(passing) if self.plan.sizes[-1] > CHEAP_SIZE else None
+        if usual is not None:
+            return (sizes[-1] + (CAST_TURNS - 1) * self.plan.sizes[usual]) // CAST_TURNS
         if self.name != "udp" or len(sizes) == 1:
             return sizes[-1]
         return sizes[-1] + sum(sizes[:-1]) // (len(sizes) - 1)
@@ -181,7 +187,9 @@ class LaneSender:
     def focus_ns(self, signatures: Signatures) -> Nanos:
         """The pause between two rounds of a suspicion. Large packets are sent more slowly: what is on its way when the
         suspicion is settled is wasted, and other lanes need the budget."""
-        most = CAST_BYTES if self.name == "multicast" else FOCUS_BYTES
+        most = FOCUS_BYTES
+        if self.name == "multicast":
+            most = CAST_BYTES_JUMBO if self.plan.sizes[-1] > CHEAP_SIZE else CAST_BYTES
         retry_ns = max(signatures.diag_active.retry_ns, sum(self.plan.sizes) * SECOND // most)
         return max(retry_ns, STREAM_RETRY_NS) if self.name == "tcp" else retry_ns
 
@@ -253,9 +261,16 @@ class LaneSender:
         if self.name == "frag":
             # A filter of fragments stops the smallest as well; the larger ones cost many times as much.
             return [best if turn % FRAG_TURNS == 0 else self.plan.index(passing[0], MIXED)]
+        usual = self._usual_cast(passing) if self.plan.sizes[-1] > CHEAP_SIZE else None
+        if usual is not None:
+            # A filter of multicast stops these as well, and they are six times as frequent for the same cost.
+            if turn % (CAST_TURNS // 2) != 0:
+                return [self.plan.index(usual, MIXED)]
+            if turn % CAST_TURNS != 0:
+                return [best]
         good = [n for n, name in enumerate(self.patterns) if name not in self.bad]
         if self.name != "udp":
-            turn //= 4
+            turn //= 4 if usual is None else CAST_TURNS
         number = lower[turn % len(lower)]
         fill = NEUTRAL
         if good:
@@ -263,6 +278,12 @@ class LaneSender:
             fill = FIRST_PATTERN + good[(turn + turn // lcm(len(lower), len(good))) % len(good)]
         other = self.plan.index(number, fill)
         return [best, other] if self.name == "udp" else [other if self._turn % 4 == 0 else best]
+
+    def _usual_cast(self, passing: list[int]) -> int | None:
+        """The size of most multicast probes on an adapter with jumbo frames; None if all have the largest."""
+        if self.name != "multicast" or not passing or self.plan.sizes[passing[-1]] <= CHEAP_SIZE:
+            return None
+        return max((n for n in passing if self.plan.sizes[n] <= CHEAP_SIZE), default=None)
 
     def _apart(self) -> list[int]:
         """Every size alone, and every pattern alone at a size that passes: alternately a cheap one and the best,

@@ -84,8 +84,9 @@ def draw(rng: Random, family: str = "") -> Case:
     """A random fault, of one family or of any, with adapters of the usual size or of 9000 bytes."""
     case = FAMILIES[family or rng.choice(list(FAMILIES))](rng)
     mtu = rng.choice((MTU, JUMBO))
-    if case.family == "fragments":
-        mtu = MTU  # no datagram is measured that jumbo frames would have to fragment
+    if case.family in ("fragments", "rate"):
+        # No datagram is measured that jumbo frames would have to fragment. The drawn queues hold no jumbo frame.
+        mtu = MTU
     return msgspec.structs.replace(case, mtu=mtu)
 
 
