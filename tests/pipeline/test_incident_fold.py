@@ -76,6 +76,52 @@ def test_a_trouble_that_returns_soon_is_the_same_incident() -> None:
     assert [i[2] for i in told(later)] == [0.0, 52 + gap]
 
 
+def test_kinds_that_die_and_return_one_after_the_other_are_one_dead_path() -> None:
+    """The kernel of a killed process closes its connections at once, and TCP connects with pauses afterwards. Both
+    looked like a filter of TCP that had returned (`repeats`), in the report of every killed node."""
+    runs = [
+        run(0, 100, GOOD),
+        run(0, 100, GOOD, "tcp"),
+        run(100.02, 100.02, SILENT, "tcp"),
+        run(100.55, 100.55, SILENT),
+        run(112, 112, GOOD),
+        run(115.6, 130, GOOD, "tcp"),
+        run(116, 130, GOOD),
+    ]
+    assert told(runs) == [("dead", "", 100.55, 112.0, False, "repaired", 0)]
+
+
+def test_a_filter_counts_from_its_first_fact_once_it_has_been_seen_for_a_second() -> None:
+    good = [run(0, 99, GOOD), run(0, 99, GOOD, "tcp"), run(100, 100, SILENT, "tcp")]
+    assert told(good) == []
+    assert told([*good, run(101, 102, GOOD)]) == [("protocol", "tcp", 100.0, 102.0, True, "", 0)]
+    repaired = [*good, run(120, 120, GOOD, "tcp")]
+    assert told(repaired) == [("protocol", "tcp", 100.0, 120.0, False, "repaired", 0)]
+
+
+def test_a_filter_that_waits_to_count_survives_the_end_of_the_hour() -> None:
+    before = [run(0, 3599, GOOD), run(0, 3599, GOOD, "tcp"), run(3599.5, 3599.5, SILENT, "tcp")]
+    _, carry = fold_runs(None, before, "h0000")
+    after = [run(3610, 3610, SILENT, "tcp"), run(3620, 3620, GOOD, "tcp")]
+    _, later = fold_runs(carry, after, "h0001")
+    (incident,) = open_incidents(later)
+    assert (incident.start_us - START, incident.end_us - START) == (3599.5 * S, 3620 * S)
+
+
+def test_the_classes_of_the_node_are_incidents_here_too() -> None:
+    """Findings of nodes that the pipeline did not know: a path was congested at its nodes and fine in the report."""
+    narrow = Vector(True, 1472, 1472, rate_limit_kbps=96)
+    slow = Vector(True, 1472, 1472, delay_us=286_000)
+    swallows = Vector(True, 1472, 1472, data_lost=True)
+    for vector, name, worst in (
+        (narrow, "congested", 96),
+        (slow, "delay", 286_000),
+        (swallows, "data", 0),
+    ):
+        (incident,) = all_incidents([run(0, 50, GOOD), run(51, 90, vector), run(91, 99, GOOD)])
+        assert (incident.error_class, incident.worst) == (name, worst)
+
+
 def test_many_returns_within_a_minute_are_flapping() -> None:
     runs: list[Run] = []
     for i in range(4):

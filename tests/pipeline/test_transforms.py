@@ -157,23 +157,63 @@ def test_direction_needs_the_way_back_and_tolerates_a_difference_of_clocks(
 ) -> None:
     """Rule 11: both ways if the reverse path shows the same, one way if it was heard, otherwise unknown."""
     start = int(NOON.timestamp() * 1e6)
-    later = start + 3600 * 10**6
+    later = start + 1200 * 10**6
     rows = [
         {},
         {**BACK, "start_us": start + 80 * 10**6, "end_us": start + 90 * 10**6},
         {"start_us": later, "end_us": later + 5 * 10**6},
         {"start_us": later * 2, "end_us": later * 2 + 5 * 10**6},
     ]
-    heard = path_fact("a", "b", 0, 3610.0) | {
-        "node": "a",
-        "sender": "b",
-        "sender_adapter": "f",
-        "listener_adapter": "e",
-        "subnet": "s",
-    }
-    found = told(spark, frame, rows, runs=[heard])
+    found = told(spark, frame, rows, runs=[heard_back(0, 1190.0), heard_back(1, 1210.0)])
     assert [row["direction"] for row in found] == ["both ways", "both ways", "one way", "unknown"]
     assert found[2]["text"] == "UDP: packets over 600 bytes vanish from alba to brno, one way"
+
+
+def heard_back(n: int, at_s: float, **values: Any) -> dict[str, Any]:
+    """What the sender of the incidents of `history` heard on the way back."""
+    ends = {"node": "a", "sender": "b", "sender_adapter": "f", "listener_adapter": "e"}
+    return path_fact("a", "b", n, at_s) | ends | {"subnet": "s"} | values
+
+
+def test_a_node_that_was_down_has_not_shown_that_only_one_direction_failed(
+    spark: SparkSession, frame: MakeFrame
+) -> None:
+    """It heard the way back until it was killed, and again when it had restarted: not during the incident."""
+    start = int(NOON.timestamp() * 1e6) + 600 * 10**6
+    dead = {"error_class": "dead", "transport": "", "worst": 0, "start_us": start}
+    dead["end_us"] = start + 12 * 10**6
+    runs = [
+        heard_back(0, 580.0),
+        heard_back(1, 599.5),
+        heard_back(0, 612.5, incarnation=2),
+        heard_back(1, 640.0, incarnation=2),
+    ]
+    (found,) = told(spark, frame, [dead], runs=runs)
+    assert (found["direction"], found["text"]) == ("unknown", "nothing is heard from alba to brno")
+    (found,) = told(spark, frame, [dead], runs=[heard_back(0, 580.0), heard_back(1, 640.0)])
+    assert found["direction"] == "one way"
+
+
+def test_a_filter_of_tcp_stops_connections_in_both_directions(
+    spark: SparkSession, frame: MakeFrame
+) -> None:
+    filtered = {"error_class": "protocol", "transport": "tcp", "worst": 0}
+    runs = [heard_back(0, 20.0), heard_back(1, 90.0)]
+    (found,) = told(spark, frame, [filtered], runs=runs)
+    assert found["direction"] == "both ways"
+
+
+def test_every_class_of_the_node_becomes_a_sentence(spark: SparkSession, frame: MakeFrame) -> None:
+    rows = [
+        {"error_class": "congested", "worst": 96},
+        {"error_class": "delay", "worst": 286_000},
+        {"error_class": "data", "worst": 0},
+    ]
+    assert [row["text"] for row in told(spark, frame, rows)] == [
+        "UDP: packets are dropped above about 96 kbit/s from alba to brno",
+        "UDP: packets take up to 286 ms longer than usual from alba to brno",
+        "UDP: application data does not pass, cause unknown from alba to brno",
+    ]
 
 
 def test_direction_depends_on_no_other_incident_of_the_run(
@@ -186,9 +226,10 @@ def test_direction_depends_on_no_other_incident_of_the_run(
     heard = path_fact("a", "b", 0, 3600.0 + 1800.0) | {"node": "a"} | way_back
     (later,) = told(spark, frame, rows, runs=[heard])
     assert later["direction"] == "unknown"
-    before = path_fact("a", "b", 0, -20.0) | {"node": "a"} | way_back
-    (edge,) = told(spark, frame, rows, runs=[before])
-    assert edge["direction"] == "one way", "the hour before counts within the tolerance"
+    (before,) = told(spark, frame, rows, runs=[heard_back(0, -20.0)])
+    assert before["direction"] == "unknown", "it did not hear anything during the incident"
+    (edge,) = told(spark, frame, rows, runs=[heard_back(0, 45.0)])
+    assert edge["direction"] == "one way"
 
 
 def test_traffic_that_left_during_an_incident_is_counted(

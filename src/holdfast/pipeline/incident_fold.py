@@ -21,7 +21,16 @@ from typing import Final
 
 import msgspec
 
-from holdfast.pipeline.verdict import DEAD, SIZE, Trouble, Vector, judge
+from holdfast.pipeline.verdict import (
+    CONGESTED,
+    DEAD,
+    MULTICAST,
+    PROTOCOL,
+    SIZE,
+    Trouble,
+    Vector,
+    judge,
+)
 
 HOLD_US: Final = 300 * 1_000_000
 """Nodes record every path each 5 to 30 s; after this long without a fact nothing is known."""
@@ -30,6 +39,11 @@ UNOBSERVED_MERGE_US: Final = 3600 * 1_000_000
 SETTLE_US: Final = 1_000_000
 """A trouble that is over sooner and does not return is no incident: the kinds of packets on a pair change one by one,
 so a path that dies looks filtered for a moment. Nodes let verdicts settle as well."""
+BACK_US: Final = 4_000_000
+"""After a dead path is heard again, each kind of packets has this time to be heard: TCP connects with pauses."""
+FILTERS: Final = (PROTOCOL, MULTICAST)
+"""Claims that one kind of packets does not pass although others do. While a path dies or comes back, this is so for a
+moment and means nothing: such a trouble counts once it has been seen for `SETTLE_US`, or `BACK_US` after a death."""
 FLAPS: Final = 3
 """So many returns of the same trouble within `FLAP_US` make an incident flap: the node's own rule."""
 FLAP_US: Final = 60 * 1_000_000
@@ -85,6 +99,16 @@ class Heard(msgspec.Struct, array_like=True):
     state: str
 
 
+class Pending(msgspec.Struct, array_like=True):
+    """A filter that has not been seen for long enough to count."""
+
+    trouble: Trouble
+    run: Run
+    """The run that first showed it."""
+    until_us: int
+    """It counts if it is still there then."""
+
+
 class Carry(msgspec.Struct, array_like=True):
     """All that the next hour needs to know of a pair."""
 
@@ -92,6 +116,10 @@ class Carry(msgspec.Struct, array_like=True):
     hour: str = ""
     heard: dict[str, Heard] = {}
     open: list[Open] = []
+    pending: list[Pending] = []
+    """Troubles that do not count yet."""
+    back_us: int = 0
+    """When a dead path was last heard again."""
 
     def copy(self) -> bytes:
         return msgspec.msgpack.encode(self)
@@ -174,18 +202,49 @@ class Fold:
         carry.heard[run.kind] = Heard(run.vector, run.end_us, run.start_us, OK)
         troubles = judge({kind: heard.vector for kind, heard in carry.heard.items()})
         self._settle(run.start_us)
-        present = {(trouble.error_class, trouble.kind) for trouble in troubles}
+        present = {_key(trouble) for trouble in troubles}
+        self._decide(run.start_us, present)
         for incident in carry.open:
             if (incident.error_class, incident.kind) not in present and not incident.ended_us:
                 self._end(incident, run.start_us, "repaired")
+                if incident.error_class == DEAD:
+                    carry.back_us = run.start_us
         for trouble in troubles:
-            self._continue(trouble, run)
+            if not self._waits(trouble, run):
+                self._continue(trouble, run)
         for kind, heard in carry.heard.items():
             state = _state(kind, troubles)
             if kind != run.kind and state != heard.state:
                 self._count(kind, heard, min(run.start_us, heard.until_us))
             heard.state = state
         self._note(run, earlier)
+
+    def _waits(self, trouble: Trouble, run: Run) -> bool:
+        """Whether a trouble does not count yet, because it may be part of a death or of a return."""
+        carry = self.carry
+        if trouble.error_class not in FILTERS or any(
+            _is_of(incident, trouble) and not incident.ended_us for incident in carry.open
+        ):
+            return False
+        known = next((one for one in carry.pending if _key(one.trouble) == _key(trouble)), None)
+        if known is None:
+            settle_us = BACK_US if run.start_us - carry.back_us < BACK_US else SETTLE_US
+            known = Pending(trouble, run, run.start_us + settle_us)
+            carry.pending.append(known)
+        if run.end_us < known.until_us:
+            return True
+        carry.pending.remove(known)
+        if known.run is not run:
+            self._continue(known.trouble, known.run)
+        return False
+
+    def _decide(self, now_us: int, present: set[tuple[str, str]]) -> None:
+        """Troubles that waited and are gone now: those that lasted long enough count."""
+        gone = [one for one in self.carry.pending if _key(one.trouble) not in present]
+        for pending in gone:
+            self.carry.pending.remove(pending)
+            if now_us >= pending.until_us:
+                self._continue(pending.trouble, pending.run)
 
     def _note(self, run: Run, earlier: Heard | None) -> None:
         """Falls, deaths and the smallest size of the hour."""
@@ -216,6 +275,8 @@ class Fold:
         """From the last fact on, nothing is known of this kind."""
         heard = self.carry.heard.pop(kind)
         self._count(kind, heard, heard.until_us)
+        kept = {_key(one.trouble) for one in self.carry.pending if one.trouble.kind != kind}
+        self._decide(heard.until_us, kept)
         for incident in self.carry.open:
             concerned = incident.kind in (kind, "")
             if (
@@ -228,14 +289,7 @@ class Fold:
     # -- incidents -----------------------------------------------------------------------------------------------
 
     def _continue(self, trouble: Trouble, run: Run) -> None:
-        incident = next(
-            (
-                known
-                for known in self.carry.open
-                if (known.error_class, known.kind) == (trouble.error_class, trouble.kind)
-            ),
-            None,
-        )
+        incident = next((known for known in self.carry.open if _is_of(known, trouble)), None)
         if incident is None:
             incident = Open(trouble.error_class, trouble.kind, run.start_us, run.end_us)
             self.carry.open.append(incident)
@@ -348,6 +402,14 @@ def fold_runs(carry: bytes | None, runs: Iterable[Run], hour: str) -> tuple[Fold
     return fold, fold.finish(hour)
 
 
+def _key(trouble: Trouble) -> tuple[str, str]:
+    return trouble.error_class, trouble.kind
+
+
+def _is_of(incident: Open, trouble: Trouble) -> bool:
+    return (incident.error_class, incident.kind) == _key(trouble)
+
+
 def _state(kind: str, troubles: Iterable[Trouble]) -> str:
     state = OK
     for trouble in troubles:
@@ -359,7 +421,7 @@ def _state(kind: str, troubles: Iterable[Trouble]) -> str:
 
 
 def _worse(trouble: Trouble, worst: int) -> int:
-    """The smallest size that passed; otherwise the largest value."""
-    if trouble.error_class == SIZE:
+    """The smallest size or rate that passed; otherwise the largest value."""
+    if trouble.error_class in (SIZE, CONGESTED):
         return min(worst or trouble.value, trouble.value)
     return max(worst, trouble.value)

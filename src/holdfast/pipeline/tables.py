@@ -254,7 +254,7 @@ HOURLY: Final = (
         _recording_hours,
         sparse=True,
     ),
-    Hourly(_RUNS, ("path",), "path_runs.PATH_RUNS", _path_runs),
+    Hourly(_RUNS, ("path",), "path_runs.PATH_RUNS", _path_runs, version=2),
     Hourly("delivery_blocks", ("delivery",), "delivery_blocks.DELIVERY_BLOCKS", _delivery_blocks),
     Hourly("group_events", ("group", "order"), "group_events.GROUP_EVENTS", _group_events),
     Hourly(
@@ -277,8 +277,8 @@ HOURLY: Final = (
     Hourly("link_moves", ("link",), "link_moves.LINK_MOVES", _link_moves),
 )
 
-INCIDENTS_VERSION: Final = 3
-FOLD_VERSION: Final = 1
+INCIDENTS_VERSION: Final = 4
+FOLD_VERSION: Final = 2
 FOLD_TABLES: Final = {
     "incident_history": "incidents.INCIDENT_HISTORY",
     "path_hours": "incidents.PATH_HOURS",

@@ -10,11 +10,37 @@ from functools import lru_cache
 
 import msgspec
 
-from holdfast.health.classify import CLASSES, DEAD, FLAPPING, LOSS, SIZE
+from holdfast.health.classify import (
+    CLASSES,
+    CONGESTED,
+    DATA,
+    DEAD,
+    DELAY,
+    FLAPPING,
+    LOSS,
+    MULTICAST,
+    PROTOCOL,
+    SIZE,
+)
 from holdfast.health.verdict import LOSSY_PPM, find_errors
 from holdfast.health.verdict import Vector as PathVector
 
-__all__ = ["CLASSES", "DEAD", "FLAPPING", "LOSS", "LOSSY_PPM", "SIZE", "Trouble", "Vector", "judge"]
+__all__ = [
+    "CLASSES",
+    "CONGESTED",
+    "DATA",
+    "DEAD",
+    "DELAY",
+    "FLAPPING",
+    "LOSS",
+    "LOSSY_PPM",
+    "MULTICAST",
+    "PROTOCOL",
+    "SIZE",
+    "Trouble",
+    "Vector",
+    "judge",
+]
 
 
 class Vector(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -29,6 +55,9 @@ class Vector(msgspec.Struct, frozen=True, gc=False, array_like=True):
     holes: str = ""
     flows: int = 0
     flows_bad: int = 0
+    delay_us: int = 0
+    rate_limit_kbps: int = 0
+    data_lost: bool = False
 
 
 class Trouble(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -64,4 +93,7 @@ def _vector(kind: str, vector: Vector) -> PathVector:
         holes=tuple(int(size) for size in vector.holes.split(",") if size.isdecimal()),
         flows=vector.flows,
         flows_bad=vector.flows_bad,
+        delay_us=vector.delay_us,
+        rate_limit_kbps=vector.rate_limit_kbps,
+        data_lost=vector.data_lost,
     )

@@ -18,7 +18,7 @@ from holdfast.pipeline.incident_fold import Fold, Incident, Run, incident_id, op
 from holdfast.pipeline.transforms import conform
 from holdfast.pipeline.transforms.path_runs import PAIR, PATH_DDL
 from holdfast.pipeline.units import SPARK_HOUR, contains, in_order, last_hour
-from holdfast.pipeline.verdict import DEAD, Vector
+from holdfast.pipeline.verdict import CONGESTED, DATA, DEAD, DELAY, PROTOCOL, Vector
 
 TOLERANCE_S: Final = 30
 """How far the clocks of two nodes may differ when their records are put side by side."""
@@ -62,12 +62,15 @@ def fold_paths(
     ordered = in_order(units)
     columns = (
         *PAIR, "transport", "hour", "incarnation", "start_us", "end_us", "alive", "size", "size_max", "loss_ppm",
-        "bad_patterns", "holes", "flows", "flows_bad", "facts", "lost_before", "carry",
+        "bad_patterns", "holes", "flows", "flows_bad", "delay_us", "rate_limit_kbps", "data_lost", "facts",
+        "lost_before", "carry",
     )  # fmt: skip
     rows = (
         runs.withColumn("start_us", sf.unix_micros("start_at"))
         .withColumn("end_us", sf.unix_micros("end_at"))
         .withColumn("loss_ppm", sf.when(sf.col("lossy"), sf.col("loss_ppm_max")).otherwise(0))
+        .withColumn("delay_us", sf.when(sf.col("delayed"), sf.col("delay_us_max")).otherwise(0))
+        .withColumn("rate_limit_kbps", sf.coalesce("rate_limit_kbps_min", sf.lit(0)))
         .withColumn("carry", sf.lit(None).cast("binary"))
         .select(*columns, "start_ns", "n_first")
     )
@@ -196,7 +199,7 @@ def unit_among(units: Sequence[str], hour: str) -> str:
 def _run(row: dict[str, Any]) -> Run:
     vector = Vector(
         row["alive"], row["size"], row["size_max"], row["loss_ppm"], row["bad_patterns"], row["holes"],
-        row["flows"], row["flows_bad"],
+        row["flows"], row["flows_bad"], row["delay_us"], row["rate_limit_kbps"], row["data_lost"],
     )  # fmt: skip
     return Run(
         row["hour"], row["incarnation"], row["start_us"], row["end_us"], row["transport"], vector, row["facts"],
@@ -324,10 +327,10 @@ def _direction(
     rows: DataFrame, every: DataFrame, runs: DataFrame, tolerance_s: int = TOLERANCE_S
 ) -> DataFrame:
     """Whether the way back shows the same at the same time, for `rows` of `every` incident. Unknown unless the other
-    end heard something there when the incident began.
+    end heard something there during the incident: a node that is down hears nothing, before and after do not count.
 
     Both ends' clocks take part, hence the tolerance: an incident on the way back counts when it overlaps this one
-    widened by it.
+    widened by it, and what was heard when it overlaps this one narrowed by it, by half of its length at most.
     """
     same_pair = [sf.col(name) == sf.col(f"back_{name}") for name in PAIR]
     back = every.select(
@@ -355,6 +358,7 @@ def _direction(
         .distinct()
         .withColumn("both", sf.lit(True))
     )
+    length_us = sf.col("end_us") - sf.col("start_us")
     heard = runs.where("alive").select(
         *_reversed("back_"),
         sf.col("hour").alias("heard_hour"),
@@ -363,22 +367,27 @@ def _direction(
     )
     watched = (
         rows.withColumn("begun", sf.explode(hours_at_start(sf.col("start_us"), tolerance_s)))
+        .withColumn("margin_us", sf.least(length_us / 4, sf.lit(tolerance_s * 1_000_000)))
         .join(
             heard,
             [
                 *same_pair,
                 sf.col("begun") == sf.col("heard_hour"),
-                sf.col("heard_from_us") <= sf.col("to_us"),
-                sf.col("heard_to_us") >= sf.col("from_us"),
+                sf.col("heard_from_us") <= sf.col("end_us") - sf.col("margin_us"),
+                sf.col("heard_to_us") >= sf.col("start_us") + sf.col("margin_us"),
             ],
         )
         .select("id")
         .distinct()
         .withColumn("watched", sf.lit(True))
     )
-    direction = sf.when(sf.col("both"), "both ways").when(sf.col("watched"), "one way")
+    # A filter of TCP in one direction stops connections in both.
+    stops_both = (sf.col("error_class") == PROTOCOL) & (sf.col("transport") == "tcp")
+    shared = sf.col("both") | (stops_both & sf.col("watched"))
+    direction = sf.when(shared, "both ways").when(sf.col("watched"), "one way")
     return (
         watched.join(both, "id", "full")
+        .join(rows.select("id", "error_class", "transport"), "id")
         .withColumn("direction", direction)
         .select("id", "direction")
     )
@@ -433,6 +442,19 @@ def _text() -> Column:
         .when(
             sf.col("error_class") == "pattern",
             sf.concat(sf.lit("packets filled with "), "values", sf.lit(" vanish")),
+        )
+        .when(
+            sf.col("error_class") == CONGESTED,
+            sf.format_string("packets are dropped above about %d kbit/s", sf.col("worst")),
+        )
+        .when(
+            sf.col("error_class") == DELAY,
+            sf.format_string(
+                "packets take up to %.0f ms longer than usual", sf.col("worst") / 1000
+            ),
+        )
+        .when(
+            sf.col("error_class") == DATA, sf.lit("application data does not pass, cause unknown")
         )
         .when(sf.col("error_class") == "flows", sf.lit("some connections fail where others pass"))
         .when(sf.col("error_class") == "multicast", sf.lit("multicast does not pass"))

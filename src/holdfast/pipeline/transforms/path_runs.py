@@ -28,10 +28,12 @@ PATH_RUNS: Final = f"""{PATH_DDL}, hour string, incarnation bigint, start_at tim
     alive boolean, size bigint, size_max bigint, lossy boolean, loss_ppm_max bigint, bad_patterns string,
     holes string, flows bigint, flows_bad bigint, heard bigint, expected bigint,
     rtt_us_sum bigint, rtt_count bigint, rtt_us_min bigint, rtt_us_max bigint, rtt_sketch binary,
-    jitter_us_max bigint, rate_kbps_max bigint, worsened_max bigint, sender_name string, listener_name string"""
+    jitter_us_max bigint, rate_kbps_max bigint, worsened_max bigint, sender_name string, listener_name string,
+    delayed boolean, delay_us_max bigint, limited boolean, rate_limit_kbps_min bigint, data_lost boolean"""
 
 _VECTOR: Final = (
     *("alive", "size", "size_max", "lossy", "bad_patterns", "holes", "flows", "flows_bad"),
+    *("delayed", "limited", "data_lost"),
 )
 
 
@@ -69,6 +71,8 @@ def path_runs(path_facts: DataFrame) -> DataFrame:
         sf.max("jitter_us").alias("jitter_us_max"),
         sf.max("rate_kbps").alias("rate_kbps_max"),
         sf.max("worsened").alias("worsened_max"),
+        sf.max("delay_us").alias("delay_us_max"),
+        sf.min(sf.when(sf.col("limited"), sf.col("rate_limit_kbps"))).alias("rate_limit_kbps_min"),
         named("sender_name").alias("sender_name"),
         named("name").alias("listener_name"),
     )
@@ -84,10 +88,16 @@ def _with_losses(path_facts: DataFrame) -> DataFrame:
         name: sf.coalesce(name, sf.lit("")) for name in ("bad_patterns", "holes", "sender_name")
     }
     numbers = {name: sf.coalesce(name, sf.lit(0)) for name in ("flows", "flows_bad")}
+    shown = {
+        "lossy": lossy,
+        "delayed": sf.coalesce(sf.col("delay_us") > 0, sf.lit(False)),
+        "limited": sf.coalesce(sf.col("rate_limit_kbps") > 0, sf.lit(False)),
+        "data_lost": sf.coalesce("data_lost", sf.lit(False)),
+    }
     return (
         path_facts.withColumnRenamed("node", "listener")
         .withColumn("hour", hour_column())
-        .withColumns({**plain, **numbers, "lossy": lossy})
+        .withColumns({**plain, **numbers, **shown})
         .withColumn("missing", sf.coalesce(missing, sf.lit(False)).cast("int"))
         .withColumn("losses", sf.sum("missing").over(of_node))
     )
