@@ -18,7 +18,18 @@ import pytest
 import holdfast
 from holdfast.machine import Machine
 
-PROTOCOLS = ("dialog", "group", "health", "links", "machine", "node", "overlay", "stability")
+PROTOCOLS = (
+    "collect",
+    "dialog",
+    "group",
+    "health",
+    "links",
+    "machine",
+    "node",
+    "objects",
+    "overlay",
+    "stability",
+)
 BORDERS = ("holdfast.group.ports", "holdfast.health.ports")
 """What crosses a border: structs, beside the interface that applications or drivers implement."""
 

@@ -10,6 +10,7 @@ import msgspec
 from holdfast.dialog.config import Profile, read_profile
 from holdfast.errors import ConfigError
 from holdfast.subsystem import NodeConfig, Section
+from holdfast.subsystem.config import Anchor
 
 KINDS: Final = ("memory", "sqlite", "postgres", "express")
 
@@ -79,7 +80,13 @@ class DialogsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return {name: read_profile(name, table) for name, table in self.profile.items()}
 
 
-DIALOGS: Final = Section[DialogsConfig]("dialogs", DialogsConfig, DialogsConfig())
+def anchor_dialogs(dialogs: DialogsConfig, anchor: Anchor) -> DialogsConfig:
+    replace = msgspec.structs.replace
+    stores = tuple(replace(store, path=anchor(store.path)) for store in dialogs.store)
+    return replace(dialogs, store=stores)
+
+
+DIALOGS: Final = Section[DialogsConfig]("dialogs", DialogsConfig, DialogsConfig(), anchor_dialogs)
 
 
 def check_dialogs(config: NodeConfig, source: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.errors import ConfigError
+from holdfast.subsystem.config import Anchor
 
 EVERY_S_MAX = 3600
 
@@ -23,3 +24,7 @@ class AdviceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def check_advice(advice: AdviceConfig, source: str) -> None:
     if not 0.1 <= advice.every_s <= EVERY_S_MAX:
         raise ConfigError(f"{source}: [advice] every_s must be from 0.1 to {EVERY_S_MAX}")
+
+
+def anchor_advice(advice: AdviceConfig, anchor: Anchor) -> AdviceConfig:
+    return msgspec.structs.replace(advice, directory=anchor(advice.directory))

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.errors import ConfigError
 from holdfast.health import frames as f
-from holdfast.health.advice_config import AdviceConfig, check_advice
+from holdfast.health.advice_config import AdviceConfig, anchor_advice, check_advice
 from holdfast.health.config import LAN, WAN, HealthConfig
 from holdfast.health.diagnostics import (
     DiagnosticsConfig,
@@ -49,7 +49,7 @@ DIAGNOSTICS: Final = Section[DiagnosticsConfig](
     "diagnostics", DiagnosticsConfig, DiagnosticsConfig()
 )
 TUNE: Final = Section[tuple[TuneSection, ...]]("tune", tuple[TuneSection, ...], ())
-ADVICE: Final = Section[AdviceConfig]("advice", AdviceConfig, AdviceConfig())
+ADVICE: Final = Section[AdviceConfig]("advice", AdviceConfig, AdviceConfig(), anchor_advice)
 NEEDS: Final = Section[tuple[NeedsSection, ...]]("needs", tuple[NeedsSection, ...], ())
 
 

@@ -37,7 +37,7 @@ from holdfast.runtime.segment_files import (
     segment_target,
 )
 from holdfast.runtime.threads import aside
-from holdfast.subsystem import Control, Edge, EffectHandler, NodeConfig, Port
+from holdfast.subsystem import Control, Edge, EffectHandler, Port
 from holdfast.types import NodeId
 
 ANSWER_S: Final = 10.0
@@ -64,8 +64,8 @@ class CollectEdge(Edge):
 
     def attach(self, port: Port) -> None:
         self._driver = cast("Driver", port)
-        telemetry = telemetry_directory(port.config)
-        self._landing = telemetry / "landing" if telemetry is not None else None
+        telemetry = port.config.telemetry_directory
+        self._landing = Path(telemetry) / "landing" if telemetry else None
         advice = ADVICE.of(port.config)
         if advice.directory and advice.accept:
             self._inbox = AdviceInbox(Path(advice.directory))
@@ -217,13 +217,6 @@ class CollectEdge(Edge):
             offer = partial(_offer, edition.name, offset, len(content), data)
             await self._ask(peer, offer, AdviceTaken)
         return "taken"
-
-
-def telemetry_directory(config: NodeConfig) -> Path | None:
-    """Where a node records; None if it does not."""
-    telemetry = config.telemetry
-    directory = telemetry.directory or (f"{config.data}/telemetry" if config.data else "")
-    return Path(directory) if telemetry.enabled and directory else None
 
 
 def _copy_own(landing: Path, target: Path, node: str, limit: int) -> dict[str, Any]:

@@ -92,9 +92,6 @@ class Node:
             if edge.name:
                 setattr(self, edge.name, edge)
         self._links = self._edge(LinkEdge)
-        for edge in self._edges:
-            if isinstance(edge, DialogEdge) and isinstance(getattr(self, "roles", None), Roles):
-                edge.use_roles(self.roles)
         self._groups = self._edge(GroupEdge)
         self._groups.applications = self._applications
         self._driver: Driver | None = None

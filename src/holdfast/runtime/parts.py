@@ -11,12 +11,10 @@ from typing import Final
 import msgspec
 
 from holdfast.errors import ConfigError
-from holdfast.health.subsystem import ADVICE
 from holdfast.node.config import NodeConfig, parse_config, split_address
 from holdfast.node.subsystems import SUBSYSTEMS
 from holdfast.recording.archive import SegmentBounds
 from holdfast.recording.segment_writer import SegmentWriter
-from holdfast.runtime.collect import telemetry_directory
 from holdfast.runtime.driver import Driver
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.port import Store
@@ -58,11 +56,12 @@ def load_config(path: str | Path, subsystems: Sequence[Subsystem] = SUBSYSTEMS) 
         return str(here / name) if name else ""
 
     security, telemetry = config.security, config.telemetry
-    advice = ADVICE.of(config)
-    sections = dict(config.sections)
-    if advice.directory:
-        found = place(advice.directory)
-        sections[ADVICE.key] = msgspec.structs.replace(advice, directory=found)
+    anchored = {
+        section.key: section.paths(section.of(config), place)
+        for subsystem in subsystems
+        for section in subsystem.sections
+        if section.paths is not None and section.key in config.sections
+    }
     return msgspec.structs.replace(
         config,
         data=place(config.data),
@@ -74,7 +73,7 @@ def load_config(path: str | Path, subsystems: Sequence[Subsystem] = SUBSYSTEMS) 
         ),
         telemetry=msgspec.structs.replace(telemetry, directory=place(telemetry.directory)),
         web=msgspec.structs.replace(config.web, results=place(config.web.results)),
-        sections=sections,
+        sections={**config.sections, **anchored},
     )
 
 
@@ -88,8 +87,8 @@ def open_segments(
     config: NodeConfig, node: str, incarnation: int, wall_offset_ns: Nanos
 ) -> SegmentWriter | None:
     """The telemetry writer; None if there is no directory for it."""
-    telemetry, directory = config.telemetry, telemetry_directory(config)
-    if directory is None:
+    telemetry, directory = config.telemetry, config.telemetry_directory
+    if not directory:
         return None
     bounds = SegmentBounds(
         max_bytes=telemetry.max_mb << 20,
@@ -97,7 +96,7 @@ def open_segments(
         sparse_factor=SPARSE_FACTOR,
     )
     return SegmentWriter(
-        directory, node, config.name, incarnation, wall_offset_ns, monotonic_ns, bounds
+        Path(directory), node, config.name, incarnation, wall_offset_ns, monotonic_ns, bounds
     )
 
 

@@ -6,7 +6,7 @@ The fields of `NodeConfig` are those that every node has. Everything else belong
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
@@ -15,6 +15,8 @@ from holdfast.errors import ConfigError
 from holdfast.wire.frames import AdapterInfo
 
 T = TypeVar("T")
+Anchor = Callable[[str], str]
+"""Makes a path of the file absolute: paths are relative to the file. An empty one stays empty."""
 MEASURE: tuple[Literal["alt", "frag", "mss"], ...] = ("alt", "frag", "mss")
 
 
@@ -137,6 +139,12 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(infos)
 
     @property
+    def telemetry_directory(self) -> str:
+        """Where this node records telemetry; empty if it records none."""
+        found = self.telemetry.directory or (f"{self.data}/telemetry" if self.data else "")
+        return found if self.telemetry.enabled else ""
+
+    @property
     def subnets(self) -> list[str]:
         """The subnet of each adapter."""
         return [adapter.subnet or adapter.name for adapter in self.adapter]
@@ -145,11 +153,15 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Section(Generic[T]):
     """One top-level key of the file that a subsystem reads, with its type and its default."""
 
-    def __init__(self, key: str, kind: Any, default: T) -> None:
+    def __init__(
+        self, key: str, kind: Any, default: T, paths: Callable[[T, Anchor], T] | None = None
+    ) -> None:
         self.key = key
         self.kind = kind
         """A struct type for a table, `tuple[Struct, ...]` for an array of tables, or a plain type."""
         self.default = default
+        self.paths = paths
+        """Returns a value with its paths anchored; None: this section has no paths."""
 
     def of(self, config: NodeConfig) -> T:
         """The value in this configuration, or the default."""

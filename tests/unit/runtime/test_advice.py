@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 from tests.conformance.worlds import free_port
 from tests.support.advice import edition
 from tests.unit.runtime.pairs import config, eventually
@@ -16,7 +15,6 @@ from tests.unit.runtime.pairs import config, eventually
 from holdfast.health.advice_config import AdviceConfig
 from holdfast.recording.advice import encode_advice
 from holdfast.runtime.node import Node
-from holdfast.runtime.parts import load_config
 
 
 def advised(directory: Path) -> Node:
@@ -59,19 +57,3 @@ def test_a_node_without_the_setting_follows_nothing(tmp_path: Path) -> None:
             assert (advice["in_force"], advice["source"]) == (False, "")
 
     asyncio.run(scenario())
-
-
-def test_the_directory_is_relative_to_the_configuration_file(tmp_path: Path) -> None:
-    from holdfast.errors import ConfigError
-    from holdfast.health.subsystem import ADVICE
-
-    text = 'domain = "d"\nname = "ann"\n[security]\nmode = "plain"\n'
-    text += '[[adapter]]\nname = "lo"\naddress = "127.0.0.1:7400"\n'
-    file = tmp_path / "node.toml"
-    file.write_text(text + '[advice]\ndirectory = "advice"\n')
-    assert ADVICE.of(load_config(file)).directory == str(tmp_path / "advice")
-    file.write_text(text + '[web]\nresults = "history"\n')
-    assert load_config(file).web.results == str(tmp_path / "history")
-    file.write_text(text + "[advice]\nevery_s = 0.0\n")
-    with pytest.raises(ConfigError, match="every_s must be from"):
-        load_config(file)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from time import time_ns
@@ -33,9 +33,10 @@ from holdfast.runtime.dialogs.control import DialogControl
 from holdfast.runtime.dialogs.daemon import DialogDaemon
 from holdfast.runtime.dialogs.handles import Dialog
 from holdfast.runtime.dialogs.opening import OpenStores
-from holdfast.runtime.dialogs.resolving import Resolution, Resolver, RoleFinder
+from holdfast.runtime.dialogs.resolving import Resolution, Resolver
 from holdfast.runtime.dialogs.stores import Worker
 from holdfast.runtime.dialogs.transaction import Transaction
+from holdfast.runtime.roles import Roles
 from holdfast.subsystem import Control, Edge, EffectHandler, Port
 from holdfast.types import DATA, NodeId
 
@@ -74,6 +75,9 @@ class DialogEdge(DialogApi, Edge):
         """Roles that this node publishes for its services."""
 
     # -- the driver's side ---------------------------------------------------------------------------------------
+
+    def meet(self, edges: Sequence[Edge]) -> None:
+        self._resolution.roles = next((edge for edge in edges if isinstance(edge, Roles)), None)
 
     def effects(self) -> Mapping[type, EffectHandler]:
         return {
@@ -338,10 +342,6 @@ class DialogEdge(DialogApi, Edge):
     def resolve_with(self, resolver: Resolver) -> None:
         """Ask `await resolver(uri, key)` for the nodes of a service before the routes of the configuration."""
         self._resolution.resolver = resolver
-
-    def use_roles(self, roles: RoleFinder) -> None:
-        """Find services by roles of the overlay, and publish those of this node."""
-        self._resolution.roles = roles
 
     # -- state ---------------------------------------------------------------------------------------------------
 
