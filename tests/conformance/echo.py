@@ -72,6 +72,8 @@ class EchoMachine(Machine):
         self.prefix = prefix
         self.up_peers: list[NodeId] = []
         self.repeated = [value.decode() for _, value in stored]
+        self.unexpected: list[object] = []
+        """Inputs that this unit did not subscribe to."""
 
     def up(self, now: Nanos, inputs: list[Any], out: Outbox) -> None:
         for item in inputs:
@@ -84,6 +86,8 @@ class EchoMachine(Machine):
             elif isinstance(item, Received):
                 for frame in item.frames:
                     self._frame(now, item.peer, frame, out)
+            else:
+                self.unexpected.append(item)
 
     def _frame(self, now: Nanos, peer: NodeId, frame: Any, out: Outbox) -> None:
         if frame.answer:

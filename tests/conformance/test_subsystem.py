@@ -181,6 +181,9 @@ def test_an_echo_subsystem_declared_in_test_code_runs_under_both_drivers(world: 
     status = world.core("ben").status(0)
     assert status["echo"] == {"repeated": 1}
     assert "holdfast_echo_repeated_total 1" in metrics_text(status, WITH_ECHO)
+    for name in ("ann", "ben"):
+        unexpected = world.core(name).service(EchoService).machine.unexpected
+        assert unexpected == [], "links announce only the events that a unit subscribed to"
     if isinstance(world, Sockets):
         assert world.asked("ann") == {"heard": ["ben: hello"]}
     assert world.facts() == ["hello"]
