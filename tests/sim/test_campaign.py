@@ -242,7 +242,7 @@ def test_a_campaign_prints_what_it_exercised() -> None:
     assert code == 0
     *events, _ = output.splitlines()
     counts = dict(line.strip().rsplit(maxsplit=1) for line in events)
-    assert counts["foundings"] == "2"
+    assert counts["groups created"] == "2"
     assert counts["decided: recover else suspend and ignore"] == "0", "what did not happen is seen"
     assert len({len(line) for line in events}) == 1
     assert output.splitlines()[-1].startswith("2 seeds, 0 failed; recovered at most")

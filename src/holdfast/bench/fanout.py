@@ -18,7 +18,7 @@ from holdfast.wire.blocks import pack_block
 _LENGTH: Final = Struct("<I")
 
 
-class _Outlet(asyncio.Protocol):
+class _Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
         self.writable = asyncio.Event()
@@ -42,7 +42,7 @@ class FanOut:
         self._ports = ports
         self._place = place
         self._packed = packed
-        self._outlets: list[_Outlet] = []
+        self._connections: list[_Connection] = []
         self._count = 0
 
     async def start(self) -> None:
@@ -59,8 +59,10 @@ class FanOut:
         loop = asyncio.get_running_loop()
         for place, port in enumerate(self._ports):
             if place != self._place:
-                _transport, outlet = await loop.create_connection(_Outlet, "127.0.0.1", port)
-                self._outlets.append(outlet)
+                _transport, connection = await loop.create_connection(
+                    _Connection, "127.0.0.1", port
+                )
+                self._connections.append(connection)
         return {}
 
     async def send(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -72,19 +74,19 @@ class FanOut:
             for _ in range(BURST // PACK):
                 if self._packed:
                     block = pack_block([message] * PACK)
-                    for outlet in self._outlets:
-                        outlet.transport.write(block)  # type: ignore[union-attr]  # connected
+                    for connection in self._connections:
+                        connection.transport.write(block)  # type: ignore[union-attr]  # connected
                 else:
-                    for outlet in self._outlets:
-                        write = outlet.transport.write  # type: ignore[union-attr]  # connected
+                    for connection in self._connections:
+                        write = connection.transport.write  # type: ignore[union-attr]  # connected
                         for _ in range(PACK):
                             write(framed)
                 for _ in range(PACK):
                     take(message)
                 sent += PACK
             await asyncio.sleep(0)
-            for outlet in self._outlets:
-                await outlet.writable.wait()
+            for connection in self._connections:
+                await connection.writable.wait()
         return {"sent": sent}
 
     async def settled(self, _: dict[str, Any]) -> dict[str, Any]:

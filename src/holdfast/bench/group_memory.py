@@ -75,7 +75,7 @@ def _report(
 ) -> None:
     figures = bench.report.figures
     figures["slow_replica_messages"] = sum(int(a["count"]) for a in answers[:1])
-    figures["slow_replica_nobody_slow_deliveries_per_s"] = round(alone)
+    figures["slow_replica_none_slow_deliveries_per_s"] = round(alone)
     for name, answer in zip(member_names(setting.members), answers, strict=True):
         role = f"{name}_slow" if name == member_names(setting.members)[-1] else name
         figures[f"slow_replica_{role}_deliveries_per_s"] = round(rate_of([answer], start_ns))

@@ -103,7 +103,7 @@ def _trials(report: Report, say: Say, classes: tuple[str, ...], seconds: float) 
             _figures(report, name, outcome, undisturbed)
     report.figures["lab_expelled"] = expelled
     report.figures["lab_sound_paths_accused"] = accused
-    report.aim_below("lab_nobody_expelled", expelled, 0)
+    report.aim_below("lab_no_member_expelled", expelled, 0)
 
 
 def _random(report: Report, say: Say, count: int, seconds: float, seed: int) -> None:

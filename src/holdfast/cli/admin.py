@@ -46,7 +46,7 @@ def drain(
     undo: Annotated[bool, typer.Option("--undo", help="The node takes replicas again.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Move groups, dialogs and objects off a node. Ctrl-C stops it between two steps; the same command goes on."""
+    """Move groups, dialogs and objects off a node. Ctrl-C stops it between two steps; the same command continues."""
     request = {"node": node, "skip_blocked": skip_blocked, "dialogs_to": dialogs_to}
     if not dry_run and not undo and not as_json:
         _show(run_job(where, "drain", "plan", True, dry_run=True, **request), False)

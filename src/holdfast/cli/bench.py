@@ -78,7 +78,7 @@ def objects(
 @app.command("sim")
 def simulator(
     as_json: AsJson = False,
-    nodes: Annotated[int, typer.Option(min=9, max=2000)] = 100,
+    nodes: Annotated[int, typer.Option(min=9, max=2000, help="Nodes of the domain.")] = 100,
     seconds: Annotated[float, typer.Option(help="Virtual seconds.", min=0.5, max=600)] = 5.0,
 ) -> None:
     """Events per second of the simulator: nodes with two subnets that exchange heartbeats with eight neighbours."""

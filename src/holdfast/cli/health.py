@@ -51,7 +51,7 @@ def table(where: Where, as_json: AsJson = False) -> None:
 def _paths(paths: list[dict[str, Any]]) -> Table:
     drawn = Table()
     drawn.add_column("path", no_wrap=True)  # must not be wrapped
-    for title in ("subnet", "kind", "state", "size", "patterns", "loss", "round trip"):
+    for title in ("kind", "state", "size", "patterns", "loss", "rtt"):
         drawn.add_column(title)
     for path in paths:
         state, style = _state(path)
@@ -59,17 +59,23 @@ def _paths(paths: list[dict[str, Any]]) -> Table:
         size = f"{path['size']} of {path['size_max']}" if path["size_max"] else "-"
         holes = f", not {' '.join(map(str, path['holes']))}" if path["holes"] else ""
         drawn.add_row(
-            f"{path['sender']}/{path['sender_adapter']} -> {path['listener']}/{path['listener_adapter']}",
-            path["subnet"],
+            _ends(path),
             path["transport"],
             state,
             size + holes,
             f"not {' '.join(bad)}" if bad else "all" if path["patterns"] else "-",
             f"{path['loss_ppm'] / 10_000:.1f} %",
-            f"{path['rtt_us']} µs",
+            f"{path['rtt_us'] / 1000:.1f} ms",
             style=style,
         )
     return drawn
+
+
+def _ends(path: dict[str, Any]) -> str:
+    """Both adapters, and the subnet where their names do not say it."""
+    sender, listener, subnet = path["sender_adapter"], path["listener_adapter"], path["subnet"]
+    text = f"{path['sender']}/{sender} -> {path['listener']}/{listener}"
+    return text if sender == listener == subnet else f"{text} ({subnet})"
 
 
 def _state(path: dict[str, Any]) -> tuple[str, str]:
@@ -90,14 +96,8 @@ def incidents(where: Where, as_json: AsJson = False) -> None:
         for incident in found:
             repeats = f", {incident['count']} times" if incident["count"] > 1 else ""
             style = "red" if incident["error_class"] == "dead" else "yellow"
-            console.print(
-                words(
-                    (incident["error_class"], style),
-                    f" since {incident['since_s']:.0f} s{repeats}: ",
-                ),
-                end="",
-            )
-            console.print(incident["text"], highlight=False)
+            since = f" since {incident['since_s']:.0f} s{repeats}: "
+            console.print(words((incident["error_class"], style), since, incident["text"]))
 
     _show(found, as_json, draw)
 

@@ -271,17 +271,28 @@ def fault(
     ],
     adapter: Annotated[str, typer.Option(help="Only on this adapter.")] = "",
     to: Annotated[str, typer.Option(help="Only to this host.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Inject a fault into what a node sends (needs lab.faults = true in its configuration)."""
     from holdfast.runtime.control import ask
 
     request: dict[str, Any] = {"do": "fault", "fault": what}
     request |= {key: value for key, value in (("adapter", adapter), ("host", to)) if value}
-    typer.echo(json.dumps(ask(control_socket(where), request)))
+    _print_faults(ask(control_socket(where), request), as_json)
 
 
-def heal(where: Where) -> None:
+def heal(
+    where: Where, as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False
+) -> None:
     """Remove all faults that `holdfast fault` injected at this node."""
     from holdfast.runtime.control import ask
 
-    typer.echo(json.dumps(ask(control_socket(where), {"do": "heal"})))
+    _print_faults(ask(control_socket(where), {"do": "heal"}), as_json)
+
+
+def _print_faults(answer: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(answer))
+        return
+    for line in answer["faults"] or ["no faults are active"]:
+        typer.echo(line)

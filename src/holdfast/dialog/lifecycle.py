@@ -43,7 +43,7 @@ def advance(d: Dialog, now: Nanos) -> None:
         d.post(Done(d.to, d.far, d.epoch))
     # rule: D-life-1a
     if d.done_in and d.done_acked:
-        # The partner repeats its `Done` if the acknowledgement is lost, and is told that this end is over.
+        # The partner repeats its `Done` if the acknowledgement is lost, and learns that this end is over.
         d.change(COMPLETED, now)
         d.event("completed", count=d.out.next)
         d.stage.ended = ("completed", "")

@@ -2,7 +2,7 @@
 
 A new unit begins from what the store has, with a new epoch, as after a crash of the node: nothing that was acknowledged
 is lost. But the input that made the unit raise may come again. So each failure within an hour doubles the wait, and
-after the last wait the store stays closed. Only its own dialogs stand still.
+after the last wait the store stays closed. Only its own dialogs halt.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def outlook(reason: str, wait_ns: Nanos) -> str:
         return f"{reason}; it is opened again"
     if wait_ns < NEVER:
         return (
-            f"its unit failed repeatedly ({reason}); its dialogs stand still and lose nothing; it is opened again in "
+            f"its unit failed repeatedly ({reason}); its dialogs halt and lose nothing; it is opened again in "
             f"{wait_ns // SECOND} s"
         )
     return (
-        f"its unit failed {len(WAITS) + 1} times within an hour ({reason}); its dialogs stand still and lose nothing; "
+        f"its unit failed {len(WAITS) + 1} times within an hour ({reason}); its dialogs halt and lose nothing; "
         "it stays closed until the node is restarted: see the dumps of the failures in the node's directory `failures`"
     )

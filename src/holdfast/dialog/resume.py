@@ -1,7 +1,7 @@
 """Resuming: both ends compare where they stand before anything else, at every start, reconnection and move.
 
-A store that was restored from a backup, or that lost commits it had reported, stands below what its partner
-remembers. Going on would lose messages without a word: the partner has freed what was acknowledged, or discards a
+A store that was restored from a backup, or that lost commits it had reported, is behind what its partner
+remembers. Continuing would lose messages silently: the partner has freed what was acknowledged, or discards a
 number that is used a second time. So a position below what the other end remembers faults both.
 """
 

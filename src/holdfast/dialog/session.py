@@ -280,7 +280,7 @@ class Dialog:
         out.acked = RangeSet(pairs(row.acked))
         out.lowest = out.acked.first_missing(0)
         out.top = out.acked.stops[-1] if out.acked.stops else 0
-        # The window is told again by the resume; until then nothing is sent.
+        # The resume announces the window again; until then nothing is sent.
         self.inc.restore(RangeSet(pairs(row.received)), RangeSet(pairs(row.taken)), row.expected)
         self.total_out, self.total_in, self.done_in = row.total_out, row.total_in, row.done_in
         self.notified = RangeSet(pairs(row.notified))

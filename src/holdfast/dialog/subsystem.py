@@ -160,7 +160,7 @@ def dialog_metrics(status: Mapping[str, Any]) -> Iterable[Family]:
     standing: Samples = [
         ({"store": store.get("name", "")}, 0 if "error" in store else 1) for store in stores
     ]
-    text = "1: the dialog store is open; 0: its dialogs stand still."
+    text = "1: the dialog store is open; 0: its dialogs halt."
     yield "holdfast_dialog_store_open", "gauge", text, standing
     states: Samples = [
         ({"store": store.get("name", ""), "state": state}, count)

@@ -102,7 +102,7 @@ def _domain(trial: Trial, book: FactBook | None) -> dict[str, Any]:
     error = None
     try:
         cluster.run()
-    except Exception as problem:  # noqa: BLE001  # a campaign goes on with the next seed
+    except Exception as problem:  # noqa: BLE001  # a campaign continues with the next seed
         error = "\n".join([f"{problem}" or repr(problem), *getattr(problem, "__notes__", [])])
     return cluster.summary() | {"error": error}
 

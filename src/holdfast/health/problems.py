@@ -1,4 +1,4 @@
-"""Is the node fine? One answer from its status: for `holdfast status`, for `--check`, and for whoever reads the JSON.
+"""Is the node fine? One answer from its status: for `holdfast status`, for `--check`, and for programs.
 
 `problems_of(status)` lists what is wrong, worst first, one short line each; an empty list means that all is well. It
 reads a status as it crosses the control socket, so every part may be missing.
@@ -51,7 +51,7 @@ def _node(status: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _joining(status: Mapping[str, Any]) -> Iterator[Problem]:
-    """Only while nobody was reached: one address of several that is out of date is no fault."""
+    """Only while no member was reached: one outdated address of several is no fault."""
     waiting = _rows(status, "joining")
     others = [member for member in _rows(status, "members") if member.get("state") == "up"]
     if waiting and len(others) <= 1:

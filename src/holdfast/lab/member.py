@@ -95,7 +95,7 @@ class Sending:
             self._handle().needs = None
 
 
-class Hearing:
+class Reception:
     """The received part of the flow from one other node."""
 
     def __init__(self) -> None:
@@ -206,7 +206,7 @@ class Flows:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._sending: dict[str, tuple[Sending, asyncio.Task[None]]] = {}
-        self._hearing: dict[str, Hearing] = {}
+        self._receptions: dict[str, Reception] = {}
         node.listen(PORT, self._hear)
         node.listen(PORT, self._hear, channel=False)
 
@@ -214,7 +214,7 @@ class Flows:
         for message in messages:
             if len(message) >= _HEAD:
                 name = bytes(message[16:_HEAD]).decode(errors="replace").strip()
-                self._hearing.setdefault(name, Hearing()).hear(message)
+                self._receptions.setdefault(name, Reception()).hear(message)
 
     def send(self, request: dict[str, Any]) -> dict[str, Any]:
         """`to`, `size`, `every_ms`, `fill` (hexadecimal), `by` (`channel` or `datagrams`), `protocol` (what its path
@@ -244,10 +244,10 @@ class Flows:
                 to: {"messages": flow.sent, "ended": flow.ended}
                 for to, (flow, _) in self._sending.items()
             },
-            "heard": {name: one.report() for name, one in self._hearing.items()},
+            "heard": {name: one.report() for name, one in self._receptions.items()},
         }
         if request.get("reset"):
-            for one in self._hearing.values():
+            for one in self._receptions.values():
                 one.reset()
         return answer
 

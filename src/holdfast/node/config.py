@@ -7,8 +7,7 @@ sections.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
@@ -16,6 +15,7 @@ import msgspec
 
 from holdfast.errors import ConfigError
 from holdfast.links.handshake import ADAPTERS_MAX, NAME_MAX
+from holdfast.node.complaints import check_keys, explain
 from holdfast.node.subsystems import SUBSYSTEMS
 from holdfast.subsystem import NodeConfig, Subsystem
 from holdfast.subsystem.config import (
@@ -70,7 +70,8 @@ def parse_config(
     known = {field.name: field.type for field in msgspec.structs.fields(NodeConfig)}
     del known["sections"]
     sections = {section.key: section.kind for s in subsystems for section in s.sections}
-    _check_keys(raw, {**known, **sections}, source, "")
+    kinds = {**known, **sections}
+    check_keys(raw, kinds, source)
     try:
         own = {key: value for key, value in raw.items() if key in known}
         config = msgspec.convert(own, NodeConfig)
@@ -80,8 +81,7 @@ def parse_config(
             if key in sections
         }
     except msgspec.ValidationError as error:
-        text = str(error).replace("Object missing required field", "missing key")
-        raise ConfigError(f"{source}: {text}") from None
+        raise ConfigError(f"{source}: {explain(error, kinds)}") from None
     config = msgspec.structs.replace(config, sections=read)
     check(config, source, subsystems)
     return config
@@ -223,30 +223,3 @@ def _check_tls(config: NodeConfig, source: str) -> None:
             f'{source}: keys for datagrams are exchanged over TLS: add "tcp" to the transports of '
             "an adapter"
         )
-
-
-def _check_keys(raw: Any, known: Mapping[str, Any], source: str, where: str) -> None:
-    """Refuse unknown keys, at any depth, with the nearest known one. `known` maps keys to their types."""
-    for key, value in raw.items():
-        if key not in known:
-            near = get_close_matches(key, known, n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; known keys: {', '.join(known)}"
-            place = f"[{where}] " if where else ""
-            raise ConfigError(f"{source}: {place}unknown key {key!r}{hint}")
-        inner = _struct_of(known[key])
-        if inner is None:
-            continue
-        fields = {field.encode_name: field.type for field in msgspec.structs.fields(inner)}
-        path = f"{where}.{key}" if where else key
-        for item in value if isinstance(value, list) else [value]:
-            if isinstance(item, dict):
-                _check_keys(item, fields, source, path)
-
-
-def _struct_of(annotation: Any) -> type[msgspec.Struct] | None:
-    if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
-        return annotation
-    for argument in getattr(annotation, "__args__", ()):
-        if isinstance(argument, type) and issubclass(argument, msgspec.Struct):
-            return argument
-    return None

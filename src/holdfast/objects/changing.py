@@ -29,7 +29,7 @@ def change(
     found_late: Callable[[Value], None] = lambda _: None,
 ) -> Procedure[tuple[Value, int]]:  # fmt: skip
     """Decide the version that `make` gives, on top of the current one. Returns it, and how many replicas have it.
-    `data` is its content, if the replicas do not have it. `found_late` is told when a later version than `base` was
+    `data` is its content, if the replicas do not have it. `found_late` is notified if a later version than `base` was
     decided before the first replica was asked."""
     deadline = task.now + parts.config.write_ns
     doubt, tried = "", 0

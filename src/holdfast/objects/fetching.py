@@ -1,7 +1,7 @@
 """Reading content from replicas, verified chunk by chunk, to the application or to this node's disk.
 
-Chunks come from the nearest replica that has the content. One that sends wrong bytes is told, and the next one is
-asked for what is missing.
+Chunks come from the nearest replica that has the content. A replica that sends wrong bytes is notified, and
+the next one is asked for the missing chunks.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def propose(
         carried = data if want is not None and chosen.content == want.content else b""
         verdict = yield from _accept(task, parts, members, ballot, chosen, carried)
         if chosen is not want and not stuck and verdict.lacking and not verdict.holders:
-            # The content of a value that was accepted is lost. A majority that has not accepted it goes on without it.
+            # The content of an accepted value is lost. A majority that has not accepted it continues without it.
             stuck = [node for node, p in promises.items() if p is not None and p.accepted == chosen]
             seen = max(seen, verdict.ballot)
             continue

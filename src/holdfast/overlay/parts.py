@@ -1,4 +1,4 @@
-"""The parts of the overlay, each made with the parts that it stands on.
+"""The parts of the overlay, each created with the parts that it depends on.
 
 the map       which links there are, and which nodes are reached over them
 the trees     routes to roles: built by publishing, found by search, rebuilt when a message needs them

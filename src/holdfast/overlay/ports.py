@@ -97,7 +97,7 @@ class AnswerMessage(msgspec.Struct, frozen=True, gc=False):
     granted_role: str = ""
     """Another role of the same tree than the one the message was for."""
     failed: bool = False
-    """There is no reply: the application failed. The sender is told."""
+    """There is no reply: the application failed. The sender receives an error."""
 
 
 class AnswerMany(msgspec.Struct, frozen=True, gc=False):

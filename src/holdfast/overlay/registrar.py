@@ -25,7 +25,7 @@ from holdfast.overlay.trees import TreeCache
 from holdfast.overlay.waves import Waves, WaveState
 
 EPOCH_TRIES: Final = 4
-"""How often the search is asked for the epoch of a role before the publish goes on without it."""
+"""How often the search is asked for the epoch of a role before the publish continues without it."""
 STALE_TRIES: Final = 3
 """An entry whose instance has not answered so often is removed."""
 RELINK_EVERY: Final = 8

@@ -69,7 +69,7 @@ def find_java(environ: Mapping[str, str] = os.environ, cache: Path | None = None
 def make_stand_in(runtime: Path, cache: Path) -> Path:
     """A `JAVA_HOME` under `cache` that runs `runtime` without `VECTOR_MODULE`.
 
-    Its name says what is in it, so one that is there is right, whoever made it, and nothing is ever overwritten.
+    Its name is derived from its content, so an existing one is correct and is never overwritten.
     """
     script = _SCRIPT.format(
         argument=shlex.quote(VECTOR_MODULE), java=shlex.quote(str(runtime / "bin" / "java"))

@@ -106,7 +106,7 @@ def render(content: Content) -> str:
 
 
 def headline(content: Content) -> str:
-    """The one sentence that somebody in a hurry reads."""
+    """The report in one sentence."""
     sentences = (
         _paths_sentence(content),
         _groups_sentence(content),

@@ -76,7 +76,8 @@ def keep_watching(
 ) -> None:
     """Call `look` every `every_s` seconds, `runs` times, or without end if that is 0.
 
-    A wrong call ends it. Anything else is told, and it goes on: a busy directory, a full disk, an engine that restarts.
+    Misuse ends it. Any other failure (a busy directory, a full disk, an engine that restarts) is reported, and the
+    watch continues.
     """
     done = 0
     while True:

@@ -1,7 +1,7 @@
 """Facts as Arrow columns: the schema of each kind, derived from its struct, and the way from structs to tables.
 
 An open segment holds only what differs from fact to fact (`n` and the fact's own fields). What all facts of a node's
-life have in common stands once, in its `Origin`, and becomes columns when the segment is sealed.
+life have in common is stored once, in its `Origin`, and becomes columns when the segment is sealed.
 """
 
 from __future__ import annotations

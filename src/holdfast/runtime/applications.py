@@ -20,22 +20,26 @@ def application_of(config: NodeConfig, group: str, applications: Mapping[str, Re
             return load_application(section.application)
     raise ConfigError(
         f'group {group!r} has no application: set application = "package.module:Class" or '
-        "pass one to Node()"
+        "pass one to Node(); nothing was started"
     )
 
 
 def load_application(name: str) -> Replica:
     """Import `package.module:Class` and create an instance."""
     module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise ConfigError(
+            f'application {name!r} is not of the form "package.module:Class"; nothing was started'
+        )
     try:
         made = getattr(importlib.import_module(module), attribute)()
     except Exception as error:
         # User code: it may raise anything, and its traceback shows where.
         raise ConfigError(
-            f"application {name!r} cannot be loaded: {type(error).__name__}: {error}"
+            f"application {name!r} cannot be loaded: {type(error).__name__}: {error}; nothing was started"
         ) from error
     if not isinstance(made, Replica):
-        raise ConfigError(f"application {name!r} is not a holdfast.Replica")
+        raise ConfigError(f"application {name!r} is not a holdfast.Replica; nothing was started")
     return made
 
 

@@ -75,7 +75,7 @@ def write_down(directory: Path, failure: Failure) -> None:
             old.unlink()
         name = f"{time_ns()}-{failure.unit.replace('/', '_')}.txt"
         (directory / name).write_text(text_of(failure), errors="backslashreplace")
-    except Exception as error:  # noqa: BLE001 whatever stands in the way, the node goes on
+    except Exception as error:  # noqa: BLE001 whatever prevents it, the node continues
         log.warning(
             "the inputs of the failed unit %s cannot be written to %s and are lost: %r",
             failure.unit,

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import MisuseError
-from holdfast.subsystem import Control, Edge
+from holdfast.subsystem import Control, Edge, Port
 from holdfast.transports import Faults, Rule
 
 
@@ -17,6 +17,10 @@ class LabEdge(Edge):
 
     def __init__(self, allowed: bool) -> None:
         self.faults = Faults() if allowed else None
+        self._adapters: tuple[str, ...] = ()
+
+    def attach(self, port: Port) -> None:
+        self._adapters = tuple(adapter.name for adapter in port.config.adapter)
 
     def control(self) -> Mapping[str, Control]:
         return {"fault": self._add, "heal": self._remove}
@@ -28,6 +32,11 @@ class LabEdge(Edge):
             rule = msgspec.convert(fields, Rule)
         except msgspec.ValidationError as error:
             raise MisuseError(f"not a fault: {error}; nothing was changed") from None
+        if rule.adapter is not None and rule.adapter not in self._adapters:
+            raise MisuseError(
+                f"this node has no adapter {rule.adapter!r}; it has {', '.join(self._adapters)}; "
+                "nothing was changed"
+            )
         return {"id": faults.add(rule), "faults": faults.describe()}
 
     def _remove(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -336,7 +336,7 @@ def simulate(
     too_short = False
     try:
         cluster.run()
-    except Exception as problem:  # noqa: BLE001  # a campaign goes on with the next seed
+    except Exception as problem:  # noqa: BLE001  # a campaign continues with the next seed
         notes = getattr(problem, "__notes__", [])
         error = "\n".join([f"{problem}" or repr(problem), *notes])
         too_short = run.quiet_ns < REST_NS and getattr(problem, "invariant", "") in RECOVERY

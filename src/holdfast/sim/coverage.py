@@ -26,7 +26,7 @@ FACTS: Final[dict[str, str]] = {
     "not recovered": "recoveries that failed",
     "steps down": "step-downs for a reason",
     "stalls": "stalls",
-    "refounded": "foundings by an operator",
+    "refounded": "groups re-created by an operator",
     "undone": "undone deliveries",
     "awaits": "states ahead of logs",
     "lost": "losses reported",
@@ -111,7 +111,7 @@ class Coverage(Checker):
         if sight.leading and not led:
             first = sight.group not in self._terms_led
             self._terms_led[sight.group] = sight.term
-            self.count("foundings" if first else "elections")
+            self.count("groups created" if first else "elections")
         elif led and not sight.leading:
             self.count("step-downs")
         self._led[key] = sight.leading

@@ -183,7 +183,7 @@ class StoreWriter:
             return
         try:
             job.rows.set_result(self._store.load(job.table, job.first, job.stop, job.limit))
-        except Exception as error:  # noqa: BLE001 belongs to whoever asked
+        except Exception as error:  # noqa: BLE001 belongs to the reader
             job.rows.set_exception(error)
 
     def _give_up(self) -> None:

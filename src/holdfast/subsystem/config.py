@@ -92,7 +92,7 @@ class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LabConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """For demonstrations: allows `holdfast fault` to drop or delay packets that this node sends."""
+    """For demonstrations: allows `holdfast fault` to drop packets that this node sends."""
 
     faults: bool = False
 

@@ -38,7 +38,7 @@ def test_a_failure_is_forgiven_after_an_hour() -> None:
 
 def test_the_reason_says_what_stands_still_and_what_to_do() -> None:
     assert outlook("KeyError(3)", 0) == "KeyError(3); it is opened again"
-    assert "stand still" in outlook("KeyError(3)", 20 * SECOND)
+    assert "halt" in outlook("KeyError(3)", 20 * SECOND)
     assert "opened again in 20 s" in outlook("KeyError(3)", 20 * SECOND)
     assert "until the node is restarted" in outlook("KeyError(3)", NEVER)
 
@@ -103,7 +103,7 @@ def test_a_unit_that_fails_twice_comes_back_and_its_dialogs_go_on() -> None:
     nodes.world.run_for(7 * SECOND)
     [why] = nodes.closed()
     assert "TypeError" in why
-    assert "stand still" in why
+    assert "halt" in why
     nodes.world.run_for(2 * SECOND)
     assert not nodes.closed()
     # At once, without waiting for the retransmission: the link session is still the same.

@@ -226,9 +226,32 @@ def test_an_unknown_key_at_any_depth_is_named_with_the_nearest_known_one(
     assert str(caught.value) == f"n1.toml: {complaint}"
 
 
-def test_a_key_that_is_like_no_other_is_answered_with_all_there_are() -> None:
-    with pytest.raises(ConfigError, match=r"\[lab\] unknown key 'xyzzy'; known keys: faults"):
-        parse_config("[lab]\nxyzzy = 1", "n1.toml")
+@pytest.mark.parametrize("key", ["xyzzy", "alphas"])
+def test_the_error_for_a_key_that_resembles_none_lists_the_known_keys(key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"\[lab\] unknown key '{key}'; known keys: faults"):
+        parse_config(f"[lab]\n{key} = 1", "n1.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('security.mode = "none"', "at `$.security.mode`; known values: tls, plain"),
+        (ADAPTER + 'transports = ["upd"]', "transports[0]`; known values: tcp, udp"),
+        ('[[group]]\nname = "g"\ndurability = "x"', "durability`; known values: memory, durable"),
+        ('[[needs]]\nport = 20\ntraffic = "x"', "traffic`; known values: channel, datagrams"),
+    ],
+)
+def test_the_error_for_an_invalid_value_lists_the_valid_ones(text: str, complaint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(f'domain = "lab"\nname = "n1"\n{text}', "n1.toml")
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["adapter", "group", "dialogs.store"])
+def test_a_table_in_place_of_an_array_of_tables_is_explained(key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(f'domain = "lab"\nname = "n1"\n[{key}]\nname = "x"', "n1.toml")
+    assert str(caught.value).endswith(f"; begin each with [[{key}]]")
 
 
 @pytest.mark.parametrize(

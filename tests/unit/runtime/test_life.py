@@ -346,6 +346,12 @@ def test_an_application_that_cannot_be_loaded_is_a_matter_of_setup(
             load_application(name)
 
 
+@pytest.mark.parametrize("name", ["orders", "orders.book", ":Book", "orders:"])
+def test_an_application_without_module_or_class_is_refused_with_the_form(name: str) -> None:
+    with pytest.raises(ConfigError, match=r'not of the form "package\.module:Class"; nothing was'):
+        load_application(name)
+
+
 def test_a_replica_that_has_stopped_is_not_said_to_be_missing(tmp_path: Path) -> None:
     async def run() -> None:
         async with Node(config(tmp_path), {"book": Book()}) as node:

@@ -476,3 +476,22 @@ def test_faults_of_a_lab_have_their_types(do: str, request_: dict[str, Any], say
     lab = msgspec.structs.replace(config("ann", 1), lab=LabConfig(faults=True))
     with pytest.raises(MisuseError, match=f"{says}.*nothing was changed"):
         Node(lab)._handlers()[do](request_)
+
+
+def test_a_fault_names_an_adapter_of_the_node() -> None:
+    """A fault on an adapter that does not exist would never match a packet."""
+
+    async def run() -> None:
+        lab = msgspec.structs.replace(config("ann", 1), lab=LabConfig(faults=True))
+        async with Node(lab) as node:
+            add = node._handlers()["fault"]
+            with pytest.raises(
+                MisuseError, match=r"no adapter 'green'; it has .*nothing was changed"
+            ):
+                add({"fault": "over 1000", "adapter": "green"})
+            name = lab.adapter[0].name
+            assert add({"fault": "over 1000", "adapter": name})["faults"] == [  # type: ignore[index]
+                f"1: over 1000, from {name} to any host: hit 0 times"
+            ]
+
+    asyncio.run(run())

@@ -299,8 +299,8 @@ class PathTable:
         return msgspec.structs.replace(listener.edition, kept=versions)
 
     def living(self) -> dict[bytes, bool]:
-        """Who is alive: this node, whom it hears, whom those hear, and so on. Rows of a listener that nobody hears
-        are of the past, and two that died together must not vouch for each other."""
+        """The nodes that are alive: this node, those it hears, those they hear, and so on. Rows of a listener that
+        no live node hears are out of date, and two that died together must not vouch for each other."""
         if self._living is not None:
             return self._living
         heard: dict[bytes, list[bytes]] = {}

@@ -28,7 +28,7 @@ _MARGIN_MAX: Final = 700.0
 
 
 class CoverSettings(msgspec.Struct, frozen=True):
-    """How faults are looked for."""
+    """How faults are searched for."""
 
     leak: float = 0.002
     """Probability that a path fails in a bucket without any fault of a group."""

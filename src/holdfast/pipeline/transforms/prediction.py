@@ -371,7 +371,7 @@ def _why() -> Column:
         ),
         sf.when(sf.col("loss_last") > 1, sf.lit("loss in the last hour")),
     )
-    return sf.when(reasons == "", "nothing stands out").otherwise(reasons)
+    return sf.when(reasons == "", "nothing unusual").otherwise(reasons)
 
 
 def _text(

@@ -84,7 +84,7 @@ class OpenStores:
             store = make_store(config, data, self._shelves.get(name))
             ownership = store.open()
             tables = {table: store.load(table) for table in LOADED}
-        except Exception as error:  # noqa: BLE001 whatever is wrong with it, the node goes on without this store
+        except Exception as error:  # noqa: BLE001 whatever is wrong with it, the node continues without this store
             self.failures[name] = str(error)
             log.error(
                 "dialog store %s: %s",
@@ -132,7 +132,7 @@ class OpenStores:
     def lost(self, name: str, wait_ns: Nanos) -> None:
         """A store failed, or its unit did: read it again, after a wait if it failed repeatedly."""
         reason = self.failures[name]
-        event = "store_stands_still" if wait_ns else "store_lost"
+        event = "store_halted" if wait_ns else "store_lost"
         log.error("dialog store %s: %s", name, reason, extra=_fields(event, name, reason))
         if wait_ns:
             self._still[name] = None
@@ -145,7 +145,7 @@ class OpenStores:
             self._open_in_thread(name, max(REOPEN_S, wait_ns / SECOND))
 
     async def until_open(self, name: str) -> None:
-        """Wait until a store is open. A request of a store whose dialogs stand still is refused."""
+        """Wait until a store is open. A request of a store whose dialogs halt is refused."""
         self.check(name)
         ready = self.ready[name]
         while not ready.is_set() and not self._closing.is_set():

@@ -40,8 +40,8 @@ TRANSACTION_LIMIT_S: Final = 10.0
 CHECKPOINT_BYTES: Final = 8 << 20
 """Written to the log since the last checkpoint before another thread makes one."""
 LOG_BYTES: Final = 16 << 20
-"""A log of this size is checkpointed by the commit itself. The log begins anew only behind a complete checkpoint, which
-the other thread never makes while commits follow one another closely: the file would grow."""
+"""A log of this size is checkpointed by the commit itself. SQLite restarts the log only after a complete
+checkpoint. The other thread cannot complete one while commits follow one another closely: the file would grow."""
 PAGE_BYTES: Final = 8192
 """Of a new file. Blocks take fewer pages than with the default of 4096, which makes large messages a third faster. Each
 small commit writes some kilobytes more, which takes a twentieth longer."""

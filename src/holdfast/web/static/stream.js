@@ -10,7 +10,7 @@ export class Stream {
   #tries = 0;
   #wake = () => {};
   #abort = () => {};
-  #anew = false; // A new token was given: requests with the old one are ignored.
+  #restarted = false; // A new token was given: requests with the old one are ignored.
 
   // `onContact` receives "live", "lost" (with a reason) or "locked"; `onSnapshot` gets each status.
   constructor({ token, onSnapshot, onContact }) {
@@ -28,16 +28,16 @@ export class Stream {
 
   unlock(token) {
     this.#token = token;
-    this.#anew = true;
+    this.#restarted = true;
     this.#abort();
     this.#wake();
   }
 
   async #run() {
     for (;;) {
-      this.#anew = false;
+      this.#restarted = false;
       const refusal = await this.#read();
-      if (this.#anew) continue;
+      if (this.#restarted) continue;
       const locked = refusal === "locked";
       this.onContact(locked ? "locked" : "lost", refusal);
       await this.#pause(locked ? Infinity : RETRY_MS[Math.min(this.#tries++, RETRY_MS.length - 1)]);

@@ -22,7 +22,7 @@ from holdfast.types import NEVER, NodeId
 
 UNIT = dialog_unit("default")
 POISON: Any = PeerUp(NodeId([]), MEMBER)  # type: ignore[arg-type]  # it cannot be looked up, so the unit raises
-STANDS_STILL = "stand still.*this request had no effect"
+HALTED = "halt.*this request had no effect"
 
 
 def stores(node: Node) -> dict[str, str]:
@@ -53,9 +53,9 @@ def test_a_store_whose_unit_fails_twice_refuses_requests_and_says_so(
             assert not any(stores(ann).values())
             await fail(ann, near.receive)
             for request in (near.send(b"three"), near.receive(), ann.dialogs.open("orders")):
-                with pytest.raises(DialogError, match=STANDS_STILL):
+                with pytest.raises(DialogError, match=HALTED):
                     await request
-            with pytest.raises(DialogError, match=STANDS_STILL):
+            with pytest.raises(DialogError, match=HALTED):
                 async with ann.dialogs.transaction() as tx:
                     await near.send(b"three", tx=tx)
             assert "opened again in 10 s" in stores(ann)["default"]
@@ -79,7 +79,7 @@ def test_a_store_that_no_unit_can_be_made_from_refuses_requests(tmp_path: Path) 
         store.close()
         await ann.start()
         try:
-            with pytest.raises(DialogError, match=STANDS_STILL):
+            with pytest.raises(DialogError, match=HALTED):
                 await ann.dialogs.open("holdfast://ben/orders")
             assert "DecodeError" in stores(ann)["default"]
         finally:
@@ -128,7 +128,7 @@ def test_a_store_that_stood_still_is_open_after_its_wait(tmp_path: Path) -> None
             near = await ann.dialogs.open("orders")
             ready = ann.dialogs.stores.ready["default"]
             lose(ann, 1)
-            with pytest.raises(DialogError, match=STANDS_STILL):
+            with pytest.raises(DialogError, match=HALTED):
                 await near.send(b"one")
             await ready.wait()
             await near.send(b"one")
