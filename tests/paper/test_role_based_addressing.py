@@ -5,11 +5,13 @@ The docstrings cite the paper's sections. The numbered rules of the builder are 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
-from tests.support.overlay_world import FAST, PORT, World, node_id
+from tests.support import overlay_world
+from tests.support.overlay_world import FAST, PORT, World, node_id, publish
 
 from holdfast.overlay import tree_id
 from holdfast.overlay.frames import GET, NOT_FOUND, PUT, Message, Reply, Unpartition, Wave
@@ -40,28 +42,7 @@ from holdfast.overlay.ports import (
 from holdfast.types import MILLISECOND, SECOND
 
 TREE = tree_id("tree")
-
-
-def world_of(*names: str, links: str = "", config: Any = FAST) -> World:
-    world = World(11, config)
-    for name in names:
-        world.add(name)
-    if links:
-        for pair in links.split():
-            world.link(*pair.split("-"))
-    else:
-        world.line(*names)
-    world.run(2 * SECOND)
-    return world
-
-
-def publish(world: World, *names: str, **options: Any) -> None:
-    for name in names:
-        op = world.publish(name, **options)
-        world.run(2 * SECOND)
-        done = world.published(name, op)
-        assert done is not None
-        assert done.ok, done
+world_of = partial(overlay_world.world_of, seed=11)
 
 
 def holder(world: World, name: str, role: str = "role") -> bytes:

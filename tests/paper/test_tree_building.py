@@ -6,11 +6,13 @@ what they add up to is tested on a small network with `directed` off, so that on
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
-from tests.support.overlay_world import FAST, World, node_id
+from tests.support import overlay_world
+from tests.support.overlay_world import FAST, World, node_id, publish
 
 from holdfast.links.ports import Received
 from holdfast.overlay import tree_id
@@ -44,6 +46,7 @@ from holdfast.overlay.rules import UNTIL_OUTSIDE, Situation, forward, spew_over
 from holdfast.types import MILLISECOND, SECOND, NodeId
 
 TREE = tree_id("tree")
+world_of = partial(overlay_world.world_of, seed=7)
 SEED_ONLY = msgspec.structs.replace(FAST, directed=False)
 R1, R2, E1, L1 = (NodeId(bytes([k]) * 16) for k in range(1, 5))
 
@@ -64,25 +67,6 @@ USUAL = Situation(
 
 def situation(**changes: Any) -> Situation:
     return msgspec.structs.replace(USUAL, **changes)
-
-
-def world_of(*names: str, links: str, config: Any = FAST) -> World:
-    world = World(7, config)
-    for name in names:
-        world.add(name)
-    for pair in links.split():
-        world.link(*pair.split("-"))
-    world.run(2 * SECOND)
-    return world
-
-
-def publish(world: World, *names: str, **options: Any) -> None:
-    for name in names:
-        op = world.publish(name, **options)
-        world.run(2 * SECOND)
-        done = world.published(name, op)
-        assert done is not None
-        assert done.ok, done
 
 
 def seen_frames(world: World, kind: type | tuple[type, ...]) -> list[tuple[str, str, Any]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support.overlay_world import FAST, PORT, World, node_id
+from tests.support.overlay_world import FAST, PORT, World, count, node_id, world_of
 
 from holdfast.links.ports import Received
 from holdfast.overlay import frames as f
@@ -33,18 +33,10 @@ TREE = tree_id("tree")
 
 
 def line(*names: str, **changes: Any) -> World:
-    world = World(31, msgspec.structs.replace(FAST, **changes))
-    for name in names:
-        world.add(name)
-    world.line(*names)
-    world.run(2 * SECOND)
+    world = world_of(*names, seed=31, config=msgspec.structs.replace(FAST, **changes))
     world.publish(names[-1])
     world.run(2 * SECOND)
     return world
-
-
-def count(world: World, name: str, counter: str) -> int:
-    return world.hosts[name].machine.hub.counters.get(counter, 0)
 
 
 def hostile(world: World, sender: str, receiver: str, *frames: Any) -> None:

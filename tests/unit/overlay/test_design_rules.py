@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support.overlay_world import FAST, PORT, Host, World, node_id
+from tests.support.overlay_world import FAST, PORT, Host, World, node_id, publish, world_of
 
 from holdfast.links.ports import PeerDown, PeerUp, Received, SendChannel
 from holdfast.overlay import tree_id
@@ -72,21 +72,7 @@ TREE = tree_id("tree")
 
 def line(*names: str, config: OverlayConfig = FAST) -> World:
     """Nodes in a row, each linked to the next."""
-    world = World(1, config)
-    for name in names:
-        world.add(name)
-    world.line(*names)
-    world.run(2 * SECOND)
-    return world
-
-
-def publish(world: World, *names: str, **options: Any) -> None:
-    for name in names:
-        op = world.publish(name, **options)
-        world.run(2 * SECOND)
-        done = world.published(name, op)
-        assert done is not None, name
-        assert done.ok, done
+    return world_of(*names, seed=1, config=config)
 
 
 def silent(item: Delivered) -> AnswerMessage | None:

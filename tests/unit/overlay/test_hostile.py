@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support.overlay_world import FAST, PORT, World, node_id
+from tests.support.overlay_world import FAST, PORT, World, count, node_id
 
 from holdfast.links.ports import Received
 from holdfast.overlay import frames as f
@@ -57,10 +57,6 @@ def still_works(world: World, data: bytes) -> None:
     end = world.request("d", data, aggregate=True)
     assert end.kind == "done"
     assert world.receivers(data) == {"a": 1, "d": 1}
-
-
-def count(world: World, name: str, counter: str) -> int:
-    return world.hosts[name].machine.hub.counters.get(counter, 0)
 
 
 # -- applications --------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from tests.support.overlay_world import FAST, PORT, World, node_id
+from tests.support.overlay_world import FAST, PORT, World, count, node_id, publish, world_of
 
 from holdfast.links.ports import Received
 from holdfast.overlay import tree_id
@@ -31,25 +31,8 @@ SLOW = msgspec.structs.replace(FAST, refresh_ns=3600 * SECOND)
 
 
 def line(*names: str, seed: int = 11, **changes: Any) -> World:
-    world = World(seed, msgspec.structs.replace(SLOW, **changes))
-    for name in names:
-        world.add(name)
-    world.line(*names)
-    world.run(3 * SECOND)
-    return world
-
-
-def publish(world: World, *names: str, **options: Any) -> None:
-    for name in names:
-        op = world.publish(name, **options)
-        world.run(2 * SECOND)
-        done = world.published(name, op)
-        assert done is not None, name
-        assert done.ok, done
-
-
-def count(world: World, name: str, counter: str) -> int:
-    return world.hosts[name].machine.hub.counters.get(counter, 0)
+    config = msgspec.structs.replace(SLOW, **changes)
+    return world_of(*names, seed=seed, config=config, settle_ns=3 * SECOND)
 
 
 def do(world: World, name: str, call: Callable[[], object]) -> None:
