@@ -137,7 +137,7 @@ def test_a_group_is_shown_with_its_leader_members_and_positions(domain: dict[str
         assert f"│ {name}" in done.stdout
 
 
-def test_a_replica_is_removed_and_let_in_again(domain: dict[str, Path]) -> None:
+def test_a_replica_is_removed_and_admitted_again(domain: dict[str, Path]) -> None:
     first = leads(domain)
     other = next(name for name in domain if name != first)
     done = holdfast("groups", "remove", domain[first], "book", other)

@@ -61,7 +61,9 @@ def all_equal(world: ConformanceWorld, count: int) -> bool:
     return all(state == ledgers[0] and state.count == count for state in ledgers)
 
 
-def test_nodes_that_know_one_address_find_everybody_on_every_path(world: ConformanceWorld) -> None:
+def test_nodes_that_know_one_address_find_all_members_on_every_path(
+    world: ConformanceWorld,
+) -> None:
     assert world.until(lambda: everybody_measured(world))
     for name in NAMES:
         assert states(world, name) == dict.fromkeys(NAMES, "up")
@@ -97,7 +99,7 @@ def test_a_size_limit_in_one_direction_is_seen_by_all_and_routed_around(
     assert world.until(lambda: everybody_measured(world))
 
 
-def test_a_subnet_that_goes_dark_stops_nobody(world: ConformanceWorld) -> None:
+def test_a_subnet_that_goes_dark_stops_no_node(world: ConformanceWorld) -> None:
     assert world.until(lambda: everybody_measured(world))
     for sender in NAMES:
         for listener in NAMES:

@@ -211,7 +211,7 @@ def everybody_shares(world: ConformanceWorld) -> bool:
     )
 
 
-def test_one_packet_to_the_group_reaches_everybody_once(world: ConformanceWorld) -> None:
+def test_one_packet_to_the_group_reaches_each_member_once(world: ConformanceWorld) -> None:
     assert world.until(lambda: everybody_shares(world))
     watches = {name: Watch(world, name) for name in NAMES}
     for size in (576, 1500):

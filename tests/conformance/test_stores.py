@@ -441,9 +441,7 @@ class TestSqlite(DurableSuite):
         assert not isinstance(error.value, StoreDamaged)
         assert (tmp_path / FILE).read_bytes() == before
 
-    def test_a_bit_that_flips_on_the_disk_is_noticed_by_whoever_reads_the_row(
-        self, tmp_path: Path
-    ) -> None:
+    def test_a_flipped_bit_on_disk_is_detected_when_the_row_is_read(self, tmp_path: Path) -> None:
         store = SqliteStore(tmp_path)
         store.commit([Put("pay", b"1", b"PAY 100 to Ann"), Put("other", b"1", b"fine")])
         store.close()
@@ -513,9 +511,7 @@ class TestSqlite(DurableSuite):
         assert (tmp_path / FILE).stat().st_size < 2000 * (size + 50) * 1.15
 
     @pytest.mark.parametrize("gone", ["directory", FILE, f"{FILE}-wal", "moved", "replaced"])
-    def test_a_commit_to_a_file_that_nobody_can_find_any_more_fails(
-        self, tmp_path: Path, gone: str
-    ) -> None:
+    def test_a_commit_to_a_file_that_was_unlinked_fails(self, tmp_path: Path, gone: str) -> None:
         home = tmp_path / "data"
         store = SqliteStore(home)
         store.commit([Put("t", b"k", b"v")])

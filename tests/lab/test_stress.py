@@ -88,7 +88,7 @@ def test_exit_code_1_says_that_something_does_not_pass(lab: Lab) -> None:
     assert "no" in text
 
 
-def test_who_cannot_be_asked_is_said(lab: Lab) -> None:
+def test_replicas_that_cannot_be_asked_are_named(lab: Lab) -> None:
     first = str(nodes.config_of(lab.directory, "n1"))
     for words, complaint in (
         (["n1", "n2"], "--at"),

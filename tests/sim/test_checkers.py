@@ -111,7 +111,7 @@ def test_a_restored_replica_goes_on_from_its_state() -> None:
     assert "message 3 of a stream comes after 3" in text
 
 
-def test_a_restarted_replica_begins_anew_but_not_with_another_order() -> None:
+def test_a_restarted_replica_starts_over_but_not_with_another_order() -> None:
     world, n1, _ = checked(DeliveryOrder())
     apply(n1, 1, 1, b"a", b"b")
     n1.crash()

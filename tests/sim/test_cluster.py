@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 SMALL = ("run", "--nodes", "3", "--seconds", "3")
 
 
-def test_nodes_form_a_domain_and_deliver_what_everybody_sends() -> None:
+def test_nodes_form_a_domain_and_deliver_the_messages_of_all() -> None:
     cluster = Cluster(1, nodes=4, until_ns=3 * SECOND, quiet_ns=SECOND)
     summary = cluster.run()
     sent = sum(sender.sent for sender in cluster.senders)

@@ -327,7 +327,7 @@ def test_a_majority_that_ends_is_the_end_of_a_groups_memory() -> None:
     assert (book.lost, book.losses) == (True, 1)
 
 
-def test_one_that_was_let_in_again_can_remember() -> None:
+def test_a_replica_that_was_admitted_again_can_have_its_state() -> None:
     book = memory()
     book.ended("n1", 1)
     book.see(sight("n1", Log(), boots=2, view=view(2, n1={"life": 2})))
@@ -335,7 +335,7 @@ def test_one_that_was_let_in_again_can_remember() -> None:
     assert not book.lost
 
 
-def test_one_that_was_not_let_in_yet_can_not() -> None:
+def test_a_replica_that_was_not_admitted_yet_cannot() -> None:
     book = memory()
     book.ended("n1", 1)
     book.see(sight("n1", Log(), boots=2, group_epoch=0, view=None))
@@ -354,7 +354,7 @@ def test_only_voters_of_the_last_view_count() -> None:
     assert book.lost
 
 
-def test_a_group_in_which_nobody_has_a_state_any_more_has_lost_its_memory() -> None:
+def test_a_group_without_a_replica_that_has_its_state_has_lost_its_memory() -> None:
     for durable in (False, True):
         book = Memory(durable)
         for name in NAMES:
@@ -370,14 +370,14 @@ def test_a_group_in_which_nobody_has_a_state_any_more_has_lost_its_memory() -> N
         assert book.is_stateless("n1", 1)
 
 
-def test_a_durable_group_always_remembers() -> None:
+def test_a_durable_group_always_has_its_state() -> None:
     book = memory(durable=True)
     for name in NAMES:
         book.ended(name, 1)
     assert not book.lost
 
 
-def test_a_group_that_remembers_and_is_founded_again_is_caught() -> None:
+def test_creating_a_group_again_although_a_replica_has_its_state_is_caught() -> None:
     book = memory()
     book.ended("n1", 1)
     with caught("a group that has its state is not re-created.*n1 belongs to epoch 8"):
@@ -403,7 +403,7 @@ def trimmed(upto: int, *terms: int) -> Log:
     return log
 
 
-def test_what_everybody_has_may_be_let_go() -> None:
+def test_entries_that_all_replicas_have_may_be_freed() -> None:
     book = Buffers()
     book.see(sight("n2", log_of(1, 1)))
     book.see(sight("n1", log_of(1, 1, 1)))
@@ -457,7 +457,7 @@ def test_letting_go_of_more_than_a_state_brought_is_caught() -> None:
         book.see(sight("n1", trimmed(3, 1, 1, 1)))
 
 
-def let_in_again() -> Buffers:
+def admitted_again() -> Buffers:
     """n2 was removed when it had one entry, and is let in again with the fourth; it still has the view of before."""
     book, out = Buffers(), view().without("n2")
     book.see(sight("n2", log_of(1)))
@@ -467,22 +467,22 @@ def let_in_again() -> Buffers:
     return book
 
 
-def test_one_that_is_let_in_again_may_not_ask_for_what_was_decided_without_it() -> None:
-    book = let_in_again()
+def test_a_replica_that_is_admitted_again_may_not_ask_for_entries_committed_without_it() -> None:
+    book = admitted_again()
     book.see(sight("n3", trimmed(3, 1, 1, 1)))
     book.see_source(source(freed=3))
 
 
-def test_letting_go_of_what_came_after_a_member_was_let_in_again_is_caught() -> None:
-    book = let_in_again()
+def test_freeing_what_came_after_a_member_was_admitted_again_is_caught() -> None:
+    book = admitted_again()
     with caught("n3 has freed entries up to 5, n2 has only reached 4"):
         book.see(sight("n3", trimmed(5, 1, 1, 1, 1, 1)))
     with caught("the source of n4 has freed messages up to 5, n2 has only reached 4"):
         book.see_source(source(freed=5))
 
 
-def test_where_a_member_was_let_in_means_nothing_once_the_group_is_founded_again() -> None:
-    book = let_in_again()
+def test_the_index_of_an_admission_means_nothing_once_the_group_is_recreated() -> None:
+    book = admitted_again()
     for name in NAMES:
         book.see(sight(name, log_of(1, 1, commit=2), group_epoch=8))
     book.see_source(source(freed=2))
@@ -599,7 +599,7 @@ def test_a_member_without_a_replica_is_named() -> None:
     assert unrest(quiet()[:2], [], NAMES) == "n3 runs no replica"
 
 
-def test_nobody_leading_is_named_with_what_they_do_instead() -> None:
+def test_a_group_without_leader_is_reported_with_the_states_of_its_replicas() -> None:
     sights = [msgspec.structs.replace(one, leading=False, state="starting") for one in quiet()]
     assert unrest(sights, [], NAMES).startswith("no replica leads; n1 is starting")
 

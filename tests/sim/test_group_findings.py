@@ -27,7 +27,7 @@ def run(scenario: str, seconds: int = 4, seed: int = 1) -> Cluster:
     return cluster
 
 
-def test_a_replica_that_is_let_in_again_says_that_it_follows() -> None:
+def test_a_replica_that_is_admitted_again_reports_that_it_follows() -> None:
     cluster = run("at 1s group book remove n2\nat 1.5s group book add n2")
     assert cluster.coverage.counts["view entries"] >= 3
 

@@ -152,7 +152,7 @@ def request(number: int) -> bytes:
     return REQUEST + number.to_bytes(8, "big") + b"do it"
 
 
-def test_requests_that_are_delivered_once_by_everybody_are_fine() -> None:
+def test_requests_that_all_replicas_deliver_once_are_fine() -> None:
     _, n1, n2 = checked(RequestsOnce(lambda _host, _unit: 0, ()))
     for host in (n1, n2):
         apply(host, 1, 1, request(1), b"plain", request(2))

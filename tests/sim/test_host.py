@@ -288,7 +288,7 @@ def test_an_exception_out_of_a_node_fails_the_run_and_prints_the_replay() -> Non
         world.run_for(SECOND)
 
 
-def test_an_effect_that_nobody_knows_is_named() -> None:
+def test_an_unknown_effect_is_named() -> None:
     world, host = lone()
     host.give("do", "nonsense")
     with pytest.raises(MisuseError, match="no host of this world has a handler for str") as caught:

@@ -137,7 +137,7 @@ def test_a_plan_with_everything_reads_back_the_same(seed: int) -> None:
     assert [step.at_ns for step in scenario.steps] == sorted(step.at_ns for step in scenario.steps)
 
 
-def test_who_was_taken_out_is_let_in_again_at_the_end() -> None:
+def test_a_removed_replica_is_admitted_again_at_the_end() -> None:
     last = [step.action for step in make(3, GROUP_TRICKS).steps[-4:]]
     assert last == [Ask("book", "add", host) for host in VOTERS] + [Ask("book", "refound")]
 

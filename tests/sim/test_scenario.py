@@ -249,7 +249,7 @@ def test_one_line_can_mean_several_hosts_or_all_of_them() -> None:
     assert (n1.state, n2.state, n1.disk.full, n2.disk.full) == (UP, UP, True, True)
 
 
-def test_the_leader_is_whoever_leads_at_that_moment() -> None:
+def test_the_leader_is_the_replica_that_leads_at_that_moment() -> None:
     world, n1, n2 = pair()
     leader = "n1"
     world.aliases["@leader"] = lambda: leader
@@ -275,7 +275,7 @@ def test_sides_of_a_split_are_lists_of_hosts() -> None:
     assert not where.covers("red", ("n30", "red"), ("n1", "red"))
 
 
-def test_applications_become_slow_and_bursts_reach_whoever_sends() -> None:
+def test_applications_become_slow_and_bursts_reach_every_sender() -> None:
     world, n1, n2 = pair()
     bursts: list[tuple[str, int]] = []
     world.burst = lambda host, count: bursts.append((host, count))
@@ -285,7 +285,7 @@ def test_applications_become_slow_and_bursts_reach_whoever_sends() -> None:
     assert bursts == [("n2", 70)]
 
 
-def test_a_burst_is_refused_where_nobody_sends() -> None:
+def test_a_burst_is_refused_in_a_world_without_senders() -> None:
     world, _, _ = pair()
     with pytest.raises(MisuseError, match="no sender of this world sends bursts"):
         parse_scenario("at 1s burst n1 5").schedule(world)

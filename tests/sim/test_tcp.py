@@ -81,7 +81,7 @@ def test_in_a_secure_world_each_side_sees_the_others_certificate() -> None:
     assert puppet(n1).of(FlowOpened)[1].identity is None
 
 
-def test_nobody_listens_where_no_process_is() -> None:
+def test_a_host_without_process_has_no_listener() -> None:
     world, n1, n2 = pair()
     n2.crash()
     assert try_to_open(world, n1, n2.adapters["red"].address) == "connection refused"
@@ -332,7 +332,7 @@ def test_a_stalled_path_takes_the_credit_as_well() -> None:
     assert puppet(n1).of(Credit) == [Credit(flow, False)]
 
 
-def test_who_sends_on_without_credit_loses_the_flow() -> None:
+def test_sending_without_credit_loses_the_flow() -> None:
     world, n1, n2, flow, back = connected()
     n2.pause()
     for _ in range(70):
@@ -389,7 +389,7 @@ def test_peers_do_not_learn_of_a_crash_that_they_cannot_hear_of() -> None:
     assert puppet(n1).of(FlowClosed) == [FlowClosed(flow, "closed by peer")]
 
 
-def test_a_power_failure_tells_nobody_until_the_machine_is_back() -> None:
+def test_a_power_failure_sends_no_notice_until_the_machine_is_back() -> None:
     world, n1, n2, flow, _ = connected()
     n2.power_off()
     world.run_for(5 * SECOND)

@@ -290,7 +290,7 @@ def test_a_datagram_above_the_mtu_does_not_leave_its_sender() -> None:
     assert [len(packet) for packet in puppet(n2).packets()] == [1500 - 28]
 
 
-def test_nobody_hears_what_is_sent_to_no_address_or_to_another_subnet() -> None:
+def test_packets_to_no_address_or_another_subnet_are_not_received() -> None:
     world, n1, n2 = pair()
     for target in (("127.1.0.99", 7000), n2.adapters["blue"].address):
         flow = open_flow(world, n1, n2, "udp", remote=target)

@@ -185,7 +185,7 @@ def test_an_error_of_a_foreign_store_reaches_the_driver_as_a_store_error() -> No
     assert "server gone" in str(error)
 
 
-def test_a_load_that_fails_belongs_to_whoever_asked_and_commits_go_on() -> None:
+def test_a_load_that_fails_raises_for_its_reader_and_commits_continue() -> None:
     class Unreadable(MemoryStore):
         def load(self, *_: object) -> list[tuple[bytes, bytes]]:
             raise StoreError("unreadable")
@@ -226,7 +226,7 @@ def test_turns_come_in_order() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_callback_that_raises_leaves_nobody_waiting() -> None:
+def test_a_callback_that_raises_leaves_no_call_waiting() -> None:
     def gone(turn: int) -> None:
         raise RuntimeError("Event loop is closed")
 

@@ -207,7 +207,7 @@ def test_a_watcher_hears_that_the_node_is_there_however_long_a_snapshot_takes(
     run(scenario())
 
 
-def test_a_slow_watcher_gets_only_the_newest_and_holds_up_nobody(quick: None) -> None:
+def test_a_slow_watcher_gets_only_the_newest_and_delays_no_other(quick: None) -> None:
     changes = 300
 
     async def scenario() -> None:
@@ -340,7 +340,7 @@ def test_with_a_token_data_needs_it_and_the_page_asks_for_it() -> None:
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "10.0.0.1", ""])
-def test_a_page_of_somebody_else_cannot_read_over_a_name_that_points_here(host: str) -> None:
+def test_a_foreign_page_cannot_read_over_a_name_that_points_here(host: str) -> None:
     """DNS rebinding: the browser connects to loopback, but says another name."""
 
     async def scenario() -> None:

@@ -36,7 +36,7 @@ def test_a_failure_is_forgiven_after_an_hour() -> None:
         assert reopening.failed("dialogs/a", number * REMEMBERED) == 0
 
 
-def test_the_reason_says_what_stands_still_and_what_to_do() -> None:
+def test_the_reason_says_what_halts_and_what_to_do() -> None:
     assert outlook("KeyError(3)", 0) == "KeyError(3); it is opened again"
     assert "halt" in outlook("KeyError(3)", 20 * SECOND)
     assert "opened again in 20 s" in outlook("KeyError(3)", 20 * SECOND)

@@ -50,7 +50,7 @@ def test_what_a_source_sent_in_an_earlier_life_is_had_from_the_replica_on_its_ow
     assert world.hosts["n3"].messages[-1] == b"before the end"
 
 
-def test_everybody_may_crash_at_once() -> None:
+def test_all_nodes_may_crash_at_once() -> None:
     """Invariant 3, `durable`: always. In memory this would be the end of everything that was delivered."""
     world = durable(2)
     sent = talk(world, ("n1", "n2", "n3"))
@@ -168,7 +168,7 @@ def test_a_log_that_was_cut_off_stays_cut_off() -> None:
     assert world.hosts["n1"].messages == world.hosts["n2"].messages
 
 
-def test_a_replica_that_was_given_a_state_remembers_it() -> None:
+def test_a_replica_that_was_given_a_state_has_it() -> None:
     world = durable(1)
     world.isolate("n3")
     sent = 0
@@ -219,7 +219,7 @@ def test_a_row_of_the_wrong_length_stops_the_start_and_says_so(table: str, part:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_replicas_agree_whoever_crashes_and_whatever_is_lost(seed: int) -> None:
+def test_replicas_agree_despite_any_crash_and_any_loss(seed: int) -> None:
     """Crashes of anybody at any moment, several at once, cuts, losses, small states: one order, and nothing lost."""
     rng = Random(f"durable/{seed}")
     world = World(

@@ -151,7 +151,7 @@ def test_one_that_alone_misses_the_leader_is_not_elected() -> None:
     assert (leader(world), world.hosts["n1"].status["term"]) == ("n1", term)
 
 
-def test_a_process_that_was_paused_accuses_nobody() -> None:
+def test_a_process_that_was_paused_accuses_no_path() -> None:
     """Its own lateness is credited: the heartbeats that it missed were sent."""
     world = started(1)
     term = world.hosts["n1"].status["term"]
@@ -205,7 +205,7 @@ def test_the_leader_hands_over_to_the_one_that_is_preferred() -> None:
     settle(world, sent + talk(world, ("n1", "n2")))
 
 
-def test_a_hand_over_that_nobody_takes_is_given_up() -> None:
+def test_a_hand_over_that_no_replica_takes_is_given_up() -> None:
     world = started(1)
     world.drop = lambda sender, target, frame: isinstance(frame, VoteRequest)
     world.inject("n1", HandOver(("n2",)))

@@ -48,7 +48,7 @@ class Bench:
         return list(self.streams.streams[S].held), self.log.ground.index
 
 
-def test_what_everybody_has_is_let_go() -> None:
+def test_entries_that_all_replicas_have_are_freed() -> None:
     assert Bench(4).free((S, 6)) == ([(7, 10)], 2)
 
 

@@ -356,7 +356,7 @@ def test_replicas_without_memory_found_no_second_group() -> None:
     world.check()
 
 
-def test_an_operator_has_the_replica_that_remembers_go_on() -> None:
+def test_an_operator_restarts_the_group_from_the_replica_that_has_its_state() -> None:
     """Rule 2: losing the memory of a majority stops the group until an operator acts."""
     world = started(1)
     settle(world, talk(world, ("n1",)))
@@ -415,7 +415,7 @@ def test_a_leader_that_lost_both_fellows_one_by_one_can_be_told_to_go_on(after_u
     settle(world, 51)
 
 
-def test_one_that_remembers_lets_the_others_in_again_in_an_availability_group() -> None:
+def test_a_replica_that_has_its_state_admits_the_others_in_an_availability_group() -> None:
     """Nobody is on another side of a cut: the lives of the two others have ended."""
     world = started(1, mode="availability")
     settle(world, talk(world, ("n1",)))
@@ -429,7 +429,7 @@ def test_one_that_remembers_lets_the_others_in_again_in_an_availability_group() 
     assert {member["part"] for member in world.hosts["n1"].status["view"]} == {"voter"}
 
 
-def test_no_group_is_founded_while_somebody_remembers_one() -> None:
+def test_no_group_is_created_while_a_replica_has_the_state_of_one() -> None:
     """All voters restart, and a learner remembers: it can be told to go on with what it has."""
     world = started(1, learners=1)
     settle(world, talk(world, ("n1",)))
@@ -485,7 +485,7 @@ def test_a_replica_of_a_group_that_is_well_does_not_go_on_alone() -> None:
     assert leader(world) == "n2"
 
 
-def test_who_was_removed_stays_out_when_one_goes_on_alone() -> None:
+def test_a_removed_replica_stays_out_when_another_continues_alone() -> None:
     world = started(1, learners=1)
     settle(world, talk(world, ("n1",)))
     world.inject("n1", RemoveReplica("l1"))
@@ -647,7 +647,7 @@ def test_an_application_that_cannot_take_a_state_is_given_another_one() -> None:
     assert world.hosts["n3"].fails_to_restore == 0
 
 
-def test_an_application_that_raises_suspends_its_replica_and_nobody_else() -> None:
+def test_an_application_that_raises_suspends_its_replica_and_no_other() -> None:
     """Rule 9; and L7: it comes back by itself, with the state of one that did not fail."""
     world = started(1)
     world.hosts["n2"].fails_at = 7
@@ -669,7 +669,7 @@ def test_an_application_that_raises_suspends_its_replica_and_nobody_else() -> No
     assert [name for name, _ in world.events("restored")] == ["n2"]
 
 
-def test_one_that_fails_and_cannot_be_suspended_holds_nobody_back() -> None:
+def test_a_failed_replica_that_cannot_be_suspended_holds_no_other_back() -> None:
     """One of two: the other alone would be no majority. It had been given all that there was, and the source has no
     room, so nothing comes any more that would take it further."""
     world = started(1, voters=2, rejoin_ns=100 * SECOND)

@@ -189,7 +189,7 @@ def attack(world: World, seed: int, frames: int, senders: tuple[str, ...]) -> in
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_frames_from_anybody_never_raise_while_a_group_works(seed: int) -> None:
+def test_frames_from_any_peer_never_raise_while_a_group_works(seed: int) -> None:
     """The world raises when a machine does."""
     world = started(seed, sources=1)
     talk(world, ("n1", "s1"), rounds=3)
@@ -198,7 +198,7 @@ def test_frames_from_anybody_never_raise_while_a_group_works(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_frames_from_anybody_never_raise_while_a_group_starts(seed: int) -> None:
+def test_frames_from_any_peer_never_raise_while_a_group_starts(seed: int) -> None:
     world = World(seed, sources=1, **FAST)
     world.start("n1", "n2")
     attack(world, seed, 800, ("n1", "n2", "n3", "s1", "stranger"))

@@ -36,7 +36,7 @@ from holdfast.types import MILLISECOND, SECOND
 # -- dropping ----------------------------------------------------------------------------------------------------
 
 
-def test_what_nobody_has_is_dropped_when_the_application_says_so() -> None:
+def test_messages_that_no_replica_has_are_dropped_when_the_application_decides_so() -> None:
     world = lossy()
     answer(world, DROP)
     losing(world, range(2, 4), *ALL)
@@ -161,7 +161,7 @@ def test_an_answer_about_what_came_in_the_same_turn_decides_nothing() -> None:
 # -- the table ---------------------------------------------------------------------------------------------------
 
 
-def test_without_a_table_what_somebody_has_is_recovered_and_what_nobody_has_is_dropped() -> None:
+def test_without_a_table_messages_that_a_replica_has_are_recovered_and_others_dropped() -> None:
     world = lossy()
     losing(world, range(2, 3), "n1", source="s1")
     drop = world.drop
@@ -246,7 +246,7 @@ def test_a_leader_recovers_from_a_replica_what_a_dead_source_cannot_bring_back()
     assert brought(world, "n1") == {"source": 0, "replica": 2, "log": 0}
 
 
-def test_what_is_dropped_was_brought_by_nobody_and_what_comes_back_by_whom_was_asked() -> None:
+def test_dropped_messages_came_from_no_replica_and_recovered_ones_from_those_asked() -> None:
     world = lossy()
     answer(world, DROP)
     losing(world, range(2, 4), *ALL)
@@ -518,7 +518,7 @@ def test_a_leader_that_is_alone_is_told_so_and_may_not_suspend_itself() -> None:
     assert "0 other voters" in asked[1].refused
 
 
-def test_a_leader_does_not_suspend_itself_where_nobody_else_may_lead() -> None:
+def test_a_leader_does_not_suspend_itself_where_no_other_replica_may_lead() -> None:
     """Else the order of all streams would stand still each time, until it is seen that nobody takes over."""
     world = lossy(sources=2, never_lead=("n2", "n3"))
     answer(world, SUSPEND)
@@ -783,7 +783,7 @@ def test_under_loss_of_datagrams_only_what_may_be_dropped_is(seed: int) -> None:
 # -- durable groups ----------------------------------------------------------------------------------------------
 
 
-def test_a_durable_group_remembers_what_is_ignored_what_was_skipped_and_requests() -> None:
+def test_a_durable_group_keeps_criteria_skipped_messages_and_requests() -> None:
     """Everybody restarts at once: entries, messages and what is said about them come from the disks."""
     world = lossy(durability="durable")
     answer(world, IGNORE(("topic",)))

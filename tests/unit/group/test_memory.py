@@ -95,7 +95,7 @@ def test_with_a_replica_that_stays_slow_all_go_on_at_its_speed_within_the_bound(
     settle(world, sent)
 
 
-def test_an_application_that_stands_still_for_long_is_left_behind() -> None:
+def test_an_application_that_hangs_for_long_is_left_behind() -> None:
     world = started(1, patience_ns=2 * SECOND)
     world.hosts["n2"].frozen = True
     pour(world, "n1", rounds=100, watch=[])

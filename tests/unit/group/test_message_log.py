@@ -163,7 +163,7 @@ def test_a_log_that_is_opened_again_knows_what_it_holds_and_goes_on_at_the_newes
     assert again.holds(500)
 
 
-def test_a_log_that_is_made_anew_while_its_node_runs_leaves_nothing_of_the_old_one() -> None:
+def test_a_log_that_is_recreated_while_its_node_runs_leaves_nothing_of_the_old_one() -> None:
     """It does not know what is on disk. What was left there would come back with the next start, as the newest."""
     bench = Bench(TABLES * 2000)
     for number in range(1, 501):

@@ -27,7 +27,7 @@ from holdfast.wire.codec import decode_frame
 # -- fast --------------------------------------------------------------------------------------------------------
 
 
-def test_fast_delivery_does_not_wait_for_anybody() -> None:
+def test_fast_delivery_does_not_wait_for_any_replica() -> None:
     world = started(1, delivery="fast")
     world.drop = lambda sender, target, frame: isinstance(frame, AppendResponse)
     world.send("n1", [b"at once"])
@@ -75,7 +75,7 @@ def test_a_replica_whose_log_is_cut_below_what_it_delivered_begins_again_from_a_
     }
 
 
-def test_entries_that_are_cut_off_and_were_delivered_are_undone_even_if_nothing_else_is_lacking() -> (
+def test_truncated_entries_that_were_delivered_are_rolled_back_even_if_nothing_else_is_missing() -> (
     None
 ):
     """As above, with a leader that still has everything: no state would be needed for the log, only for this."""
@@ -165,7 +165,7 @@ def test_what_a_fast_replica_had_delivered_in_vain_is_reported() -> None:
     assert "51 to 51" in fact.detail
 
 
-def test_nobody_is_given_a_state_that_is_not_decided() -> None:
+def test_no_replica_is_given_a_state_that_is_not_committed() -> None:
     """n1's application is ahead of the decision when n3, restarted, asks it for a state."""
     world = started(1, delivery="fast")
     settle(world, talk(world, ("n1",)))
@@ -366,7 +366,7 @@ def test_one_without_a_state_takes_an_older_one_than_it_has_passed(durability: s
         settle(world, sent + 1)
 
 
-def test_one_that_is_suspended_leads_if_nobody_else_can() -> None:
+def test_a_suspended_replica_leads_if_no_other_can() -> None:
     """n1 and n3 have decided that n3 is suspended, and n1 is gone. Without n3 nobody knows that, and with it nobody is
     elected whose log is shorter."""
     world = started(1, rejoin_ns=200 * MILLISECOND)
@@ -426,7 +426,7 @@ def test_a_side_without_a_majority_goes_on() -> None:
     assert world.hosts["n3"].messages[-1] == b"alone"
 
 
-def test_one_of_two_that_restarts_is_let_in_again() -> None:
+def test_one_of_two_that_restarts_is_admitted_again() -> None:
     """Views need a true majority, or two sides would not stay one group. But the life that ended is on no side."""
     world = started(1, voters=2, mode="availability")
     settle(world, talk(world, ("n1", "n2")))
@@ -672,7 +672,7 @@ def test_a_state_on_disk_goes_with_the_side_that_it_was_of() -> None:
     settle(world, 50)
 
 
-def test_a_log_that_begins_anew_further_back_needs_messages_again() -> None:
+def test_a_log_that_restarts_further_back_needs_messages_again() -> None:
     """The state of the side that has won may be from before what this replica had passed and let go of."""
     world = started(1, voters=2, mode="availability")
     settle(world, talk(world, ("n1",)))

@@ -37,7 +37,7 @@ def send(world: World, first: int, last: int, source: str = "s1") -> None:
         world.run(MILLISECOND)
 
 
-def test_a_node_gets_each_output_once_and_in_order_and_then_nobody_keeps_it() -> None:
+def test_a_node_gets_each_output_once_and_in_order_and_then_no_replica_keeps_it() -> None:
     world = talking("node:s1")
     send(world, 1, 20)
     settle(world, 20)
@@ -46,7 +46,7 @@ def test_a_node_gets_each_output_once_and_in_order_and_then_nobody_keeps_it() ->
     assert kept(world) == [{}, {}, {}]
 
 
-def test_ids_are_the_position_of_the_batch_and_a_count_and_the_same_for_everybody() -> None:
+def test_ids_are_the_position_of_the_batch_and_a_count_and_the_same_on_all_replicas() -> None:
     world = World(voters=1, sources=1)
     world.start()
     world.hosts["n1"].says = lambda m: [("node:s1", m + b"a"), ("node:s1", m + b"b")]
@@ -236,7 +236,7 @@ def test_a_destination_that_was_away_for_long_is_waited_for_and_then_all_goes_on
     assert len(world.events("leads")) == 1
 
 
-def test_a_state_carries_the_outputs_that_nobody_has_yet() -> None:
+def test_a_state_carries_the_outputs_that_were_not_delivered_yet() -> None:
     world = talking("node:s1")
     world.isolate("s1")
     send(world, 1, 5, "n2")
@@ -382,7 +382,7 @@ def outputs(after: int, *positions: int, floor: int = 0, group_epoch: int = 1) -
     return Outputs("g", group_epoch, at, (floor, 0 if floor else -1), items)
 
 
-def test_a_sink_takes_what_follows_and_says_where_to_go_on() -> None:
+def test_an_output_receiver_takes_what_follows_and_names_the_next_output() -> None:
     sink = Sink()
     assert sink.give(outputs(0, 1, 2)) == ([1, 2], (2, 0))
     assert sink.give(outputs(0, 1, 2, 3)) == ([3], (3, 0))
@@ -422,7 +422,7 @@ def test_what_was_handed_over_before_a_group_was_founded_again_holds_nothing_up(
 
 
 @pytest.mark.parametrize(("first", "second"), [(1, 2), (2, 1)])
-def test_a_sink_starts_anew_with_a_group_that_was_founded_again_and_ignores_the_old_one(
+def test_an_output_receiver_starts_over_with_a_recreated_group_and_ignores_the_old_one(
     first: int, second: int
 ) -> None:
     """The number of a founding is drawn by chance: a later one may be smaller."""
@@ -432,7 +432,7 @@ def test_a_sink_starts_anew_with_a_group_that_was_founded_again_and_ignores_the_
     assert sink.give(outputs(2, 3, group_epoch=first)) == ([], None)
 
 
-def test_frames_of_groups_that_nobody_takes_from_cost_no_other_group_anything() -> None:
+def test_frames_of_groups_without_a_reader_cost_no_other_group_anything() -> None:
     """Nothing is written about them, and however many there are, all others go on: known ones and new ones."""
     sink = Sink()
     assert sink.give(outputs(0, 1)) == ([1], (1, 0))
@@ -473,7 +473,7 @@ def test_nonsense_is_ignored(frame: Outputs) -> None:
     assert sink.machine.ignored == 1
 
 
-def test_one_that_leads_no_more_stops_those_who_send_for_it() -> None:
+def test_a_leader_that_steps_down_stops_its_output_senders() -> None:
     world = World(voters=3, sources=1)
     world.start()
     ready(world)

@@ -158,7 +158,7 @@ def test_what_no_follower_could_take_is_no_action(made: Callable[[], Any]) -> No
         made()
 
 
-def test_the_shortest_time_is_not_for_ever() -> None:
+def test_the_shortest_time_is_not_unlimited() -> None:
     assert IGNORE(seconds=1e-12).ignore == Ignore(for_ns=1)
 
 

@@ -41,7 +41,7 @@ def also_dropping(world: World, drop: Any) -> None:
     )
 
 
-def test_a_decision_that_is_not_committed_is_told_to_nobody_and_dies_with_its_leader() -> None:
+def test_a_decision_that_is_not_committed_is_not_reported_and_ends_with_its_leader() -> None:
     """Rule 3. n1 lacks message 2 and drops it, but nobody hears of that. The next leader has message 2."""
     world = lossy()
     answer(world, DROP)
@@ -84,7 +84,7 @@ def test_a_new_leader_asks_nothing_before_a_majority_has_said_what_it_holds() ->
     world.run_until(lambda: 3 in numbers(world, "n3"), 5 * SECOND)
 
 
-def test_a_last_message_that_nobody_got_is_found_by_the_word_of_its_source() -> None:
+def test_a_last_message_that_no_replica_got_is_announced_by_its_source() -> None:
     """Rule 7: idle streams repeat their last number. Nothing comes after it, and no replica has it to speak of it."""
     world = started(1, sources=1)
     world.drop = lambda sender, _, frame: sender == "s1" and isinstance(frame, Payload)
@@ -178,7 +178,7 @@ def test_a_durable_replica_answers_when_its_vote_and_its_entries_are_on_disk() -
     assert min(answers.values()) > 0
 
 
-def test_one_that_has_voted_and_crashed_votes_for_nobody_else_in_that_term() -> None:
+def test_a_voter_that_crashed_votes_for_no_other_candidate_in_that_term() -> None:
     """Rule 2. n1 asks again, in the same term and with a longer log than anybody has."""
     world = durable(1)
     votes: list[tuple[str, str, int]] = []
@@ -272,7 +272,7 @@ class Where(Replica):
     def restore(self, state: bytes) -> None: ...
 
 
-def test_an_application_is_not_called_by_whoever_has_messages_for_it() -> None:
+def test_an_application_is_not_called_on_the_event_loop() -> None:
     """Rule 9: that is the event loop, which must not wait for it. Only one that says it is `quick` is called there."""
     answers: Queue[Any] = Queue()
     application = Where()

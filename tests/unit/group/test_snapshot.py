@@ -263,7 +263,7 @@ def test_a_snapshot_that_is_overtaken_by_freeing_is_taken_again() -> None:
     assert out.downs == []
 
 
-def test_a_state_that_nobody_could_take_in_is_not_given() -> None:
+def test_a_state_over_the_size_limit_is_not_transferred() -> None:
     """The receiver would refuse its first part, silently, and ask for ever."""
     pair = Pair()
     pair.giver._config = msgspec.structs.replace(CONFIG, state_bytes=len(STATE) - 1)

@@ -135,7 +135,7 @@ def test_a_message_larger_than_a_frame_travels_alone() -> None:
     assert numbers(bench.frames(ONE)) == [(1, 1), (2, 2), (3, 3)]
 
 
-def test_a_request_is_answered_from_the_buffer_to_the_one_who_asked() -> None:
+def test_a_request_is_answered_from_the_buffer_to_its_sender() -> None:
     bench = Bench(payload_bytes=1000, window_bytes=1 << 20)
     bench.send(40, 100)
     bench.frames(ONE)

@@ -60,7 +60,7 @@ def test_a_replica_is_added_while_messages_flow(voter: bool, asked: str) -> None
     assert sources["replicas"] == ["n1", "n2", "n3", "j1"], "sources send to it as well"
 
 
-def test_one_that_nobody_added_is_not_let_in() -> None:
+def test_a_replica_that_was_not_added_is_not_admitted() -> None:
     world = started(1, joiners=1)
     settle_without(world, "j1", talk(world, ("n1",)))
     world.run(SECOND)
@@ -95,7 +95,7 @@ def test_a_replica_is_removed_and_stays_out(asked: str) -> None:
 
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("durability", ["memory", "durable"])
-def test_one_that_was_removed_says_so_until_it_is_let_in_again(
+def test_a_removed_replica_says_so_until_it_is_admitted_again(
     durability: str, restarts: bool
 ) -> None:
     """Also where its own log still names it: of a durable group it has that on disk."""
@@ -136,7 +136,7 @@ def test_a_leader_that_is_removed_hands_over() -> None:
     assert parts(world, "n2") == {"n2": "voter", "n3": "voter"}
 
 
-def test_nobody_is_removed_when_those_that_are_left_could_not_decide_it() -> None:
+def test_no_replica_is_removed_when_the_rest_could_not_commit_it() -> None:
     """n2 is away. Without n1 it would take n2 and n3 to decide anything, also that n1 is removed."""
     world = started(1)
     world.kill("n2")
@@ -152,7 +152,7 @@ def test_nobody_is_removed_when_those_that_are_left_could_not_decide_it() -> Non
     world.run_until(lambda: sorted(parts(world, "n3")) == ["n2", "n3"], 5 * SECOND)
 
 
-def test_one_whose_removal_nobody_else_has_heard_of_can_still_be_elected() -> None:
+def test_a_replica_whose_removal_no_other_has_received_can_still_be_elected() -> None:
     """n1's log is the longest, by the entry that removes it: n3 does not get its vote, and n2 is another life."""
     world = started(1, voters=3)
     world.drop = lambda sender, _, frame: sender == "n1" and isinstance(frame, Append)
@@ -200,7 +200,7 @@ def test_a_vote_is_taken_only_where_the_voters_there_are_can_decide_it(how: str)
 
 
 @pytest.mark.parametrize("forgets", [False, True])
-def test_one_that_was_away_follows_a_leader_that_was_let_in_meanwhile(forgets: bool) -> None:
+def test_a_replica_that_was_away_follows_a_leader_admitted_meanwhile(forgets: bool) -> None:
     """n3 has never heard of j1, and if it restarts its configuration does not name it either."""
     world = started(1, joiners=1)
     sent = talk(world, ("n1",))
@@ -218,7 +218,7 @@ def test_one_that_was_away_follows_a_leader_that_was_let_in_meanwhile(forgets: b
     settle(world, sent)
 
 
-def test_one_that_was_away_votes_for_one_that_was_let_in_meanwhile() -> None:
+def test_a_replica_that_was_away_votes_for_one_admitted_meanwhile() -> None:
     """j1 alone has all: n2 cannot be elected, and without n3 nor can j1."""
     world = started(1, joiners=1)
     settle_without(world, "j1", talk(world, ("n1",)))
@@ -235,7 +235,7 @@ def test_one_that_was_away_votes_for_one_that_was_let_in_meanwhile() -> None:
     world.run_until(lambda: world.hosts["n3"].messages[-1] == b"to j1 alone", SECOND)
 
 
-def test_a_source_that_was_away_finds_a_group_of_which_it_knows_nobody() -> None:
+def test_a_source_that_was_away_finds_a_group_whose_members_are_all_new() -> None:
     world = started(1, voters=1, joiners=2, sources=1)
     world.isolate("s1")
     for name in ("j1", "j2"):
@@ -265,7 +265,7 @@ def test_one_whose_fellow_was_removed_goes_on_after_a_restart() -> None:
     world.run_until(lambda: world.hosts["n1"].messages[-1:] == [b"alone"], 5 * SECOND)
 
 
-def test_one_that_was_removed_says_that_those_who_were_left_have_forgotten() -> None:
+def test_a_removed_replica_reports_that_the_remaining_ones_lost_their_state() -> None:
     world = started(1, voters=2)
     settle(world, talk(world, ("n1",)))
     world.inject("n1", RemoveReplica("n2"))
@@ -305,7 +305,7 @@ def test_a_leader_that_hands_over_does_not_wake_up_for_nothing() -> None:
     world.run_until(lambda: world.hosts["n3"].messages[-1] == b"not decided", 5 * SECOND)
 
 
-def test_one_whose_removal_is_not_decided_is_followed_by_who_wanted_to_remove_it() -> None:
+def test_a_replica_whose_removal_is_not_committed_is_followed_by_the_one_that_proposed_it() -> None:
     """n1's entry that removes n2 reaches nobody. n2 is elected by n3; to n1 it must not be a stranger."""
     world = started(1, never_lead=("n3",))
     settle(world, talk(world, ("n1",)))
@@ -402,7 +402,7 @@ def test_a_voter_that_restarted_learns_first_and_then_votes_again() -> None:
     settle(world, 50)
 
 
-def test_a_voter_more_is_not_decided_without_those_who_could_go_on_without_the_lost() -> None:
+def test_one_more_voter_is_not_committed_without_those_that_could_continue_alone() -> None:
     """n1 has restarted and learnt; n2 leads and lets it vote; n3 does not hear of it. Then n2 loses its memory. By the
     view that n3 has, n3 alone is all that is left: so n1 and n2 must not have decided anything that it lacks."""
     world = started(1)
@@ -437,7 +437,7 @@ def test_a_voter_more_is_not_decided_without_those_who_could_go_on_without_the_l
     world.check()
 
 
-def test_a_life_that_was_not_let_in_decides_nothing() -> None:
+def test_a_life_that_was_not_admitted_decides_nothing() -> None:
     """Rule 2. n2 acknowledged an entry and restarted; n3 has never seen it. If n2's next life voted for n3, what n1
     and n2 had decided would be lost."""
     world = started(1)
@@ -595,7 +595,7 @@ def test_a_replica_gets_in_under_steady_load_however_long_its_state_takes(snapsh
 
 
 @pytest.mark.parametrize("name", ["n1", "n3"])
-def test_an_application_that_hangs_is_left_behind_whoever_it_is(name: str) -> None:
+def test_an_application_that_hangs_is_left_behind_on_any_replica(name: str) -> None:
     """The leader's as well: only another leader can say that it is not waited for any more."""
     world = started(1, patience_ns=SECOND)
     settle(world, talk(world, ("n1", "n2")))
@@ -611,7 +611,7 @@ def test_an_application_that_hangs_is_left_behind_whoever_it_is(name: str) -> No
 
 
 @pytest.mark.parametrize("broken", [("n1",), ("n1", "n2")])
-def test_an_application_that_cannot_say_its_state_harms_only_who_needs_it(
+def test_an_application_whose_snapshot_raises_harms_only_replicas_that_need_it(
     broken: tuple[str, ...],
 ) -> None:
     world = started(1)
@@ -648,7 +648,7 @@ def test_a_suspended_replica_comes_back_under_steady_load() -> None:
     assert pour(world, "n1", rounds=200, watch=[])[0] * 200 > 2 * WINDOW
 
 
-def test_one_that_never_has_its_state_is_waited_for_ever_less_often() -> None:
+def test_a_replica_that_never_has_its_state_is_awaited_less_and_less_often() -> None:
     world = started(
         1, rejoin_ns=50 * MILLISECOND, patience_ns=200 * MILLISECOND, durability="durable"
     )

@@ -28,7 +28,7 @@ def talk(hamlet: Hamlet) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_change_reaches_everybody_at_once_along_the_neighbourhood(shape: ShapeName) -> None:
+def test_a_change_reaches_all_nodes_at_once_along_the_neighbourhood(shape: ShapeName) -> None:
     """H9, H19: changes are handed on, and do not wait for a digest."""
     hamlet = Hamlet(20, shape)
     hamlet.run(0.01)
@@ -88,7 +88,7 @@ def test_one_that_joins_late_gets_everything() -> None:
     assert differing(hamlet) == []
 
 
-def test_who_left_is_forgotten_by_everybody_and_stays_forgotten() -> None:
+def test_a_node_that_left_is_removed_by_all_and_stays_removed() -> None:
     """Also by those who never had a link to it."""
     hamlet = Hamlet(16, "ring")
     talk(hamlet)

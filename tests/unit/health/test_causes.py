@@ -48,7 +48,7 @@ def test_the_place_that_explains_all_failing_paths_is_named_once(
     assert places(failing) == [place]
 
 
-def test_a_node_that_nobody_hears_is_one_incident() -> None:
+def test_a_node_that_no_listener_hears_is_one_incident() -> None:
     """Its own rows are out of date, so only the paths from it are known."""
     known = [one for one in KNOWN if one[2] != b"n1"]
     failing = [one for one in known if one[0] == b"n1"]

@@ -83,7 +83,7 @@ def test_what_is_a_soft_error_for_one_is_none_for_another() -> None:
     assert verdict.size == 1000
 
 
-def test_a_stream_suits_nobody_whose_larger_segments_do_not_pass() -> None:
+def test_a_stream_whose_larger_segments_do_not_pass_suits_no_traffic() -> None:
     """The kernel cuts segments as it likes, and joins small writes when it sends again."""
     place = placement()
     register(place, size=300)
@@ -181,7 +181,7 @@ def test_each_requirement_has_its_reason(
     assert (found.state, found.reason) == (UNFIT if reason else FIT, reason)
 
 
-def test_a_path_without_multicast_does_not_suit_who_needs_multicast() -> None:
+def test_a_path_without_multicast_does_not_suit_needs_for_multicast() -> None:
     place = placement()
     register(place, protocol="multicast")
     assert judge(place, row(), row("multicast", alive=True)).state == FIT

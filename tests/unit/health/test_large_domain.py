@@ -41,7 +41,7 @@ def everybody_knows_all(world: World) -> bool:
     return all(table.rows == truth for table in tables)
 
 
-def test_links_are_made_to_neighbours_only_and_everybody_knows_the_whole_table() -> None:
+def test_links_are_made_to_neighbours_only_and_all_nodes_have_the_whole_table() -> None:
     """H19. n1, by whom all joined, lets the links that it does not need rest."""
     world = village(12)
     for number in range(1, 13):
@@ -77,7 +77,7 @@ def test_a_link_is_made_on_demand_and_probed_and_rests_when_it_is_not_needed() -
     assert everybody_knows_all(world)
 
 
-def test_who_dies_is_known_to_be_dead_by_those_who_never_had_a_link_to_it() -> None:
+def test_a_dead_node_is_known_to_be_dead_by_nodes_without_a_link_to_it() -> None:
     """H8, and its place in the ring is bridged."""
     world = village(12)
     world.kill("n6", silent=True)
@@ -95,7 +95,7 @@ def test_who_dies_is_known_to_be_dead_by_those_who_never_had_a_link_to_it() -> N
     )
 
 
-def test_who_leaves_is_forgotten_by_all_and_nothing_looks_dead() -> None:
+def test_a_node_that_leaves_is_removed_by_all_and_nothing_looks_dead() -> None:
     world = village(10)
     node = world.nodes["n4"]
     assert node.core is not None
@@ -115,7 +115,7 @@ def test_who_leaves_is_forgotten_by_all_and_nothing_looks_dead() -> None:
 
 
 @pytest.mark.parametrize("count", [3, 11])
-def test_on_a_hypercube_nobody_has_more_links_than_it_has_dimensions(count: int) -> None:
+def test_on_a_hypercube_no_node_has_more_links_than_dimensions(count: int) -> None:
     world = village(count, RING.replace("ring", "hypercube"))
     assert max(len(linked(world, name)) for name in world.nodes) <= (count - 1).bit_length()
     assert everybody_knows_all(world)

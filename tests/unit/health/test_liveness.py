@@ -111,7 +111,7 @@ def test_the_senders_grace_is_respected() -> None:
     assert live.silent(21 * PERIOD, EVIDENCE)
 
 
-def test_an_own_pause_accuses_nobody_and_does_not_buy_time_either() -> None:
+def test_an_own_pause_accuses_no_path_and_buys_no_time() -> None:
     """Health: a node credits its own lag."""
     live = Liveness(0, PERIOD)
     live.basic(Heartbeat(1, 0, PERIOD), 0)
@@ -145,7 +145,7 @@ def test_loss_is_judged_by_a_rate() -> None:
         assert abs(Sender(loss).run(600).live.loss.long_ppm / 1e6 - loss) < 0.07
 
 
-def test_a_sender_that_counts_anew_has_not_lost_anything() -> None:
+def test_a_sender_that_restarts_its_numbers_has_not_lost_anything() -> None:
     sender = Sender().run(10)
     sender.n += 5000
     assert sender.run(1).live.loss.ppm == 0

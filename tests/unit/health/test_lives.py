@@ -30,7 +30,7 @@ def accused(wires: Wires, by: str, since: int) -> list[PathFact]:
 
 
 @pytest.mark.parametrize("seconds", [0.15, 0.5, 2.5, 30, 3600])
-def test_a_stopped_process_accuses_nobody_when_it_goes_on(seconds: float) -> None:
+def test_a_stopped_process_accuses_no_path_when_it_continues(seconds: float) -> None:
     """Health: own lateness is credited, however long it was; SIGSTOP, a garbage collection, a busy loop."""
     wires = Wires(2, uses=EVERYTHING).run(5)
     begin = wires.now
@@ -52,7 +52,7 @@ def test_packets_that_a_stopped_process_could_not_take_in_are_not_held_against_t
     assert accused(wires, "n1", begin) == []
 
 
-def test_a_node_that_is_always_late_still_finds_out_who_is_dead() -> None:
+def test_a_node_that_is_always_late_still_detects_dead_members() -> None:
     """Lateness is credited, but each time it looks it has listened for a while."""
     wires = Wires(2).run(5)
     wires.faults = [lambda p: p[0] == "n2"]
@@ -63,7 +63,7 @@ def test_a_node_that_is_always_late_still_finds_out_who_is_dead() -> None:
 
 
 @pytest.mark.parametrize("jump_s", [-3600, -10, -0.5, 0.5, 10, 3600, 10**6])
-def test_a_clock_that_jumps_accuses_nobody(jump_s: float) -> None:
+def test_a_clock_that_jumps_accuses_no_path(jump_s: float) -> None:
     wires = Wires(2, uses=EVERYTHING).run(5)
     begin = {name: wires.now + unit.clock for name, unit in wires.units.items()}
     unit = wires.units["n1"]

@@ -134,7 +134,7 @@ def test_a_lossy_network_gets_a_loss_rate_and_no_other_verdict(loss: float) -> N
     assert abs(average - loss) < 0.08
 
 
-def test_an_own_pause_accuses_nobody() -> None:
+def test_an_own_pause_accuses_no_path() -> None:
     """Health: a node credits its own lag before it accuses anybody."""
     world = connected(3)
     world.run(5)
@@ -158,7 +158,7 @@ def test_an_own_pause_does_not_spoil_the_round_trip() -> None:
 
 
 @both_modes
-def test_everybody_holds_the_same_table_after_quiet(sealed: bool) -> None:
+def test_all_nodes_hold_the_same_table_after_quiet(sealed: bool) -> None:
     """H9."""
     world = connected(4, sealed=sealed, adapters=("red",))
     world.path("n1", "n2").over = 1000
@@ -172,7 +172,7 @@ def test_everybody_holds_the_same_table_after_quiet(sealed: bool) -> None:
     assert size(world, "n4", "n1", "n2") == 1000
 
 
-def test_who_comes_later_gets_the_whole_table() -> None:
+def test_a_late_node_gets_the_whole_table() -> None:
     world = connected(3, adapters=("red",))
     world.path("n1", "n2").over = 1000
     world.run(3)
@@ -261,7 +261,7 @@ def test_rows_that_cannot_be_never_raise_and_never_stop_traffic(changed: dict[st
     assert world.messages("n2", "n1") == [bytes(3000)]
 
 
-def test_a_basic_that_nobody_would_send_never_raises() -> None:
+def test_a_malformed_heartbeat_never_raises() -> None:
     world = connected()
     flow = next(f.flow for f in world.link("n1", "n2").flows.values() if not f.stream)
     huge = (1 << 64) - 1

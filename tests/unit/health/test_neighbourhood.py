@@ -62,7 +62,7 @@ def test_the_cube_is_the_one_of_the_paper(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [3, 9, 100, 1000])
-def test_nobody_has_more_neighbours_than_the_cube_has_dimensions(count: int) -> None:
+def test_no_node_has_more_neighbours_than_the_cube_has_dimensions(count: int) -> None:
     dimensions = (count - 1).bit_length()
     degrees = {len(cube_of(count, place)) for place in range(count)}
     assert degrees <= {dimensions - 1, dimensions}

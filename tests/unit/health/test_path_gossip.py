@@ -301,7 +301,7 @@ def test_a_limit_of_all_datagrams_that_ends_is_not_called_one_of_multicast() -> 
 # -- history ---------------------------------------------------------------------------------------------------------
 
 
-def test_history_remembers_when_a_path_last_had_an_error_also_after_a_restart() -> None:
+def test_history_keeps_the_time_of_the_last_error_across_a_restart() -> None:
     """H11, H16: 'no size error in the past 30 days'."""
     watch = Watch()
     watch.give(WallClock(1_000_000 * SECOND))
@@ -328,7 +328,7 @@ def test_history_remembers_when_a_path_last_had_an_error_also_after_a_restart() 
     assert again.changes(path=(A, "x", B, "y")) == []
 
 
-def test_a_reset_forgets_what_happened_and_keeps_who_said_so() -> None:
+def test_a_reset_clears_the_history_and_records_who_ordered_it() -> None:
     watch = Watch()
     watch.hear()
     watch.hear(size=1000)
@@ -454,7 +454,7 @@ def test_the_raw_report_has_the_form_of_the_seed() -> None:
     assert "basic:                      100        300           200" in text
 
 
-def test_rows_of_a_listener_that_nobody_hears_count_for_nothing() -> None:
+def test_rows_of_a_listener_that_is_not_heard_count_for_nothing() -> None:
     hamlet = Hamlet(3)
     one, two, three = hamlet.villagers
     for listener, sender in ((one, two), (two, one), (three, two)):
@@ -465,7 +465,7 @@ def test_rows_of_a_listener_that_nobody_hears_count_for_nothing() -> None:
     assert len(queries.find(one.path_gossip).pairs) == 1
 
 
-def test_a_path_to_a_listener_that_nobody_hears_is_stale_and_not_fine() -> None:
+def test_a_path_to_a_listener_that_is_not_heard_is_stale_and_not_fine() -> None:
     """Its last report says `ok`, which it can no longer change."""
     hamlet = Hamlet(3)
     one, two, three = hamlet.villagers

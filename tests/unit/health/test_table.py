@@ -47,7 +47,7 @@ def test_a_row_is_taken_only_if_it_is_newer() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 5), st.booleans()), max_size=12))
-def test_everybody_holds_the_same_after_quiet_in_whatever_order_rows_come(
+def test_all_nodes_hold_the_same_after_quiet_in_any_order_of_rows(
     versions: list[tuple[int, int, bool]],
 ) -> None:
     """H9: equal after quiet."""
@@ -172,7 +172,7 @@ def test_every_change_of_our_own_rows_makes_a_new_edition() -> None:
     assert table.rows[key_of(row())].n == 9
 
 
-def test_one_who_lacks_a_row_knows_it_and_is_whole_again_when_it_comes() -> None:
+def test_a_node_that_lacks_a_row_knows_it_and_is_complete_when_it_comes() -> None:
     owner, other = PathTable(B, 1), PathTable(A, 1)
     first, second = row(1), row(2, listener_adapter="blue")
     owner.put(first)

@@ -33,7 +33,7 @@ def test_what_one_kind_shows_in_both_directions_is_one_way_for_none() -> None:
     }
 
 
-def test_a_connection_that_stands_still_because_of_heavy_loss_is_no_filter() -> None:
+def test_a_connection_that_stalls_because_of_heavy_loss_is_no_filter() -> None:
     """At 70 % loss in one direction, 'TCP does not pass, both ways' was claimed besides."""
     lossy, clean = Vector(loss_ppm=700_000), Vector()
     stuck = Vector(kind="tcp", alive=False)

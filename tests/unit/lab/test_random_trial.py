@@ -80,7 +80,7 @@ def test_a_late_verdict_and_a_false_accusation_miss_the_aims() -> None:
     assert len(report.env["lab_random_wrong"]) == 2
 
 
-def test_a_group_that_stands_still_or_elects_misses_the_aims() -> None:
+def test_a_group_that_halts_or_elects_misses_the_aims() -> None:
     report = new_report("health")
     add_figures(report, [outcome(), outcome(group_ms=250.0), outcome(leaders=1)])
     missed = [name for name, aim in report.aims.items() if not aim.met]

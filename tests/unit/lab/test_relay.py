@@ -83,7 +83,7 @@ def test_frames_that_are_no_packets_are_left_alone() -> None:
     assert path.take(arp, 0) == [(0, arp)]
 
 
-def test_a_fault_that_goes_on_keeps_what_it_remembers() -> None:
+def test_a_fault_that_continues_keeps_its_state() -> None:
     path = relay("red n1->n2 every 2 flap 10s/1s")
     fault = {"f0": parse_lab_fault("red n1->n2 every 2 flap 10s/1s", PLAN.hosts, PLAN.subnets)}
     assert path.take(udp(b"x"), 0)

@@ -113,7 +113,7 @@ class Storm:
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
 @pytest.mark.parametrize("seed", seeds(range(4), range(4, 16)))
-def test_after_any_storm_everybody_is_linked_and_nothing_was_doubled_or_overtaken(
+def test_after_any_storm_all_nodes_are_linked_and_nothing_was_doubled_or_overtaken(
     sealed: bool, seed: int
 ) -> None:
     """Invariants 6 to 10, as far as links and health go."""

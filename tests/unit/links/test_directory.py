@@ -54,7 +54,7 @@ def test_a_member_that_cannot_be_is_not_believed_by_hearsay_either(member: Membe
     assert list(world.core("n1").service(LinkService).directory.members) == [puppet.node]
 
 
-def test_nobody_is_told_who_it_is_itself() -> None:
+def test_a_node_ignores_a_record_about_itself() -> None:
     world = World(1)
     me = world.core("n1").me
     told(world, Puppet(world), MemberInfo(me.node, "impostor", 99, (FAR,)))
@@ -75,7 +75,7 @@ def test_a_record_is_replaced_only_by_a_later_life() -> None:
     assert [tell(5, "a"), tell(4, "b"), tell(5, "c"), tell(6, "d")] == ["a", "a", "a", "d"]
 
 
-def test_a_full_directory_takes_nobody_new_and_still_hears_of_those_it_knows() -> None:
+def test_a_full_directory_admits_no_new_member_and_still_updates_known_ones() -> None:
     """Invariant 9."""
     world = World(1)
     world.core("n1").service(LinkService).directory.members_max = 3
@@ -90,7 +90,7 @@ def test_a_full_directory_takes_nobody_new_and_still_hears_of_those_it_knows() -
     assert {m.name: m.incarnation for m in known.values()} == {"x": 1, "m65": 2, "m66": 1}
 
 
-def test_a_member_that_comes_back_is_known_to_those_who_never_met_it() -> None:
+def test_a_member_that_comes_back_is_known_to_nodes_without_a_link_to_it() -> None:
     world = connected(3)
     world.restart("n2")
     world.run(3)
@@ -101,7 +101,7 @@ def test_a_member_that_comes_back_is_known_to_those_who_never_met_it() -> None:
     assert state == {"n1": (1, "up"), "n2": (2, "up"), "n3": (1, "up")}
 
 
-def test_a_node_finds_the_domain_again_when_nobody_is_left_at_its_join_address() -> None:
+def test_a_node_finds_the_domain_again_when_no_member_is_left_at_its_join_address() -> None:
     """The directory is durable."""
     world = connected(3)
     for name in world.nodes:

@@ -38,7 +38,7 @@ TRAFFIC = (*CHANNELS, *(DATAGRAMS + port for port in PORTS))
 
 
 class Bench:
-    """An outlet with a few flows, used by a few channels and ports."""
+    """A sender with a few flows, used by a few channels and ports."""
 
     def __init__(self, *transports: str) -> None:
         self.flows = [flow_of(transport, n) for n, transport in enumerate(transports, 1)]
@@ -355,7 +355,7 @@ def test_what_waited_is_packed_for_the_flow_that_takes_it() -> None:
     assert bench.sender.datagrams.dropped == 0
 
 
-def test_who_asked_for_a_size_is_put_into_no_larger_packet_and_not_together_with_others() -> None:
+def test_messages_with_a_size_limit_go_into_no_larger_packet_and_not_together_with_others() -> None:
     """Else small messages are lost with the large ones beside them, before anybody knows of a limit."""
     bench = Bench("udp")
     flow = bench.flows[0]
@@ -482,7 +482,7 @@ def test_of_two_connections_of_a_path_one_ends_without_a_move() -> None:
     assert bench.moved == []
 
 
-def test_what_is_wrong_with_a_whole_path_moves_nobody_from_one_of_its_flows_to_the_other() -> None:
+def test_an_error_of_a_whole_path_moves_no_traffic_between_its_flows() -> None:
     """All verdicts of a turn are believed before anybody moves: a channel that went to the next flow just before that
     was judged too would be left with datagrams, where a lost piece costs much more than on a stream."""
     bench = Bench("tcp", "udp", "udp")

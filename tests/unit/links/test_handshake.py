@@ -27,7 +27,7 @@ def refusals(puppet: Puppet, flow: Any) -> list[str]:
 
 
 @both_modes
-def test_everybody_finds_everybody_by_one_address(sealed: bool) -> None:
+def test_all_nodes_find_each_other_by_one_address(sealed: bool) -> None:
     """O1: joining needs one address of any member."""
     world = World(4, sealed=sealed)
     assert world.run_until(world.settled) < 1
@@ -39,7 +39,7 @@ def test_everybody_finds_everybody_by_one_address(sealed: bool) -> None:
 
 
 @both_modes
-def test_who_comes_before_the_one_it_joins_by_keeps_knocking(sealed: bool) -> None:
+def test_a_node_that_starts_before_its_join_address_keeps_trying(sealed: bool) -> None:
     world = World(1, sealed=sealed)
     world.kill("n1")
     world.add("n2", 2)
@@ -82,7 +82,7 @@ def test_the_stream_of_the_larger_id_goes_also_when_it_is_agreed_last(sealed: bo
     assert not next(f for f in world.link("n1", "n2").flows.values() if f.stream).inbound
 
 
-def test_a_path_that_works_one_way_only_is_agreed_on_by_nobody() -> None:
+def test_a_path_that_works_one_way_only_is_not_agreed_on() -> None:
     """Links: `FlowReady` means that both ends have agreed on this flow, not just that they know each other."""
     world = World(2)
     world.path("n1", "n2", "blue").cut_udp = True
@@ -199,7 +199,7 @@ def test_a_certificate_of_another_domain_is_refused() -> None:
     assert not world.up("n1", "n2")
 
 
-def test_a_sealed_node_lets_nobody_in_without_a_certificate() -> None:
+def test_a_sealed_node_admits_no_peer_without_a_certificate() -> None:
     world = World(1, sealed=True)
     puppet = Puppet(world)
     del world.network.identities["x"]
@@ -347,7 +347,9 @@ def test_hellos_do_not_breed(seed: int) -> None:
 
 
 @both_modes
-def test_who_joins_by_another_subnet_is_introduced_and_then_uses_its_own(sealed: bool) -> None:
+def test_a_node_that_joins_by_another_subnet_is_introduced_and_then_uses_its_own(
+    sealed: bool,
+) -> None:
     """Adapters of one subnet reach each other; a join address only says where to ask."""
     world = connected(sealed=sealed)
     world.add("n3", 3, adapters=("blue",))

@@ -32,9 +32,7 @@ def sent(world: World, size: int, number: int = 1) -> StreamId:
 @pytest.mark.parametrize(
     "size", [500, 5000, 100_000, MESSAGE_MAX - 10, MESSAGE_MAX + 10, 140_000, 1_000_000]
 )
-def test_a_frame_of_any_size_arrives_though_nobody_asks_for_it_again(
-    size: int, sealed: bool
-) -> None:
+def test_a_frame_of_any_size_arrives_without_retransmission(size: int, sealed: bool) -> None:
     world = connected(sealed=sealed, more=GROUP)
     stream = sent(world, size)
     machine = world.core("n2").turns.machine(replica_unit("g"))

@@ -122,12 +122,12 @@ def test_a_peer_that_shares_the_group_is_a_flow_of_its_own(sealed: bool) -> None
     assert max(told[0].flow, told[1].flow) < 0, "numbers of the driver are above zero"
 
 
-def test_nobody_is_announced_without_a_key() -> None:
+def test_no_node_is_announced_without_a_key() -> None:
     one, other = Group(1), Group(2)
     assert one.give(PeerUp(other.me.node, other.me.member)) == []
 
 
-def test_who_is_in_another_group_is_no_flow() -> None:
+def test_a_sender_of_another_multicast_group_is_no_flow() -> None:
     assert Group(1).meet(Group(2, group="239.255.0.2:7401")) == []
 
 
@@ -187,7 +187,7 @@ def test_a_packet_is_taken_once(sealed: bool) -> None:
     assert other.machine.rejected == {"replay": 2}
 
 
-def test_a_packet_is_taken_once_also_when_the_session_began_anew() -> None:
+def test_a_packet_is_taken_once_also_when_the_session_restarted() -> None:
     one, other = pair()
     (packet,) = one.send(probe(), size=600)
     assert other.hear(packet)

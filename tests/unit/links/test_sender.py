@@ -21,7 +21,7 @@ from holdfast.wire.frames import ChunkAck, Key, RawBatch
 BASIC = [encode(Heartbeat(1, 2, 3))]
 
 
-def outlet_of(cipher: Cipher, *flows: FlowState) -> LinkSender:
+def sender_of(cipher: Cipher, *flows: FlowState) -> LinkSender:
     return LinkSender(PEER, {flow.flow: flow for flow in flows}, cipher, LAN, lambda *_: None)
 
 
@@ -39,7 +39,7 @@ def test_a_probe_has_exactly_the_size_that_it_says_on_the_wire(
     """H1: a payload that really has that size. All sizes from 100 to 9000, whatever the numbers in it."""
     near, far = ciphers(sealed)
     flow = flow_of()
-    sender = outlet_of(near, flow)
+    sender = sender_of(near, flow)
     n, pair, next_ns = numbers
     step = 1 if numbers[0] == 1 << 20 else 7
     for size in range(100, 9001, step):
@@ -61,7 +61,7 @@ def test_the_pattern_of_a_probe_is_visible_on_the_wire(sealed: bool, pattern: by
     near, _ = ciphers(sealed)
     flow = flow_of()
     out = Outbox()
-    outlet_of(near, flow).filled(flow, Probe(1, 1500, 1, 1, memoryview(pattern)), 1500, out)
+    sender_of(near, flow).filled(flow, Probe(1, 1500, 1, 1, memoryview(pattern)), 1500, out)
     (packet,) = packets(out)
     assert pattern * (1350 // len(pattern)) in packet
 
@@ -70,7 +70,7 @@ def test_a_probe_for_less_than_its_own_head_is_as_small_as_can_be() -> None:
     near, _ = ciphers(False)
     flow = flow_of()
     out = Outbox()
-    outlet_of(near, flow).filled(flow, Probe(1, 10, 1, 1, memoryview(b"")), 10, out)
+    sender_of(near, flow).filled(flow, Probe(1, 10, 1, 1, memoryview(b"")), 10, out)
     (packet,) = packets(out)
     assert len(packet) < 60
 
@@ -81,7 +81,7 @@ def test_an_acknowledgement_names_only_as_many_ranges_as_its_packet_holds(size: 
     near, far = ciphers(True)
     flow = flow_of()
     flow.use_size(size)
-    sender = outlet_of(near, flow)
+    sender = sender_of(near, flow)
     base = 1 << 40
     ack = ChunkAck(16, base, base, tuple((base + 9 * n, base + 9 * n + 5) for n in range(1, 33)))
     out = Outbox()
@@ -100,7 +100,7 @@ def test_an_acknowledgement_names_only_as_many_ranges_as_its_packet_holds(size: 
 def test_what_does_not_fit_into_one_packet_goes_into_the_next() -> None:
     near, far = ciphers(True)
     flow = flow_of()
-    sender = outlet_of(near, flow)
+    sender = sender_of(near, flow)
     batch = encode(RawBatch(16, memoryview(bytes(500))))
     flow.parts.extend([batch] * 10)
     out = Outbox()
@@ -118,7 +118,7 @@ def test_nothing_leaves_unsealed_before_the_key_has_come() -> None:
     near, _ = ciphers(True)
     near.forget_peer()
     flow, stream = flow_of(), flow_of("tcp", sealed=True)
-    sender = outlet_of(near, flow)
+    sender = sender_of(near, flow)
     assert not near.usable(flow)
     assert near.usable(stream)
     flow.parts.extend(BASIC)
@@ -190,11 +190,11 @@ def test_a_basic_is_no_larger_than_what_is_said_to_pass_where_only_basics_pass()
     assert len(packet) + IP_UDP <= BASIC_SIZE == DATAGRAM_MIN
 
 
-def test_whoever_sends_on_a_channel_is_told_each_time_what_waits() -> None:
+def test_a_sender_on_a_channel_learns_each_time_what_waits() -> None:
     """A handle counts what it hands over as waiting until it hears otherwise, also when that is nothing, as before."""
     near, _ = ciphers(False)
     flow = flow_of("tcp")
-    sender = outlet_of(near, flow)
+    sender = sender_of(near, flow)
     for taken in (104, 208, 312):
         out = Outbox()
         sender.channel(16).write([bytes(100)])

@@ -125,7 +125,7 @@ def test_one_path_keeps_the_session_whatever_happens_to_the_others(sealed: bool)
 
 
 @both_modes
-def test_channels_begin_anew_in_order_after_every_kind_of_end(sealed: bool) -> None:
+def test_channels_restart_in_order_after_every_kind_of_end(sealed: bool) -> None:
     """Links: both ends die and come back, in turn and together."""
     world = connected(sealed=sealed)
     for victims in (["n1"], ["n2"], ["n1", "n2"]):
@@ -360,7 +360,7 @@ def test_a_flood_of_made_up_numbers_does_not_open_the_way_for_a_replay() -> None
     assert [m for _, _, m in world.nodes["n2"].datagrams] == [b"pay 10", b"pay 20"]
 
 
-def test_who_knows_only_the_session_number_gets_no_answer_and_leaves_nothing_behind() -> None:
+def test_a_sender_that_knows_only_the_session_number_gets_no_answer() -> None:
     """The number stands in the head of every datagram. An attacker that reads along must not be able to use up the
     flows of a link, or the numbers (nonces) of its seal."""
     world = connected(sealed=True)
@@ -398,7 +398,7 @@ def test_a_key_for_another_session_or_of_another_length_is_not_taken() -> None:
     assert cipher.take_key(Key(cipher.peer_session, bytes(32)))
 
 
-def test_a_sealed_link_says_no_to_nobody_in_the_open() -> None:
+def test_a_sealed_link_sends_no_refusal_in_plain_text() -> None:
     """Links: nothing leaves unsealed by datagram."""
     world = connected(sealed=True)
     n2 = world.link("n2", "n1")
@@ -516,7 +516,7 @@ def test_a_damaged_packet_closes_its_stream_and_the_channel_goes_on_elsewhere(se
 
 
 @both_modes
-def test_a_link_that_raises_is_rebuilt_and_everybody_is_told(sealed: bool) -> None:
+def test_a_link_that_raises_is_rebuilt_and_all_subscribers_are_notified(sealed: bool) -> None:
     """A machine that raises: seen from outside it is a unit that restarted."""
     world = connected(3, sealed=sealed)
     world.strict = False

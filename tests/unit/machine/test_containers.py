@@ -173,7 +173,7 @@ def test_deadlines_come_in_time_order_and_ties_in_the_order_asked(
     assert deadlines.next() == min((key[0] for key in model.values()), default=NEVER)
 
 
-def test_asking_for_the_next_deadline_does_not_change_who_comes_first() -> None:
+def test_asking_for_the_next_deadline_does_not_change_the_order() -> None:
     orders = []
     for asks in (False, True):
         deadlines = Deadlines()
@@ -187,7 +187,7 @@ def test_asking_for_the_next_deadline_does_not_change_who_comes_first() -> None:
     assert orders == [["b", "a"], ["b", "a"]]
 
 
-def test_a_deadline_that_is_moved_for_ever_does_not_fill_the_heap() -> None:
+def test_a_deadline_that_moves_again_and_again_does_not_fill_the_heap() -> None:
     deadlines = Deadlines()
     for time in range(10_000):
         deadlines.set("a", time)

@@ -193,7 +193,7 @@ def test_a_posted_item_comes_before_the_inputs_of_the_next_turn() -> None:
     assert node.log == [("a3", "up", ["posted", "arrived"])]
 
 
-def test_units_that_hand_each_other_work_for_ever_cost_one_step_per_turn() -> None:
+def test_units_that_pass_work_to_each_other_endlessly_cost_one_step_per_turn() -> None:
     node = Node("a2", "b2")
 
     def ping(out: Outbox) -> None:
@@ -240,7 +240,7 @@ def test_effects_and_facts_come_out_in_the_order_in_which_units_ran() -> None:
     assert result.facts == ["fact of a0", "fact of a4"]
 
 
-def test_items_for_units_that_do_not_exist_are_counted_and_harm_nobody() -> None:
+def test_items_for_units_that_do_not_exist_are_counted_and_harmless() -> None:
     node = Node("a2")
     node.run(
         ("nobody", "input"),
@@ -490,7 +490,7 @@ def test_nothing_leaves_early_and_nothing_is_lost_or_overtaken(
 # -- a machine that raises ---------------------------------------------------------------------------------------
 
 
-def test_a_unit_that_raises_loses_its_outputs_and_nobody_elses() -> None:
+def test_a_unit_that_raises_loses_only_its_own_outputs() -> None:
     node = Node("a1", "a6", "b6")
     result = node.run(
         ("a6", write("torn")),

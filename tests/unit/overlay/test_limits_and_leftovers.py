@@ -127,7 +127,7 @@ def test_a_recovery_that_failed_is_repeated_by_the_next_message() -> None:
     assert world.request("a", b"y", run_ns=400 * MILLISECOND).kind == "done"
 
 
-def test_a_message_does_not_wait_for_ever_for_its_own_instance_to_link() -> None:
+def test_a_message_does_not_wait_without_limit_for_its_own_instance_to_link() -> None:
     world = line("a", "b")
     publish(world, "b", "a")
     a = world.hosts["a"].machine

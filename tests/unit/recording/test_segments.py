@@ -618,7 +618,7 @@ def test_other_nodes_files_and_files_that_are_gone_are_left_alone(bench: Bench) 
     assert stray.exists()
 
 
-def test_a_segment_that_somebody_took_away_is_not_reported_as_lost(bench: Bench) -> None:
+def test_a_segment_that_another_program_removed_is_not_reported_as_lost(bench: Bench) -> None:
     writer = bench.writer(max_bytes=60_000, segment_rows=5)
     for first in range(0, 25, 5):
         writer.record(noisy_facts(first, 5, size=2000))

@@ -163,9 +163,7 @@ def test_that_a_little_was_applied_waits_for_the_next_turn(monkeypatch: Any) -> 
     ],
     ids=["much", "outputs", "a state"],
 )
-def test_what_somebody_may_wait_for_runs_a_turn_and_overtakes_nothing(
-    urgent: Any, monkeypatch: Any
-) -> None:
+def test_an_awaited_answer_runs_a_turn_and_overtakes_nothing(urgent: Any, monkeypatch: Any) -> None:
     async def test(driver: Driver, core: Core, _clock: Clock) -> None:
         hand_out(driver)
         from_thread(driver, SMALL, urgent)

@@ -193,7 +193,7 @@ def test_a_message_that_no_group_takes_is_refused_and_those_around_it_arrive() -
     asyncio.run(run())
 
 
-def test_outputs_that_come_before_anybody_listens_are_heard_and_again_after_a_failure() -> None:
+def test_outputs_before_the_first_callback_are_delivered_and_again_after_a_failure() -> None:
     heard: list[bytes] = []
     failures = [RuntimeError("not now")]
 
@@ -227,7 +227,7 @@ def test_a_node_whose_applications_have_worked_is_not_started_again() -> None:
     asyncio.run(run())
 
 
-def test_a_table_drops_what_is_not_urgent_at_once_for_everybody() -> None:
+def test_a_table_drops_what_is_not_urgent_at_once_on_all_replicas() -> None:
     extra = '[[group.loss]]\npriority = 1\naction = "drop"\nat_once = true\n'
 
     async def run() -> None:
@@ -342,7 +342,7 @@ def test_an_application_without_an_opinion_is_not_asked() -> None:
     ]
 
 
-def test_what_only_a_leader_can_do_is_refused_while_nobody_leads() -> None:
+def test_requests_for_a_leader_are_refused_while_no_replica_leads() -> None:
     """It would be forgotten, silently."""
 
     async def run() -> None:

@@ -163,7 +163,7 @@ async def _shares(
     return sent
 
 
-def test_all_who_send_to_a_group_get_their_share() -> None:
+def test_all_senders_to_a_group_get_their_share() -> None:
     """Also who has large messages, and who asks with `try_send` and waits with `writable`."""
 
     async def run() -> None:
@@ -192,7 +192,7 @@ def test_all_who_send_to_a_group_get_their_share() -> None:
     asyncio.run(run())
 
 
-def test_who_comes_while_others_wait_is_served_after_them() -> None:
+def test_a_late_waiter_is_served_after_earlier_ones() -> None:
     async def run() -> None:
         bench = Bench(frees=False)
         group = bench.group
@@ -219,7 +219,7 @@ def test_who_comes_while_others_wait_is_served_after_them() -> None:
 
 
 @pytest.mark.parametrize("set_free", [False, True])
-def test_who_gives_up_makes_way_for_those_behind_him(set_free: bool) -> None:
+def test_a_waiter_that_gives_up_makes_way_for_the_next(set_free: bool) -> None:
     """Nobody speaks of room again: whoever comes next must be looked at when the first one goes."""
 
     async def run() -> None:
@@ -241,7 +241,7 @@ def test_who_gives_up_makes_way_for_those_behind_him(set_free: bool) -> None:
     asyncio.run(run())
 
 
-def test_who_waits_for_any_room_is_not_called_again_and_again_for_what_does_not_fit() -> None:
+def test_a_waiter_for_room_is_not_woken_for_room_that_does_not_fit() -> None:
     async def run() -> None:
         loop: Any = Loop()
         channel = Channel(loop, PEER, 16)
@@ -317,7 +317,7 @@ def test_what_is_said_of_a_message_has_its_type(options: dict[str, Any]) -> None
     assert bench.source.status()["last"] == 1
 
 
-def test_whoever_comes_to_an_end_gets_an_error_of_his_own() -> None:
+def test_each_waiting_call_gets_an_error_of_its_own() -> None:
     """One for all would remember everybody who ever got it, with all that he wanted to send."""
 
     async def run() -> None:

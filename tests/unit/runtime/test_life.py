@@ -124,7 +124,7 @@ def test_a_start_that_fails_gives_the_application_nothing(tmp_path: Path) -> Non
     asyncio.run(run())
 
 
-def test_a_failure_that_cannot_be_written_down_stops_nobody_else(tmp_path: Path) -> None:
+def test_a_failure_that_cannot_be_recorded_stops_no_other_unit(tmp_path: Path) -> None:
     """Another group goes on in time, and the node can be stopped."""
 
     async def run() -> None:
@@ -216,7 +216,7 @@ class Slow(Book):
         self.may_return.wait(PATIENCE_S)
 
 
-def test_a_stop_that_is_cancelled_goes_on_and_has_told_everybody(
+def test_a_stop_that_is_cancelled_continues_and_has_notified_all_peers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An application that does not come back keeps nothing else: not the store, not the port, nobody who waits."""
@@ -227,7 +227,7 @@ def test_a_stop_that_is_cancelled_goes_on_and_has_told_everybody(
         node = Node(config(tmp_path, extra="window_mb = 1"), {"book": slow})
         await node.start()
         await eventually(lambda: leads(node))
-        sender = asyncio.create_task(send_for_ever(node.group("book")))
+        sender = asyncio.create_task(send_without_end(node.group("book")))
         waits = asyncio.create_task(node.wait_stopped())
         await eventually(slow.at_work.is_set)
         stops = asyncio.create_task(node.stop())
@@ -466,9 +466,7 @@ def test_a_node_starts_and_stops_although_an_application_uses_all_threads_of_the
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_whoever_waits_for_a_peer_is_told_that_the_node_has_stopped(
-    tmp_path: Path, fails: bool
-) -> None:
+def test_waiting_for_a_peer_ends_when_the_node_has_stopped(tmp_path: Path, fails: bool) -> None:
     async def run() -> None:
         async with Node(config(tmp_path), {"book": Book()}) as node:
             waits = asyncio.create_task(node.until_up("nobody", timeout_s=10 * PATIENCE_S))
@@ -505,6 +503,6 @@ def is_free(port: int) -> bool:
         return one.connect_ex(("127.0.0.1", port)) != 0
 
 
-async def send_for_ever(group: Group) -> None:
+async def send_without_end(group: Group) -> None:
     while True:
         await group.send(bytes(1000))

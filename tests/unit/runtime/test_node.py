@@ -163,7 +163,7 @@ def test_a_channel_to_a_peer_that_stops_ends_loudly() -> None:
     asyncio.run(run())
 
 
-def test_a_channel_that_ends_counts_what_it_has_accepted_and_nobody_has_seen() -> None:
+def test_a_channel_that_ends_counts_accepted_messages_that_were_not_seen() -> None:
     """Whoever is told that nothing is missing does not send it again."""
 
     async def run() -> None:
@@ -221,7 +221,7 @@ def test_a_port_that_applications_do_not_have_is_refused(port: Any) -> None:
             use()
 
 
-def test_what_has_the_wrong_type_is_refused_and_harms_nobody() -> None:
+def test_a_value_of_the_wrong_type_is_refused_and_harmless() -> None:
     async def run() -> None:
         async with pair() as (ann, ben):
             got: list[bytes] = []
@@ -259,7 +259,7 @@ def test_a_callback_that_fails_costs_nothing_else() -> None:
     asyncio.run(run())
 
 
-def test_who_would_have_to_be_awaited_cannot_listen(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_coroutine_function_cannot_listen(caplog: pytest.LogCaptureFixture) -> None:
     """Messages would be thrown away."""
     got: list[bytes] = []
 
@@ -282,7 +282,7 @@ def test_who_would_have_to_be_awaited_cannot_listen(caplog: pytest.LogCaptureFix
     asyncio.run(run())
 
 
-def test_a_large_message_waits_for_its_room_and_nobody_stands_still() -> None:
+def test_a_large_message_waits_for_its_room_and_all_senders_make_progress() -> None:
     async def run() -> None:
         async with pair() as (ann, ben):
             got: list[int] = []
@@ -435,7 +435,7 @@ def test_a_link_that_fails_again_and_is_stopped_ends_what_used_it() -> None:
 
 
 @pytest.mark.parametrize("unit", [DIRECTORY, PATH_GOSSIP])
-def test_a_part_that_has_stopped_hides_nothing_and_keeps_nobody_waiting(unit: str) -> None:
+def test_a_part_that_has_stopped_hides_nothing_and_blocks_no_call(unit: str) -> None:
     """Whoever looks must see what has stopped, and whoever sends to a peer that goes must be told."""
 
     async def run() -> None:

@@ -136,7 +136,7 @@ def test_a_sender_that_is_cancelled_from_within_is_tried_again_and_can_be_replac
     asyncio.run(run())
 
 
-def test_who_does_not_lead_any_more_sends_no_more() -> None:
+def test_a_former_leader_sends_no_outputs() -> None:
     tried: list[int] = []
 
     async def fail(output: Output) -> None:
@@ -194,7 +194,7 @@ def wrapped(output: Output) -> Awaitable[None]:
 
 
 @pytest.mark.parametrize("call", [waits, partial(waits), Async(), Async().method])
-def test_who_has_to_be_awaited_cannot_listen_and_can_send(call: Any) -> None:
+def test_a_coroutine_function_cannot_listen_and_can_send(call: Any) -> None:
     """It would do nothing, and its outputs count as taken."""
     desk = OutputDesk(lambda *_: None)
     with pytest.raises(MisuseError, match="book must not be a coroutine function"):
@@ -204,7 +204,7 @@ def test_who_has_to_be_awaited_cannot_listen_and_can_send(call: Any) -> None:
 
 
 @pytest.mark.parametrize("call", [returns, partial(returns), [].append])
-def test_who_cannot_be_awaited_cannot_send_and_can_listen(call: Any) -> None:
+def test_a_plain_function_cannot_send_and_can_listen(call: Any) -> None:
     """It would be called with the first output for ever."""
     desk = OutputDesk(lambda *_: None)
     with pytest.raises(MisuseError, match="book must be an `async def`"):
@@ -212,7 +212,7 @@ def test_who_cannot_be_awaited_cannot_send_and_can_listen(call: Any) -> None:
     desk.listen("book", call)
 
 
-def test_a_listener_that_leaves_its_work_undone_has_taken_nothing() -> None:
+def test_a_callback_whose_coroutine_is_not_awaited_has_taken_nothing() -> None:
     """A task is under way by itself; a coroutine that nobody awaits never is."""
     heard: list[int] = []
     taken: list[int] = []
@@ -233,7 +233,7 @@ def test_a_listener_that_leaves_its_work_undone_has_taken_nothing() -> None:
     asyncio.run(run())
 
 
-def test_a_program_ends_while_a_sender_is_under_way_and_whoever_goes_on_sends_again() -> None:
+def test_a_program_ends_while_a_sender_is_active_and_the_next_one_sends_again() -> None:
     """Somebody cancels all tasks, as `asyncio.run` does in the end: that is no failure to be tried again."""
     tried: list[int] = []
     gates: list[asyncio.Event] = []
@@ -296,7 +296,7 @@ def test_a_listener_that_takes_its_time_lets_others_have_theirs(
     asyncio.run(run())
 
 
-def test_what_nobody_listens_to_is_kept_within_a_bound_and_the_rest_comes_again(
+def test_messages_without_a_listener_are_kept_within_a_bound_and_the_rest_comes_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A group that somebody listens to is not concerned, however many others there are."""
@@ -332,7 +332,7 @@ def test_what_nobody_listens_to_is_kept_within_a_bound_and_the_rest_comes_again(
     asyncio.run(run())
 
 
-def test_nobody_is_called_after_the_end_whoever_comes_or_does_not_go() -> None:
+def test_no_callback_is_called_after_the_end() -> None:
     """What comes now nobody could write down, so it would come again; another node sends what is left."""
     called: list[int] = []
     answers: list[Any] = []

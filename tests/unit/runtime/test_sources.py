@@ -87,7 +87,7 @@ def break_source(node: Node) -> None:
     fail(node._core.turns, "source/book", "a bug in the source")
 
 
-async def fail_while_somebody_waits(node: Node) -> pytest.ExceptionInfo[SourceEnded]:
+async def fail_while_a_call_waits(node: Node) -> pytest.ExceptionInfo[SourceEnded]:
     """What a sender is told who waits for room when the source fails."""
     group = node.group("book")
     assert group.try_send(b"lost")
@@ -106,7 +106,7 @@ def test_a_source_that_fails_ends_its_handle_and_the_next_one_works() -> None:
             for number in range(10):
                 await node.group("book").send(b"%d" % number)
             await eventually(lambda: len(book.lines) == 10)
-            told = await fail_while_somebody_waits(node)
+            told = await fail_while_a_call_waits(node)
             told.match(r"up to \d+ bytes .* may be lost; get the group from the node again")
             for number in range(10):
                 await node.group("book").send(b"again %d" % number)
@@ -116,11 +116,11 @@ def test_a_source_that_fails_ends_its_handle_and_the_next_one_works() -> None:
     asyncio.run(run())
 
 
-def test_a_source_that_is_stopped_says_so_to_whoever_wants_to_send() -> None:
+def test_a_stopped_source_refuses_to_send_with_the_reason() -> None:
     async def run() -> None:
         async with alone() as (node, _):
-            await fail_while_somebody_waits(node)
-            told = await fail_while_somebody_waits(node)
+            await fail_while_a_call_waits(node)
+            told = await fail_while_a_call_waits(node)
             told.match("may be lost; restart the node")
             assert list(node.status()["node"]["stopped_units"]) == ["source/book"]
             with pytest.raises(SourceEnded, match=r"is stopped: .*a bug in the source.*restart"):
@@ -179,7 +179,7 @@ def test_flush_says_what_may_be_lost_when_the_source_fails_or_the_node_stops() -
     asyncio.run(run())
 
 
-def test_a_priority_that_is_no_integer_is_refused_and_costs_nobody_anything() -> None:
+def test_a_priority_that_is_no_integer_is_refused_without_side_effect() -> None:
     async def run() -> None:
         async with alone() as (node, book):
             group = node.group("book")

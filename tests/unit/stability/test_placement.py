@@ -63,7 +63,7 @@ def test_a_newcomer_takes_a_free_place_and_a_new_life_its_old_one() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_everybody_is_seated_once(seed: int) -> None:
+def test_each_member_has_one_seat(seed: int) -> None:
     rng = Random(seed)
     everyone = list(members(12))
     order = tuple(rng.sample(everyone, rng.randint(0, 12)))

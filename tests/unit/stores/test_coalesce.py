@@ -44,7 +44,7 @@ def applied(rows: Rows, batch: Sequence[Write]) -> Rows:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(writes, max_size=6), st.lists(writes, max_size=16))
-def test_leaving_out_undone_writes_does_not_change_the_result(
+def test_leaving_out_overwritten_writes_does_not_change_the_result(
     earlier: list[Write], batch: list[Write]
 ) -> None:
     rows = applied({}, earlier)

@@ -109,7 +109,7 @@ def test_days_out_of_range_are_misuse(made: Path, days: str) -> None:
     assert call("issue", "n1", "--dir", made, "--days", days)[0] == 2
 
 
-def test_show_says_who_and_until_when(made: Path) -> None:
+def test_show_prints_the_owner_and_the_validity(made: Path) -> None:
     call("issue", "n1", "--dir", made, "--days", "10")
     code, text, _ = call("show", made / "n1.pem")
     assert code == 0

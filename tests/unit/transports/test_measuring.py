@@ -303,7 +303,7 @@ class Member:
 
 
 @on_loop
-async def test_everybody_in_a_group_hears_what_is_sent_once() -> None:
+async def test_all_members_of_a_multicast_group_receive_one_packet() -> None:
     members = [Member(LEFT), Member(RIGHT), Member(RIGHT)]
     flows = [await member.join() for member in members]
     members[0].transport.transmit(flows[0], [b"one", b"two"])
@@ -316,7 +316,7 @@ async def test_everybody_in_a_group_hears_what_is_sent_once() -> None:
 
 
 @on_loop
-async def test_whoever_left_a_group_hears_it_no_more_and_can_come_back() -> None:
+async def test_a_socket_that_left_a_multicast_group_receives_nothing_and_can_rejoin() -> None:
     one, other = Member(LEFT), Member(RIGHT)
     flow, old = await one.join(), await other.join()
     other.transport.close_flow(old, "enough")

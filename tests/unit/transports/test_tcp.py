@@ -76,7 +76,7 @@ async def test_a_packet_above_the_largest_is_not_sent_and_closes_the_flow() -> N
 
 
 @on_loop
-async def test_nobody_listening_is_a_failure_with_a_plain_reason() -> None:
+async def test_a_port_without_listener_is_a_failure_with_a_plain_reason() -> None:
     async with end("tcp", LEFT) as left:
         async with end("tcp", RIGHT) as right:
             host, port = right.transport.address
@@ -175,7 +175,7 @@ async def test_silent_strangers_are_bounded_and_the_oldest_makes_room() -> None:
 
 
 @on_loop
-async def test_one_that_has_spoken_makes_room_for_nobody() -> None:
+async def test_a_connection_that_has_spoken_is_not_evicted_for_a_newcomer() -> None:
     async with end("tcp", limits=TcpLimits(newcomers_max=1)) as right:
         strangers = [dial(right)]
         strangers[0].sendall(frame([b"hello"]))

@@ -79,7 +79,7 @@ async def test_a_flood_leaves_the_loop_time_for_others() -> None:
 
 
 @on_loop
-async def test_senders_that_nobody_answers_are_bounded_and_the_oldest_makes_room() -> None:
+async def test_unanswered_senders_are_bounded_and_the_oldest_makes_room() -> None:
     async with end("udp", RIGHT, limits=UdpLimits(unanswered_max=3)) as right:
         strangers = [stranger_to(right) for _ in range(5)]
         for n, stranger in enumerate(strangers):
@@ -132,7 +132,7 @@ async def test_a_datagram_that_is_too_large_is_counted_and_the_others_pass() -> 
 
 
 @on_loop
-async def test_sending_to_nobody_raises_nothing_and_keeps_the_flow() -> None:
+async def test_sending_to_an_absent_peer_raises_nothing_and_keeps_the_flow() -> None:
     async with end("udp", LEFT) as left, end("udp", RIGHT) as right:
         async with end("udp", RIGHT) as gone:
             flow = await left.open_to(gone)
