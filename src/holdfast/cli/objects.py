@@ -64,7 +64,7 @@ def get(
     resume: Annotated[
         bool,
         typer.Option(
-            "--resume", help="Keep what was read when it fails; the same command goes on there."
+            "--resume", help="After a failure, keep what was read; the same command resumes there."
         ),
     ] = False,
     as_json: AsJson = False,

@@ -16,7 +16,7 @@ class DialogFact(Fact, frozen=True, gc=False):
 
     kind: ClassVar[str] = "dialog"
     event: str
-    """What happened, as the application learns it."""
+    """The event, as the application learns it."""
     dialog: str
     """The id in hexadecimal."""
     uri: str = ""

@@ -8,7 +8,7 @@ from holdfast.telemetry.facts import Fact
 
 
 class StabilityFact(Fact, frozen=True, gc=False):
-    """What a replica keeps for others: recorded periodically, and whenever another member blocks."""
+    """The messages that a replica keeps for others: recorded periodically, and whenever another member blocks."""
 
     kind: ClassVar[str] = "stability"
     group: str

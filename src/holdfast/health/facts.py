@@ -24,4 +24,4 @@ class RepairFact(Fact, frozen=True, gc=False):
     by: str = ""
     """The person who reported it."""
     note: str = ""
-    """What that person wrote."""
+    """The note of that person."""

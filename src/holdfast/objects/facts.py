@@ -8,7 +8,7 @@ from holdfast.telemetry.facts import Fact
 
 
 class ObjectFact(Fact, frozen=True, gc=False):
-    """What happened to a replica or an object on this node."""
+    """An event of a replica or an object on this node."""
 
     kind: ClassVar[str] = "object"
     event: str

@@ -56,7 +56,7 @@ class LinkFact(Fact, frozen=True, gc=False):
 
 
 class PathFact(Fact, frozen=True, gc=False):
-    """What a listener hears on one path: at every `change`, and a `sample` now and then."""
+    """The state of one path as its listener measures it: at every `change`, and a `sample` periodically."""
 
     kind: ClassVar[str] = "path"
     event: str
@@ -108,7 +108,7 @@ class PathFact(Fact, frozen=True, gc=False):
     delay_us: int = 0
     """How much longer than usual packets take, in this direction."""
     rate_limit_kbps: int = 0
-    """What the path carries, where packets were dropped because more was sent."""
+    """The rate that the path carries, where packets were dropped because more was sent."""
     data_lost: bool = False
     """Application data does not arrive although probes do."""
 
@@ -206,7 +206,7 @@ class GroupFact(Fact, frozen=True, gc=False):
 
 
 class LoadFact(Fact, frozen=True, gc=False):
-    """What one adapter carried during an interval. Nodes learn their busy windows from it."""
+    """The traffic of one adapter during an interval. The pipeline derives busy windows from it."""
 
     kind: ClassVar[str] = "load"
     adapter: str
@@ -228,7 +228,7 @@ class LoadFact(Fact, frozen=True, gc=False):
     drops: int = 0
     """Packets that the adapter's queue refused."""
     speed_bps: int = 0
-    """Of the adapter, as the system states it; 0 if it does not."""
+    """Speed of the adapter, as the system states it; 0 if unknown."""
 
 
 class SamplingFact(Fact, frozen=True, gc=False):
