@@ -6,14 +6,12 @@ import asyncio
 import logging
 import os
 import secrets
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from time import monotonic_ns, time_ns
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from holdfast import __version__
 from holdfast.errors import MisuseError, NodeStopped, RoleNotFound
@@ -24,13 +22,11 @@ from holdfast.machine import Failure
 from holdfast.node.core import NodeCore
 from holdfast.node.subsystems import SUBSYSTEMS
 from holdfast.overlay.ports import Location
-from holdfast.recording.segment_writer import SegmentWriter
 from holdfast.runtime.applications import check_applications
 from holdfast.runtime.control import ControlServer
 from holdfast.runtime.dialogs.edge import DialogEdge
 from holdfast.runtime.driver import Driver
-from holdfast.runtime.events import event_of, fields_of, level_of
-from holdfast.runtime.failures import write_down
+from holdfast.runtime.event_log import EventLog
 from holdfast.runtime.groups import GroupEdge
 from holdfast.runtime.handles import Channel, Datagrams, Group
 from holdfast.runtime.health import Health
@@ -57,7 +53,6 @@ from holdfast.telemetry.facts import NodeFact
 from holdfast.transports import TcpTransport
 from holdfast.types import MILLISECOND, NodeId
 
-EVENTS_KEPT: Final = 200
 E = TypeVar("E", bound=Edge)
 
 log = logging.getLogger("holdfast")
@@ -98,23 +93,19 @@ class Node:
         self._core: NodeCore | None = None
         self._store: Store | None = None
         self._writer: StoreWriter | None = None
-        self._segments: SegmentWriter | None = None
         self._control: ControlServer | None = None
-        self._events: deque[dict[str, str]] = deque(maxlen=EVENTS_KEPT)
+        self._log = EventLog(self.config)
         self._alive = False
         """From the beginning of a start to the end of the following stop."""
         self._begun = asyncio.Event()
         """The start has succeeded or failed: a stop must wait for it."""
         self._stopping: asyncio.Task[None] | None = None
         self._stopped: asyncio.Future[BaseException | None] | None = None
-        self._dumps: set[asyncio.Future[None]] = set()
-        """Records of failed units that are being written."""
         self._failure: BaseException | None = None
         """The error that stopped the node."""
         self._applied = False
         """Whether the given applications may have been called."""
         self._started_ns = 0
-        self._wall_offset_ns = 0
 
     def _edge(self, kind: type[E]) -> E:
         return next(edge for edge in self._edges if isinstance(edge, kind))
@@ -155,11 +146,11 @@ class Node:
             log.warning(
                 "PLAIN MODE: node %s neither authenticates nor encrypts; for loopback only",
                 config.name,
-                extra=self._fields("plain_mode"),
+                extra=self._log.fields("plain_mode"),
             )
         store, core = await to_its_end(self._load)
         driver = self._driver = Driver(
-            core, self._record, self._fail, self._unit_failed, self._edges
+            core, self._log.record, self._fail, self._unit_failed, self._edges
         )
         tracing = find_tracing(node=config.name, domain=config.domain)
         for edge in self._edges:
@@ -184,7 +175,7 @@ class Node:
         store = self._store = self._open_store()
         identity = open_identity(store, lambda: secrets.token_bytes(16))
         self._started_ns = monotonic_ns()
-        self._wall_offset_ns = time_ns() - self._started_ns
+        wall_offset_ns = self._log.wall_offset_ns = time_ns() - self._started_ns
         core = self._core = NodeCore(
             config,
             identity.node,
@@ -193,11 +184,11 @@ class Node:
             os.urandom,
             {table: store.load(table) for table in NodeCore.tables(config, self._subsystems)},
             self._started_ns,
-            wall_offset_ns=self._wall_offset_ns,
+            wall_offset_ns=wall_offset_ns,
             subsystems=self._subsystems,
         )
-        self._segments = open_segments(
-            config, identity.node.hex(), identity.incarnation, self._wall_offset_ns
+        self._log.segments = open_segments(
+            config, identity.node.hex(), identity.incarnation, wall_offset_ns
         )
         return store, core
 
@@ -222,7 +213,7 @@ class Node:
             driver.halt()
             if driver.started:
                 with self._going_on("its telemetry"):
-                    self._record(
+                    self._log.record(
                         [NodeFact(monotonic_ns(), "stop", f"incarnation {self.incarnation}")]
                     )
         if self._stopped is not None and not self._stopped.done():
@@ -239,17 +230,16 @@ class Node:
             await aside(self._close_files)
         with self._going_on("its applications"):
             await aside(self._close_edges)
-        if self._dumps:
-            await asyncio.wait(self._dumps)
+        await self._log.settle()
         self._alive, self._stopping = False, None
 
     def _close_files(self) -> None:
         """In one thread: nothing may be closed while something else still writes to it."""
-        for part in (self._writer, self._segments, self._store):
+        for part in (self._writer, self._log.segments, self._store):
             if part is not None:
                 with self._going_on(f"its {type(part).__name__}"):
                     part.close()
-        self._writer = self._segments = self._store = None
+        self._writer = self._log.segments = self._store = None
 
     def _close_edges(self) -> None:
         for edge in self._edges:
@@ -272,7 +262,7 @@ class Node:
                 "node %s stops: closing %s failed; the rest is closed",
                 self.config.name,
                 what,
-                extra=self._fields("close_failed"),
+                extra=self._log.fields("close_failed"),
             )
 
     async def __aenter__(self) -> Node:
@@ -291,7 +281,7 @@ class Node:
 
     def _fail(self, error: BaseException) -> None:
         """An error after which a node cannot continue: above all a failed write."""
-        extra = self._fields("node_failed") | {"error": str(error)}
+        extra = self._log.fields("node_failed") | {"error": str(error)}
         log.error("node %s stops: %s", self.config.name, error, extra=extra)
         self._failure = error
         if self._driver is not None:
@@ -307,40 +297,10 @@ class Node:
 
     # -- the driver's callbacks ----------------------------------------------------------------------------------
 
-    def _record(self, facts: list[Any]) -> None:
-        if self._segments is not None:
-            self._segments.record(facts)
-        for fact in facts:
-            text = event_of(fact)
-            if text:
-                at = datetime.fromtimestamp((fact.now_ns + self._wall_offset_ns) / 1e9, UTC)
-                self._events.appendleft(
-                    {"at": at.isoformat(timespec="milliseconds"), "kind": fact.kind, "text": text}
-                )
-                extra = self._fields() | fields_of(fact)
-                log.log(level_of(fact), "%s: %s", self.config.name, text, extra=extra)
-
     def _unit_failed(self, failure: Failure) -> None:
-        log.error(
-            "unit %s failed%s: %r",
-            failure.unit,
-            " and is stopped" if failure.stopped else "",
-            failure.error,
-            extra=self._fields("unit_failed")
-            | {"unit": failure.unit, "stopped": failure.stopped, "error": repr(failure.error)},
-        )
+        self._log.unit_failed(failure)
         for edge in self._edges:
             edge.unit_failed(failure)
-        if self.config.data:
-            directory = Path(self.config.data) / "failures"
-            dump = asyncio.ensure_future(aside(partial(write_down, directory, failure)))
-            self._dumps.add(dump)
-            dump.add_done_callback(self._dumps.discard)
-
-    def _fields(self, event: str = "") -> dict[str, Any]:
-        """What the log knows about every event of this node."""
-        config = self.config
-        return {"event": event, "subsystem": "node", "node": config.name, "domain": config.domain}
 
     # -- for applications ----------------------------------------------------------------------------------------
 
@@ -427,7 +387,7 @@ class Node:
     def status(self) -> dict[str, Any]:
         """The complete status, as plain values."""
         core, now = self._running(), monotonic_ns()
-        started = datetime.fromtimestamp((self._started_ns + self._wall_offset_ns) / 1e9, UTC)
+        started = datetime.fromtimestamp((self._started_ns + self._log.wall_offset_ns) / 1e9, UTC)
         body = core.status(now)
         stopped_units = body.pop("stopped_units")
         return {
@@ -445,15 +405,11 @@ class Node:
                 "stopped": str(self._failure) if self._failure is not None else "",
             },
             **body,
-            "events": list(self._events),
             "queues": {
                 "intake": self._driver.intake.waiting if self._driver else 0,
                 "loop_lag_ms_max": self._driver.lag_ns_max // MILLISECOND if self._driver else 0,
             },
-            "telemetry": {
-                "facts": self._segments.facts if self._segments else 0,
-                "lost": self._segments.lost if self._segments else 0,
-            },
+            **self._log.status(),
         }
 
     # -- control -------------------------------------------------------------------------------------------------
@@ -480,7 +436,7 @@ class Node:
 
     async def _seal(self, _: dict[str, Any]) -> dict[str, Any]:
         """Seal the telemetry now, for a reader that must not wait for the next regular seal."""
-        segments = self._segments
+        segments = self._log.segments
         if segments is None:
             raise MisuseError("this node records no telemetry; nothing was sealed")
         until_ns = await asyncio.to_thread(segments.seal)

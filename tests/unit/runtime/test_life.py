@@ -28,6 +28,7 @@ from holdfast.errors import (
 )
 from holdfast.machine import Failure
 from holdfast.node.core import NodeCore
+from holdfast.runtime import event_log
 from holdfast.runtime import groups as groups_module
 from holdfast.runtime import node as module
 from holdfast.runtime.applications import load_application
@@ -159,8 +160,8 @@ def test_what_fails_while_a_node_stops_keeps_nothing_open(
         assert node._control is not None
         monkeypatch.setattr(node._driver, "leave", broken)
         monkeypatch.setattr(node._control, "close", broken)
-        monkeypatch.setattr(node._segments, "close", broken)
-        monkeypatch.setattr(node, "_record", broken)
+        monkeypatch.setattr(node._log.segments, "close", broken)
+        monkeypatch.setattr(node._log, "record", broken)
         await node.stop()
         await node.wait_stopped()
         assert is_free(port_of(node))
@@ -182,7 +183,7 @@ def test_a_dump_is_written_off_the_event_loop_and_before_the_stop_is_done(
         async with Node(config(tmp_path), {"book": Book()}) as node:
             node._unit_failed(Failure("link/x", ValueError("a bug"), [b"x"], 7, stopped=False))
 
-    monkeypatch.setattr(module, "write_down", slow)
+    monkeypatch.setattr(event_log, "write_down", slow)
     asyncio.run(run())
     assert threads
     assert threading.current_thread() not in threads
