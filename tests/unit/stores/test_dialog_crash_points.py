@@ -31,7 +31,8 @@ from holdfast.errors import StoreFenced, TransactionAborted, TransactionInDoubt
 from holdfast.machine import Put
 from holdfast.stores.dialogs.postgres import PostgresDialogStore, begin_transaction
 from holdfast.stores.dialogs.postgres_batch import COPY_BYTES
-from holdfast.stores.dialogs.sqlite import PAGE_BYTES, SqliteDialogStore
+from holdfast.stores.dialogs.sqlite import SqliteDialogStore
+from holdfast.stores.dialogs.sqlite_file import PAGE_BYTES
 
 KEY = b"t" * 16
 INSERTS = [Put(TAKEN, b"taken", b"row"), Put(STAGED, b"staged", b"row"), Put(TX, KEY, COMMITTED)]

@@ -19,7 +19,7 @@ from holdfast.stores.dialogs import MemoryDialogStore, SqliteDialogStore
 from holdfast.stores.dialogs.express import ExpressDialogStore
 from holdfast.stores.dialogs.memory import Shelf
 from holdfast.stores.dialogs.port import PROCESS, DialogStore
-from holdfast.stores.dialogs.sqlite import SqliteTransaction
+from holdfast.stores.dialogs.sqlite_transaction import SqliteTransaction
 
 STORE_METHODS: Final = ("open", "load", "read", "commit", "begin", "settle", "close")
 
