@@ -105,7 +105,7 @@ def _move_group(
 
 def _move_dialog(where: Path, dialog: str, target: str, dry_run: bool, as_json: bool) -> None:
     """Move the end that the node at `where` has to another node: a member of the domain by its name, or a node on this
-    machine by its configuration file or data directory. A move that was interrupted goes on when it is asked again."""
+    machine by its configuration file or data directory. An interrupted move continues when it is requested again."""
     there = Path(target)
     if not target or (not there.exists() and "/" in target):
         raise MisuseError("name the other node with --to; nothing was moved")

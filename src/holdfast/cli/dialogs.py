@@ -69,15 +69,15 @@ def list_dialogs(where: Where, as_json: AsJson = False) -> None:
     console.print(table)
 
 
-_LOOKS_AGAIN = "the dialog looks again by itself; at once: repair --action reroute"
+_SEARCHES = "the dialog searches again by itself; to search at once: repair --action reroute"
 ADVICE = {
-    "unknown-service": f"start the service or add a route; {_LOOKS_AGAIN}",
-    "no-partner": f"start an instance that accepts; {_LOOKS_AGAIN}",
-    "partner-silent": "look at the partner's node; the dialog goes on when it answers, or: repair",
-    "partner-lost": "restore the partner's store; the dialog goes on when it answers, or: terminate",
+    "unknown-service": f"start the service or add a route; {_SEARCHES}",
+    "no-partner": f"start an instance that accepts; {_SEARCHES}",
+    "partner-silent": "look at the partner's node; the dialog continues when it answers, or: repair",
+    "partner-lost": "restore the partner's store; the dialog continues when it answers, or: terminate",
     "position": "restore the right store at the end that lost commits, then: repair; or: terminate",
     "session-ttl": "extend the session from the application, then: repair; or: terminate",
-    "credentials": "renew the certificate that the detail names; the dialog goes on by itself",
+    "credentials": "renew the certificate that the detail names; the dialog continues by itself",
     "internal": "see the node's log, then: repair; or: terminate",
 }
 

@@ -147,10 +147,11 @@ def _show(report: dict[str, Any]) -> None:
             console.print(f"{title}: {pair['failure']}", style="red")
         if pair["cells"]:
             console.print(_matrix(title, pair["cells"]))
-    console.print(
-        "ok: all passed. Otherwise the fills that did not, with the share that passed; - is "
-        "a fill without a pattern."
-    )
+    if any(pair["cells"] for pair in report["pairs"]):
+        console.print(
+            "ok: every packet arrived; no: none did. Otherwise, the patterns that did not all arrive, with the "
+            "share that did; - stands for packets without a pattern."
+        )
 
 
 def _matrix(title: str, cells: list[Cell]) -> Table:
