@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.pipeline.audit import DROPPED, Evidence, judge
-from holdfast.pipeline.transforms.group_events import SKIP, UNDONE
+from holdfast.pipeline.transforms.group_events import ROLLED_BACK, SKIP
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,18 +50,18 @@ def test_a_delivery_of_a_dropped_message_is_a_violation() -> None:
 
 def test_a_delivery_that_was_rolled_back_is_none() -> None:
     """A `fast` group: n1 led before, delivered ahead, and rolled back to what the next leader had."""
-    assert accused(event("n1", UNDONE, rollback_index=305)) == []
+    assert accused(event("n1", ROLLED_BACK, rollback_index=305)) == []
 
 
 @pytest.mark.parametrize(("node", "index"), [("n1", 312), ("n3", 305)])
 def test_a_rollback_of_later_entries_or_of_another_replica_excuses_nothing(
     node: str, index: int
 ) -> None:
-    assert len(accused(event(node, UNDONE, rollback_index=index))) == 1
+    assert len(accused(event(node, ROLLED_BACK, rollback_index=index))) == 1
 
 
 def test_what_a_replica_delivers_after_its_rollback_is_judged() -> None:
-    rollback = event("n1", UNDONE, rollback_index=305)
+    rollback = event("n1", ROLLED_BACK, rollback_index=305)
     assert len(accused(rollback, began_ns=rollback["now_ns"])) == 1
 
 

@@ -196,7 +196,7 @@ def rolled_back() -> Trace:
     trace, entries = all_deliver(Trace("rolled-back"), log(60), "ab"), log(60)
     early = [{**e, "stream": "x", "content": "early"} for e in entries[30:33]]
     trace.deliver("c", entries[:30] + early)
-    trace.event("c", "undone", 40.0, rollback_index=entries[30]["index"])
+    trace.event("c", "rolled_back", 40.0, rollback_index=entries[30]["index"])
     trace.event("c", "restored", 41.0)
     body = sum(zlib.crc32(f"{e['content']}@{e['position']}".encode()) for e in entries[:30])
     trace.deliver("c", entries[30:], start_s=50.0, digest=body & 0xFFFFFFFF)

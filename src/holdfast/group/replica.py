@@ -251,7 +251,7 @@ class ReplicaMachine(Machine):
             return
         if core.journal is None:
             log.cut_at = 0
-        core.fact("undone", why, now, out, rollback_index)
+        core.fact("rolled_back", why, now, out, rollback_index)
         delivered = core.delivery.undo(why, log.cursor_at(log.commit))
         self._snapshot_sender.stop()
         self._installer.undone(now, delivered)

@@ -22,7 +22,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.pipeline.transforms.delivery_blocks import BACK, HOLE, REPEAT
-from holdfast.pipeline.transforms.group_events import LEADS, RESTORED, SKIP, UNDONE
+from holdfast.pipeline.transforms.group_events import LEADS, RESTORED, ROLLED_BACK, SKIP
 
 HOLDS: Final = "holds"
 VIOLATED: Final = "violated"
@@ -135,7 +135,7 @@ def rollbacks(events: Iterable[Row]) -> list[dict[str, Any]]:
             "before_ns": event["now_ns"],
         }
         for event in events
-        if event["event"] == UNDONE and event["rollback_index"] >= 0
+        if event["event"] == ROLLED_BACK and event["rollback_index"] >= 0
     ]  # fmt: skip
 
 
@@ -221,7 +221,7 @@ class _Explanations:
     def __init__(self, events: Iterable[Row]) -> None:
         self._at: dict[tuple[str, str, int], list[int]] = {}
         for event in events:
-            if event["event"] in (RESTORED, UNDONE):
+            if event["event"] in (RESTORED, ROLLED_BACK):
                 key = (event["group"], event["node"], event["incarnation"])
                 self._at.setdefault(key, []).append(event["now_ns"])
         for times in self._at.values():
@@ -463,7 +463,7 @@ def _verdict(
         first_position=min((r.first_position for r in ranges), default=0),
         last_position=max((r.last_position for r in ranges), default=0),
         rolled_back=sum(
-            event["event"] == UNDONE and (event["group"], event["epoch"]) == key
+            event["event"] == ROLLED_BACK and (event["group"], event["epoch"]) == key
             for event in evidence.events
         ),
         holes_unexplained=holes,

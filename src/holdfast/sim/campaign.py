@@ -226,7 +226,7 @@ AT_LEAST: Final[dict[str, int]] = {
     "state transfers": 200,
     "snapshots": 150,
     "suspensions": 5,
-    "undone deliveries": 8,
+    "deliveries rolled back": 8,
     "outputs to nodes": 10_000,
     "outputs to others": 10_000,
     "gaps": 5_000,

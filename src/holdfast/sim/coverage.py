@@ -27,7 +27,7 @@ FACTS: Final[dict[str, str]] = {
     "steps down": "step-downs for a reason",
     "stalls": "stalls",
     "refounded": "groups re-created by an operator",
-    "undone": "undone deliveries",
+    "rolled_back": "deliveries rolled back",
     "awaits": "states ahead of logs",
     "lost": "losses reported",
     "suspends itself": "leaders that suspended themselves",

@@ -186,7 +186,7 @@ class MessageFact(Fact, frozen=True, gc=False):
 
 
 class GroupFact(Fact, frozen=True, gc=False):
-    """The life of a replica: `leads`, `follows`, `gap`, `recovered`, `restored`, `suspended`, `undone` and so on."""
+    """The life of a replica: `leads`, `follows`, `gap`, `restored`, `suspended`, `rolled_back` and so on."""
 
     kind: ClassVar[str] = "group"
     group: str
@@ -202,7 +202,7 @@ class GroupFact(Fact, frozen=True, gc=False):
     epoch: int = 0
     """The group epoch, as in `order`."""
     rollback_index: int = -1
-    """Entries from this index on that the replica delivered before are void; -1 unless `event` is `undone`."""
+    """Entries from this index on that the replica delivered before are void; -1 unless `event` is `rolled_back`."""
 
 
 class LoadFact(Fact, frozen=True, gc=False):

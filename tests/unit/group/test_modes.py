@@ -91,7 +91,7 @@ def test_truncated_entries_that_were_delivered_are_rolled_back_even_if_nothing_e
     world.run_until(
         lambda: all(len(host.messages) == 2 for host in world.hosts.values()), 5 * SECOND
     )
-    assert sorted({name for name, _ in world.events("undone")}) == ["n1", "n5"]
+    assert sorted({name for name, _ in world.events("rolled_back")}) == ["n1", "n5"]
     assert {tuple(host.messages) for host in world.hosts.values()} == {
         (b"instead", b"delivered by n1 and n5")
     }
@@ -115,7 +115,9 @@ def test_a_rollback_is_recorded_with_the_group_epoch_and_the_entries_that_are_vo
     epochs = {fact.epoch for _, fact in delivered}
     assert len(epochs) == 1
     assert 0 not in epochs
-    undone = [(n, f) for n, f in world.facts if isinstance(f, GroupFact) and f.event == "undone"]
+    undone = [
+        (n, f) for n, f in world.facts if isinstance(f, GroupFact) and f.event == "rolled_back"
+    ]
     for name, fact in undone:
         void = [
             d
@@ -125,7 +127,9 @@ def test_a_rollback_is_recorded_with_the_group_epoch_and_the_entries_that_are_vo
         assert void
         assert fact.epoch in epochs
     others = {
-        f.rollback_index for _, f in world.facts if isinstance(f, GroupFact) and f.event != "undone"
+        f.rollback_index
+        for _, f in world.facts
+        if isinstance(f, GroupFact) and f.event != "rolled_back"
     }
     assert others == {-1}
 
@@ -327,7 +331,7 @@ def test_a_state_that_was_ahead_and_is_cut_off_is_given_up() -> None:
     world.run(50 * MILLISECOND)
     world.heal_all()
     all_have(world, 53)
-    assert sorted({name for name, _ in world.events("undone")}) == ["n1", "n5"]
+    assert sorted({name for name, _ in world.events("rolled_back")}) == ["n1", "n5"]
     assert world.hosts["n5"].messages[-2:] == [b"instead", b"ahead"]
 
 
@@ -569,7 +573,7 @@ def test_in_the_end_all_replicas_have_the_same(modes: dict[str, Any], seed: int)
         [item.position for item in host.app.got] == list(range(1, len(host.app.got) + 1))
         for host in world.hosts.values()
     )
-    undone.extend(name for kind in ("undone", "lost") for name, _ in world.events(kind))
+    undone.extend(name for kind in ("rolled_back", "lost") for name, _ in world.events(kind))
 
 
 undone: list[str] = []
@@ -665,7 +669,7 @@ def test_a_state_on_disk_goes_with_the_side_that_it_was_of() -> None:
     world.isolate("n2")
     replica.inspect().pending.diverged = True
     world.run(5 * MILLISECOND)
-    assert world.events("undone")
+    assert world.events("rolled_back")
     world.restart("n2")
     assert (world.hosts["n2"].status["last"], world.hosts["n2"].messages) == (0, [])
     world.heal_all()

@@ -17,7 +17,7 @@ from pyspark.sql import functions as sf
 
 from holdfast.pipeline.transforms import conform
 from holdfast.pipeline.transforms.delivery_blocks import BLOCK, DIGEST_MASK, mix
-from holdfast.pipeline.transforms.group_events import UNDONE
+from holdfast.pipeline.transforms.group_events import ROLLED_BACK
 
 _KEY: Final = ("group", "epoch", "block")
 _LIFE: Final = ("group", "epoch", "node", "incarnation")
@@ -83,7 +83,7 @@ def _hash_deltas(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def rolled_back(events: DataFrame) -> DataFrame:
     """What was rolled back: deliveries of a life from an index on, made before a time of its own clock."""
-    return events.where((sf.col("event") == UNDONE) & (sf.col("rollback_index") >= 0)).select(
+    return events.where((sf.col("event") == ROLLED_BACK) & (sf.col("rollback_index") >= 0)).select(
         *_LIFE,
         sf.col("rollback_index").alias("from_index"),
         sf.col("now_ns").alias("before_ns"),

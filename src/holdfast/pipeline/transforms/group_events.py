@@ -15,10 +15,10 @@ GROUP_EVENTS: Final = """hour string, `group` string, epoch bigint, node string,
 
 LEADS: Final = "leads"
 RESTORED: Final = "restored"
-UNDONE: Final = "undone"
+ROLLED_BACK: Final = "rolled_back"
 SKIP: Final = "skip"
 KEPT_EVENTS: Final = (
-    *(LEADS, RESTORED, UNDONE, "founded", "refounded", "suspended", "halted", "awaits"),
+    *(LEADS, RESTORED, ROLLED_BACK, "founded", "refounded", "suspended", "halted", "awaits"),
 )
 
 

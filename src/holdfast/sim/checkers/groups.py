@@ -146,7 +146,7 @@ class GroupChecks(Checker):
         """The groups of which a replica rolls back, or waits for its log to reach a snapshot."""
         gave_up, awaits = [], []
         for fact in result.facts:
-            if isinstance(fact, GroupFact) and fact.event == "undone":
+            if isinstance(fact, GroupFact) and fact.event == "rolled_back":
                 gave_up.append(fact.group)
             elif isinstance(fact, GroupFact) and fact.event == "awaits":
                 awaits.append(fact.group)
