@@ -55,15 +55,15 @@ def list_dialogs(where: Where, as_json: AsJson = False) -> None:
             Text(f"{daemon['connected']} applications connected, {daemon['leases']} dialogs in use")
         )
     table = Table(box=None)
-    for column in ("dialog", "uri", "state", "sent", "unacked", "received", "unread", "fault"):
-        # The name and the fault are what the next command needs; a long URI takes more lines.
+    for column in ("dialog", "uri", "state", "sent", "unacked", "received", "unread"):
+        # The next command needs the name and the fault, which is below the state; a long URI takes more lines.
         table.add_column(column, no_wrap=column != "uri", overflow="fold")
     for dialog in answer["dialogs"]:
         unacked = dialog["queued"] + dialog["in_flight"]
         fault = dialog["fault"] or ("poison" if dialog["poison"] else "")
         row = (
-            dialog["name"], dialog["uri"], dialog["state"], dialog["sent"], unacked, dialog["received"],
-            dialog["available"], fault,
+            dialog["name"], dialog["uri"], f"{dialog['state']}\n{fault}".rstrip(), dialog["sent"], unacked,
+            dialog["received"], dialog["available"],
         )  # fmt: skip
         table.add_row(*[Text(str(value)) for value in row])
     console.print(table)

@@ -1,4 +1,4 @@
-"""`holdfast health` and `holdfast fault` for people, at the width of a plain terminal."""
+"""Tables and lists for people, at the width of a plain terminal."""
 
 from __future__ import annotations
 
@@ -72,3 +72,18 @@ def test_faults_are_listed_in_words_and_as_json(
     assert json.loads(run(app, ["fault", where, "over 1000", "--json"]).output) == answer
     monkeypatch.setattr(control, "ask", lambda *_, **__: {"faults": []})
     assert run(app, ["heal", where]).output == "no faults are active\n"
+
+
+def test_a_service_and_a_fault_are_whole_in_the_list_of_dialogs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    dialog = {
+        "id": "91" * 24, "name": "91724c76-0e02-0", "uri": "warehouse-7", "state": "faulted", "sent": 1, "queued": 1,
+        "in_flight": 0, "received": 0, "available": 0, "fault": "unknown-service", "poison": [],
+    }  # fmt: skip
+    answer = {"stores": [], "dialogs": [dialog]}
+    lines = output(answer, monkeypatch, tmp_path, "dialogs", "list").splitlines()
+    (row,) = (line for line in lines if "91724c76-0e02-0" in line)
+    assert "warehouse-7" in row
+    assert "faulted" in row
+    assert any("unknown-service" in line for line in lines)
