@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import aiohttp
 import pytest
+from tests.conformance.worlds import free_port
 from tests.web.browser import browsing, find_chromium
 
 from holdfast import Batch, Context, Node, Replica, parse_config
@@ -46,26 +46,11 @@ class Nothing(Replica):
     def restore(self, state: bytes) -> None: ...
 
 
-def free_port(*hosts: str) -> int:
-    """A port that is free on all of these addresses, for TCP and UDP."""
-    while True:
-        with socket.create_server((hosts[0], 0)) as first:
-            port = int(first.getsockname()[1])
-        try:
-            for host in hosts:
-                for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
-                    with socket.socket(socket.AF_INET, kind) as probe:
-                        probe.bind((host, port))
-        except OSError:
-            continue
-        return port
-
-
 @asynccontextmanager
 async def two_nodes(directory: Path) -> AsyncIterator[tuple[Node, AsyncExitStack]]:
     """n1, and the means to stop n2."""
     hosts = ("127.0.0.1", "127.0.0.2")
-    port = free_port(*hosts)
+    port = free_port(list(hosts))
     async with AsyncExitStack() as first, AsyncExitStack() as second:
         nodes = []
         for name, host, stack in zip(("n1", "n2"), hosts, (first, second), strict=True):
