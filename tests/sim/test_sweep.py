@@ -97,6 +97,12 @@ def dead() -> Case:
     return case("red n3->n1 blackout", "dead", RED, **more)
 
 
+def interrupted() -> Case:
+    """Several times a second: no outage lasts for a death, and half of all packets are lost."""
+    more = {"classes": ("flapping",), "one_way": True, "place": "path", "within_ms": 3500}
+    return case("red n3->n1 blackout flap 300ms/300ms", "flapping", RED, **more)
+
+
 def data() -> Case:
     more = {"classes": ("data",), "one_way": True, "place": "path", "on_traffic": True}
     return case(f"red n3->n1 pattern {'c33c' * 12}", "data", RED, **more)
@@ -112,6 +118,7 @@ def data() -> Case:
         pytest.param(segments(), id="a limit of segments is none of the way back", marks=campaign),
         pytest.param(segments_both_ways(), id="a limit of segments in both directions"),
         pytest.param(tiny(), id="a limit below all sizes is no filter", marks=campaign),
+        pytest.param(interrupted(), id="a path that is interrupted is not lossy"),
         pytest.param(slow(), id="a delay has a class, and its end is no loss"),
         pytest.param(data(), id="data that does not pass, cause unknown"),
         pytest.param(tcp_filter(), id="a filter of tcp", marks=campaign),

@@ -51,10 +51,10 @@ class SoftError(msgspec.Struct, frozen=True, gc=False):
     """The affected packet kind; empty if all are."""
     value: int = 0
     """The largest size that passes, the loss in parts per million, the number of bad connections, the rate limit in
-    kbit/s, or the additional delay in microseconds."""
+    kbit/s, the additional delay in microseconds, or the milliseconds of an outage."""
     values: tuple[str, ...] = ()
     """The patterns, or the sizes, that do not pass; the number of connections; the milliseconds in which a loss was
-    counted."""
+    counted; the milliseconds after which an outage comes again."""
     one_way: bool | None = None
     """Whether the reverse direction is free of it; None while nothing is heard from there."""
 
@@ -114,6 +114,13 @@ def _loss_symptom(error: SoftError) -> str:
     return f"{error.value / 10_000:.1f} % of {_kind(error)}packets are lost{window}"
 
 
+def _flapping_symptom(error: SoftError) -> str:
+    if not error.values:
+        return "the path changes its state again and again"
+    lasts, every = error.value / 1000, int(error.values[0]) / 1000
+    return f"nothing passes for {lasts:.1f} s, about every {every:.1f} s"
+
+
 _SYMPTOMS: Final[Mapping[str, Callable[[SoftError], str]]] = {
     DEAD: lambda _: "nothing is heard",
     SIZE: _size_symptom,
@@ -127,7 +134,7 @@ _SYMPTOMS: Final[Mapping[str, Callable[[SoftError], str]]] = {
     DATA: lambda e: f"{_kind(e)}application data does not pass although probes do,",
     LOSS: _loss_symptom,
     DELAY: lambda e: f"{_kind(e)}packets take {e.value / 1000:.0f} ms longer than usual",
-    FLAPPING: lambda _: "the path changes its state again and again",
+    FLAPPING: _flapping_symptom,
 }
 
 

@@ -156,6 +156,10 @@ class PathRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """What the path carries, where packets were dropped because more was sent; 0: no such limit has shown."""
     data_lost: bool = False
     """Application data does not arrive although probes do."""
+    outage_ms: int = 0
+    """How long nothing passes, where that happens again and again; 0: it does not."""
+    outage_every_ms: int = 0
+    """The time from the beginning of one such outage to that of the next."""
 
 
 class Edition(msgspec.Struct, frozen=True, gc=False, array_like=True):

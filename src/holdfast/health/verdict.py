@@ -93,6 +93,10 @@ class Vector(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Application data fails here and passes on another path, and no probe says why."""
     stale: bool = False
     """The listener itself is not heard: these values are out of date."""
+    outage_ms: int = 0
+    """How long nothing passes, where that happens again and again; 0: it does not."""
+    outage_every_ms: int = 0
+    """The time from the beginning of one such outage to that of the next."""
 
     @property
     def limit(self) -> int:
@@ -175,7 +179,8 @@ def find_errors(
     # A TCP connection needs both directions: where little or nothing comes back, it says nothing of this one.
     back_dead = bool(back) and not back_heard
     tcp_stalls = back_dead or any(
-        "udp" in way and way["udp"].loss_ppm >= STALLS_PPM for way in (kinds, back)
+        "udp" in way and (way["udp"].loss_ppm >= STALLS_PPM or way["udp"].outage_ms)
+        for way in (kinds, back)
     )
     both = {(error.error_class, error.kind) for error in _one_direction(back, reverse_flapping)}
     both.add((PROTOCOL, "tcp"))  # no connection works in either direction, whichever is filtered
@@ -198,8 +203,9 @@ def _is_one_way(
     """Whether only this direction has the error; None while the opposite one may have it."""
     if (error.error_class, error.kind) in both:
         return False
-    vector = back.get(error.kind)
-    if error.error_class == LOSS and vector is not None and vector.loss_ppm >= SUSPECT_PPM:
+    vector = back.get(error.kind or "udp")
+    lossy = vector is not None and vector.loss_ppm >= SUSPECT_PPM
+    if lossy and error.error_class in (LOSS, FLAPPING):
         return None
     return True
 
@@ -270,7 +276,7 @@ def vector_of(source: object, stale: bool = False) -> Vector:
 
 _NUMBERS: Final = (
     *("size", "size_max", "loss_ppm", "loss_window_ms", "flows", "flows_bad"),
-    *("rtt_us", "delay_us", "rate_limit_kbps"),
+    *("rtt_us", "delay_us", "rate_limit_kbps", "outage_ms", "outage_every_ms"),
 )
 
 
@@ -314,7 +320,7 @@ def _direction(one_way: bool | None) -> str:
 def _one_direction(kinds: Mapping[str, Vector], flapping: bool) -> list[SoftError]:
     if not kinds:
         return []
-    errors = [SoftError(FLAPPING, "")] if flapping else []
+    errors = _flapping(kinds, flapping)
     if not any(vector.alive for vector in kinds.values()):
         return [SoftError(DEAD, ""), *errors]
     congested = max((vector.rate_limit_kbps for vector in kinds.values()), default=0)
@@ -325,6 +331,14 @@ def _one_direction(kinds: Mapping[str, Vector], flapping: bool) -> list[SoftErro
         errors += _of_kind(kinds[kind], kinds)
     rank = list(CLASSES)
     return sorted(errors, key=lambda error: rank.index(error.error_class))
+
+
+def _flapping(kinds: Mapping[str, Vector], flapping: bool) -> list[SoftError]:
+    """`flapping`: other errors have come and gone too often."""
+    for vector in kinds.values():
+        if vector.outage_ms:
+            return [SoftError(FLAPPING, "", vector.outage_ms, (str(vector.outage_every_ms),))]
+    return [SoftError(FLAPPING, "")] if flapping else []
 
 
 def _of_kind(vector: Vector, kinds: Mapping[str, Vector]) -> Iterator[SoftError]:
@@ -352,7 +366,8 @@ def _of_kind(vector: Vector, kinds: Mapping[str, Vector]) -> Iterator[SoftError]
     if vector.data_lost:
         yield SoftError(DATA, kind)
     borrowed = kind in ("frag", "multicast") and len(kinds) > 1
-    if vector.loss_ppm >= LOSSY_PPM and not borrowed:  # they have no heartbeats of their own
+    # They have no heartbeats of their own; and what is lost in outages says how long those last.
+    if vector.loss_ppm >= LOSSY_PPM and not borrowed and not vector.outage_ms:
         window = (str(vector.loss_window_ms),) if vector.loss_window_ms else ()
         yield SoftError(LOSS, kind, vector.loss_ppm, window)
     if slow(vector):
@@ -387,6 +402,8 @@ def _unmet(
         yield f"packets with the pattern {bad[0]} do not pass"
     if any(vector.rate_limit_kbps for vector in kinds.values()):
         yield "more is sent than it carries"
+    if any(vector.outage_ms for vector in kinds.values()):
+        yield "nothing passes for a moment, again and again"
     if own is not None and own.data_lost:
         yield "application data does not pass"
     if needs.protocol == "multicast" and not kinds.get("multicast", Vector()).alive:

@@ -63,6 +63,7 @@ def vector(**values: Any) -> Vector:
         ({"loss_ppm": 19_999}, "ok", ""),
         ({"loss_ppm": 20_000}, "soft error", "loss"),
         ({"data_lost": True}, "soft error", "data"),
+        ({"loss_ppm": 500_000, "outage_ms": 300}, "soft error", "flapping"),
         ({"rtt_us": 300_000, "delay_us": 299_000}, "soft error", "delay"),
         ({"rtt_us": 19_000, "delay_us": 18_000}, "ok", ""),
         ({"rtt_us": 190_000, "delay_us": 90_000}, "ok", ""),
@@ -184,6 +185,7 @@ def test_whatever_a_mapping_holds_there_is_a_verdict(values: dict[str, Any]) -> 
         ({"loss_ppm": 50_000}, Needs(loss_ppm_max=10_000), "5.0 % is lost, at most 1 %"),
         ({"loss_ppm": 200_000}, Needs(), "20.0 % is lost"),
         ({"data_lost": True}, Needs(), "application data"),
+        ({"outage_ms": 300}, Needs(), "nothing passes for a moment"),
         ({"alive": False}, Needs(), "nothing arrives"),
     ],
 )
@@ -194,6 +196,20 @@ def test_each_client_is_judged_against_its_own_needs(
     reason = unmet([vector(**values)], "udp", needs)
     assert reason.startswith(lacks)
     assert bool(reason) is bool(lacks)
+
+
+def test_outages_state_how_long_they_last_and_how_often_they_come() -> None:
+    verdict = judge([vector(loss_ppm=200_000, outage_ms=310, outage_every_ms=1490)])
+    assert verdict.classes == ("flapping",)
+    assert verdict.text == "nothing passes for 0.3 s, about every 1.5 s"
+
+
+@pytest.mark.parametrize(("loss_ppm", "direction"), [(0, "one way"), (15_000, "unknown")])
+def test_outages_are_not_called_one_way_while_the_reverse_path_loses_packets(
+    loss_ppm: int, direction: str
+) -> None:
+    verdict = judge([vector(outage_ms=300, outage_every_ms=600)], [vector(loss_ppm=loss_ppm)])
+    assert (verdict.error_class, verdict.direction) == ("flapping", direction)
 
 
 def test_fragments_share_the_limit_of_whole_packets() -> None:

@@ -76,7 +76,8 @@ class Figures:
         for heard in flows.values():
             live = heard.live
             window = live.window
-            before = window.lossy
+            outages = window.outages
+            before, flapped = window.lossy, outages.lasting_ns > 0
             lane = lanes.get(heard.lane)
             if lane is not None and not lane.stream and (lane.small[0] or lane.small[1]):
                 _sample(lane, window)
@@ -87,9 +88,11 @@ class Figures:
                 if window.suspected:
                     self.at = now + LOOK_NS
             slow = live.trip.delay.delay_us > 0
-            if window.lossy != before or slow != heard.slow:
+            flaps = outages.lasting_ns > 0
+            if window.lossy != before or flaps != flapped or slow != heard.slow:
                 heard.slow = slow
-                changed.append((KIND_OF[heard.lane], window.lossy > before))
+                worse = window.lossy > before or flaps > flapped
+                changed.append((KIND_OF[heard.lane], worse))
         return changed
 
     def _look_at_congestion(
@@ -115,7 +118,7 @@ class Figures:
         ):
             missed = (
                 missed
-                or (not datagrams.window.lossy and _starved(now, flows))
+                or (not _retransmits(datagrams) and _starved(now, flows))
                 or silence.filled(now, flows.values(), self.congestion)
                 or self.congestion.outlives(now, datagrams)
             )
@@ -155,10 +158,15 @@ def _sample(lane: Lane, window: LossWindow) -> None:
         window.sampled(came, missing)
 
 
+def _retransmits(datagrams: Liveness) -> bool:
+    """Whether streams are late because they had to retransmit, as far as datagrams show."""
+    window = datagrams.window
+    return window.lossy or (window.interrupted and not datagrams.trip.delay.crowded)
+
+
 def _starved(now: Nanos, flows: Mapping[FlowId, Heard]) -> bool:
     """Whether a stream is heard, but late, while datagrams are missing: it fills the queue, and they are dropped. A
-    filter of datagrams does not delay streams. On a path that is known to be lossy this says nothing: a stream is late
-    because it had to retransmit."""
+    filter of datagrams does not delay streams."""
     lives = [heard.live for heard in flows.values() if heard.live.stream]
     return any(
         live.trip.delay.crowded and now - live.heard_at < CROWDED_SILENCE_NS for live in lives

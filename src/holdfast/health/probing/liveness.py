@@ -115,11 +115,14 @@ class Liveness:
             gap = frame.n - self.last_n if self.last_n else 1
             lost = gap - 1 if gap <= GAP_MAX and not self._excused(before) else 0
             self.missed += lost
+            interval_ns = (at - before) // gap
             if revived:
                 self.window.revived()
+                if lost:  # it was interrupted for a moment, though long enough to look dead
+                    self.window.outages.missed(self.last_n + 1, frame.n - 1, at, interval_ns)
             elif lost:
                 excess_ns = self.trip.delay.excess_ns
-                self.window.missing(self.last_n + 1, frame.n - 1, at, excess_ns)
+                self.window.missing(self.last_n + 1, frame.n - 1, at, excess_ns, interval_ns)
             self.window.heard += 1
             self.loss.seen(0 if revived else lost)  # a flow that was dead lost nothing by chance
             if gap == 1 and not revived:

@@ -6,6 +6,7 @@ from collections import deque
 from itertools import islice
 from typing import Final
 
+from holdfast.health.probing.outages import Outages
 from holdfast.health.verdict import DELAY_US_MIN, LOSSY_PPM
 from holdfast.types import MICROSECOND, MILLISECOND, NEVER, SECOND, Nanos
 
@@ -208,7 +209,8 @@ class LossWindow:
             "_onset",
             "_opened",
         ),
-        *("_lost_sum", "_next_at", "_pending", "heard", "lossy", "suspected"),
+        *("_lost_sum", "_next_at", "_pending", "_since", "_uncounted"),
+        *("heard", "lossy", "outages", "suspected"),
     )
 
     def __init__(self) -> None:
@@ -231,23 +233,33 @@ class LossWindow:
         self._opened = True
         """What is counted next begins a bucket."""
         self._luck = 0
-        self._pending: dict[int, Nanos] = {}
+        self._pending: dict[int, tuple[Nanos, Nanos, Nanos]] = {}
+        """Numbers that are missing: when each counts as lost, when the next one came, and how often one is sent."""
+        self._since = self._uncounted = 0
+        """Heartbeats that arrived since some were missing last, and those of this moment that came before."""
+        self.outages = Outages()
         self._buckets: deque[tuple[int, int]] = deque()
         self._heard_sum = self._lost_sum = 0
 
-    def missing(self, first: int, last: int, at: Nanos, excess_ns: Nanos = 0) -> None:
-        """These numbers were skipped: lost, or overtaken. `excess_ns`: how late packets came lately."""
+    def missing(
+        self, first: int, last: int, at: Nanos, excess_ns: Nanos = 0, interval_ns: Nanos = 0
+    ) -> None:
+        """These numbers were skipped: lost, or overtaken. `excess_ns`: how late packets came lately; `interval_ns`: how
+        often one was sent."""
         until = at + min(OVERTAKEN_NS + 2 * excess_ns, OVERTAKEN_NS_MAX)
+        self._since, self._uncounted = 0, self.heard
         for number in range(first, last + 1):
             if len(self._pending) >= GAP_MAX:
                 del self._pending[next(iter(self._pending))]
                 self._lost += 1
-            self._pending[number] = until
+            self._pending[number] = until, at, interval_ns
 
     @property
     def counts_at(self) -> Nanos:
         """When the first that is missing counts as lost; never while none is, or while the flow is lossy anyway."""
-        return NEVER if self.lossy else min(self._pending.values(), default=NEVER)
+        if self.lossy:
+            return NEVER
+        return min((until for until, _, _ in self._pending.values()), default=NEVER)
 
     def late(self, number: int) -> bool:
         """One that was overtaken arrived; False when it is a copy."""
@@ -278,16 +290,17 @@ class LossWindow:
         """Time passes. `excused`: packets are dropped because a queue is full, which is no loss of the line. `held`:
         that may show in a moment."""
         if self._pending:
-            for number in [n for n, until in self._pending.items() if now >= until]:
-                del self._pending[number]
-                self._lost += 1
+            self._take_lost(now, excused)
+        if self.outages.lasting_ns and self.outages.end(now):
+            self._end()  # what was lost was lost in outages
         closes = now >= self._next_at
         if not closes and (self.lossy or not (self._lost or self.suspected)):
             return  # in a bucket it is judged only to find out soon that there is loss
         if closes:
             self._next_at = now + BUCKET_NS
         heard, lost = self.heard, 0 if excused else self._lost
-        self.heard = self._lost = 0
+        self._since += heard - self._uncounted
+        self.heard = self._lost = self._uncounted = 0
         for test, (loss, arrival) in enumerate(LOSS_TESTS):
             evidence = self._evidence[test] + lost * loss - heard * arrival
             self._evidence[test] = min(max(0, evidence), 2 * LOSS_EVIDENCE)
@@ -311,11 +324,31 @@ class LossWindow:
             bool(self._onset) and not self.lossy and max(self._evidence) >= LOSS_SUSPECTED
         )
 
+    def _take_lost(self, now: Nanos, excused: bool) -> None:
+        """Count what has not come in time. Numbers without a gap were lost one after the other."""
+        gone = [number for number, (until, _, _) in self._pending.items() if now >= until]
+        first = 0
+        for place, number in enumerate(gone):
+            _, at, interval_ns = self._pending.pop(number)
+            self._lost += 1
+            if place + 1 < len(gone) and gone[place + 1] == number + 1:
+                continue
+            if not excused:
+                self.outages.missed(gone[first], number, at, interval_ns)
+            first = place + 1
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether what is missing is lost in outages, or may turn out to be."""
+        return self.outages.lasting_ns > 0 or self.outages.may_show(self._since)
+
     def _is_significant(self) -> bool:
         """Whether there is loss, and enough was seen of it to say how much."""
         seen = sum(heard + lost for heard, lost in islice(reversed(self._buckets), self._onset))
         enough = seen >= SEEN_MIN or self._onset > SEEN_BUCKETS
-        return enough and max(self._evidence) >= LOSS_EVIDENCE and self.ppm >= LOSSY_PPM
+        if not enough or max(self._evidence) < LOSS_EVIDENCE or self.ppm < LOSSY_PPM:
+            return False
+        return not self.outages.may_show(self._since)
 
     def _follow(self, heard: int, lost: int) -> None:
         """Estimate the rate while it lasts, from more than the window: an estimate that is too high by chance would end
@@ -332,7 +365,12 @@ class LossWindow:
         # Losses come in bursts: a run of arrivals says little if it is short.
         self.lossy = self._run() < CLEAN_RUN or self._calm * BUCKET_NS < CLEAN_NS
         if not self.lossy:
-            self._evidence, self._onset = [0] * len(LOSS_TESTS), 0  # the next loss is another one
+            self._end()
+
+    def _end(self) -> None:
+        """The next loss is another one."""
+        self.lossy = False
+        self._evidence, self._onset = [0] * len(LOSS_TESTS), 0
 
     def _run(self) -> int:
         """How unlikely the arrivals since the last loss are at the estimated rate, as compared with `CLEAN_RUN`."""

@@ -34,9 +34,14 @@ FIRM = (
 """What of a row is a state; the rest drifts."""
 
 
-def _flags(values: PathRow | State) -> tuple[bool, bool, bool]:
+def _flags(values: PathRow | State) -> tuple[bool, ...]:
     """Verdicts on figures that drift: those are states again."""
-    return values.loss_ppm >= LOSSY_PPM, values.delay_us > 0, values.rate_limit_kbps > 0
+    return (
+        values.loss_ppm >= LOSSY_PPM,
+        values.delay_us > 0,
+        values.rate_limit_kbps > 0,
+        values.outage_ms > 0,
+    )
 
 
 SPOKEN = (Signature, SignatureAck, Notice, Settled, Confirm)

@@ -8,7 +8,7 @@ from holdfast.health.probing.attributes import KIND_OF
 from holdfast.health.probing.lane import Lane
 from holdfast.health.probing.liveness import Liveness
 from holdfast.health.probing.values import LaneValues, State
-from holdfast.types import FlowId
+from holdfast.types import MILLISECOND, FlowId
 
 UNKNOWN: Final = LaneValues(0, 0)
 BORROWED: Final = ("frag", "multicast")
@@ -51,6 +51,7 @@ def state_of(
     if alive and kind == "udp":
         bad = sum(_is_bad(heard, stated.get(heard.lane), best) for heard in own) + mute
     main = stated.get(kind, best)
+    datagrams = live if kind == "udp" else None
     return State(
         alive=alive,
         size=best.size if best.alive or kind not in BORROWED else 0,
@@ -68,6 +69,8 @@ def state_of(
         delay_us=live.trip.delay.delay_us if live is not None and kind == "udp" else 0,
         rate_limit_kbps=limit_kbps if kind == "udp" else 0,
         data_lost=data_lost and alive and kind == "udp",
+        outage_ms=datagrams.window.outages.lasting_ns // MILLISECOND if datagrams else 0,
+        outage_every_ms=datagrams.window.outages.every_ns // MILLISECOND if datagrams else 0,
     )
 
 

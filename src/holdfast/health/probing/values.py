@@ -54,6 +54,8 @@ class State(msgspec.Struct, frozen=True, gc=False):
     delay_us: int = 0
     rate_limit_kbps: int = 0
     data_lost: bool = False
+    outage_ms: int = 0
+    outage_every_ms: int = 0
 
 
 class Hush(msgspec.Struct, frozen=True, gc=False):

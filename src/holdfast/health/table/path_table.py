@@ -49,6 +49,7 @@ def state_of(row: PathRow) -> tuple[object, ...]:
         row.delay_us > 0,
         row.rate_limit_kbps > 0,
         row.data_lost,
+        row.outage_ms > 0,
     )
 
 

@@ -243,8 +243,11 @@ def _loss(rng: Random) -> Case:
 
 
 def _flapping(rng: Random) -> Case:
+    """Outages that are long enough for the path to die, or so short that it looks lossy."""
     place = _place(rng)
     on, off = rng.randint(1000, 2000), rng.randint(1000, 2000)
+    if rng.random() < 0.5:
+        on, off = rng.randint(200, 800), rng.randint(200, 1500)
     return Case(
         family="flapping",
         fault=f"{place.where} blackout flap {on}ms/{off}ms",
@@ -253,7 +256,7 @@ def _flapping(rng: Random) -> Case:
         allowed=(DEAD,),
         one_way=place.one_way,
         place=place.name,
-        within_ms=4 * (on + off),
+        within_ms=4 * (on + off) + 1000,  # it is named after the third outage
     )
 
 
