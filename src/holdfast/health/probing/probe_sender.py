@@ -43,8 +43,10 @@ from holdfast.links.ports import FlowReady, SendFrame
 from holdfast.types import MILLISECOND, NEVER, SECOND, SYNC, FlowId, Nanos
 
 SPREAD_NS: Final = 1 * SECOND
+HURRY_FACTOR: Final = 2
 HURRY_NS: Final = 1 * SECOND
-"""How long more heartbeats are sent when some are missing; the listener asks again."""
+"""When some heartbeats are missing, they are sent so much more often than in a suspicion, and for this time; the
+listener asks again."""
 _SHARED: Final = ("frag", "tcp", "multicast")
 """Lanes without their own heartbeats: every flow that carries data announces their probes."""
 
@@ -492,7 +494,8 @@ class ProbeSender:
         pulse.n += 1
         step_ns = period_ns
         if now < pulse.hurried_until:
-            step_ns = min(period_ns, self.signatures.basic_active.retry_ns)
+            retry_ns = self.signatures.basic_active.retry_ns
+            step_ns = max(1, min(period_ns, retry_ns) // HURRY_FACTOR)
         pulse.next_at = (
             now // step_ns + 1
         ) * step_ns  # `aligned`, inlined in the most frequent place
