@@ -215,7 +215,7 @@ class HealthMachine(Machine):
     ) -> None:
         path = self._flows.get((item.peer, item.flow))
         if path is not None:
-            path.probe_receiver.data_missing(now, item.flow, item.missing)
+            path.probe_receiver.data_missing(now, item.flow, item.missing, item.still)
             touched[path.key] = path
 
     def _path_heard(

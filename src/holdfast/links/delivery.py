@@ -8,10 +8,11 @@ following question, application data does not pass there:
 - the listener informs health (`DataMissing`), which publishes it if heartbeats arrive on that flow and no probe
   explains it.
 
-From then on the sender repeats a copy of one of the lost datagrams there, twice a second at first. The peer counts the
-copies and discards them. When one arrives, the fault is over.
+From then on the sender repeats a copy of one of the lost datagrams there, twice a second at first and ever more rarely:
+at most once a minute. The peer counts the copies and discards them. When one arrives, the fault is over.
 
-One question in `ASK_NS` is about two per cent of a flow of 1200 bytes every 50 ms.
+One question in `ASK_NS` is about two per cent of a flow of 1200 bytes every 50 ms. The next one follows sooner if
+nothing had arrived by the last one.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ from holdfast.wire.codec import encode
 from holdfast.wire.frames import DeliveryQuery, DeliveryReport
 
 ASK_NS: Final = 250 * MILLISECOND
+DOUBT_ASK_NS: Final = 120 * MILLISECOND
 RETRY_NS: Final = 500 * MILLISECOND
-RETRY_NS_MAX: Final = 5 * SECOND
+RETRY_NS_MAX: Final = 60 * SECOND
 _RARER: Final = 16
 """Copies are sent after each such part of the time for which they have failed, within these bounds."""
 
@@ -48,7 +50,8 @@ class Delivery:
     def ask(self, now: Nanos) -> None:
         """Ask about each flow on which enough was sent since the last question."""
         for flow in self._flows.values():
-            if flow.raw_sent - flow.asked_sent < FRAMES_MIN or now < flow.asked_at + ASK_NS:
+            least, ask_ns = (1, DOUBT_ASK_NS) if flow.delivery.doubtful else (FRAMES_MIN, ASK_NS)
+            if flow.raw_sent - flow.asked_sent < least or now < flow.asked_at + ask_ns:
                 continue
             flow.asked_at, flow.asked_sent = now, flow.raw_sent
             self._query(now, flow)

@@ -64,6 +64,11 @@ class DeliveryWatch:
         usual_ns, self._gap_ns = self._gap_ns, now - last
         return self._gap_ns > max(PAUSE_NS, PAUSE_FACTOR * usual_ns)
 
+    @property
+    def doubtful(self) -> bool:
+        """Whether nothing of what was sent lately had arrived by the last question, which may have overtaken it."""
+        return not self.fails and self._before > self._base
+
     def forget(self, sent: int) -> None:
         """Start again from here."""
         self.fails = False

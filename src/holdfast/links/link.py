@@ -502,8 +502,12 @@ class LinkMachine(Machine):
             self._touched = True
             report = DeliveryReport(asked.remote_path, frame.sent, asked.raw_heard)
             flow.parts.append(encode(report))
-            if asked.arrival.take(now, frame.sent, asked.raw_heard):
-                item = DataMissing(self.peer, asked.flow, asked.arrival.fails)
+            changed, fails = (
+                asked.arrival.take(now, frame.sent, asked.raw_heard),
+                asked.arrival.fails,
+            )
+            if changed or fails:
+                item = DataMissing(self.peer, asked.flow, fails, still=not changed)
                 self._session.announce(out, item)
             return
 

@@ -385,6 +385,8 @@ class DataMissing(msgspec.Struct, frozen=True, gc=False):
     peer: NodeId
     flow: FlowId
     missing: bool
+    still: bool = False
+    """It was reported before, and still holds."""
 
 
 class PathHeard(msgspec.Struct, frozen=True, gc=False):

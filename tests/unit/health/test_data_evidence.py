@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.health.frames import Heartbeat
 from holdfast.health.probing.data_evidence import HOLD_NS, SETTLE_NS, DataEvidence, was_silent
 from holdfast.health.probing.liveness import Liveness
-from holdfast.types import MILLISECOND, FlowId
+from holdfast.types import MILLISECOND, SECOND, FlowId
 
 PERIOD = 100 * MILLISECOND
 FLOW = FlowId(1)
@@ -49,11 +49,36 @@ def test_probes_that_are_missing_are_settled_first() -> None:
     assert not evidence.look(2 * SETTLE_NS, heard, suspected=False), "a size limit has been found"
 
 
+def test_it_lasts_for_as_long_as_the_link_repeats_it() -> None:
+    """It was forgotten after ten minutes, although the copies of the link still failed."""
+    evidence = DataEvidence()
+    evidence.take(0, FLOW, True)
+    for minute in range(1, 60):
+        now = minute * 60 * SECOND
+        evidence.take(now, FLOW, True, still=True)
+        evidence.look(now + SETTLE_NS, {FLOW: now + SETTLE_NS}, suspected=False)
+        assert evidence.lost
+    now += HOLD_NS
+    assert evidence.look(now, {FLOW: now}, suspected=False)
+
+
+def test_what_was_explained_is_not_claimed_when_the_link_repeats_it() -> None:
+    """The explanation is over, and the next copy will show that the data passes again."""
+    evidence = DataEvidence()
+    evidence.take(0, FLOW, True)
+    evidence.explained()
+    evidence.take(SECOND, FLOW, True, still=True)
+    now = 2 * SECOND + SETTLE_NS
+    assert not evidence.look(now, {FLOW: now}, suspected=False)
+    assert not evidence.open
+
+
 def test_data_that_arrives_again_ends_it_and_so_does_time() -> None:
     evidence = DataEvidence()
     for flow, now, missing in ((FLOW, SETTLE_NS, False), (FlowId(2), HOLD_NS, True)):
         evidence.take(0, flow, True)
         assert evidence.look(SETTLE_NS, {flow: SETTLE_NS}, suspected=False)
-        evidence.take(now, flow, missing)
+        if not missing:
+            evidence.take(now, flow, missing)
         assert evidence.look(now, {flow: now}, suspected=False)
         assert not evidence.lost

@@ -384,12 +384,13 @@ class ProbeReceiver:
             self.looks.at = at
             self.check_at = min(self.check_at, at)
 
-    def data_missing(self, now: Nanos, flow: FlowId, missing: bool) -> None:
-        """The link says that nothing of the data of applications arrives on a flow, or that something does again."""
+    def data_missing(self, now: Nanos, flow: FlowId, missing: bool, still: bool = False) -> None:
+        """The link says that nothing of the data of applications arrives on a flow (`still`: it said so before), or
+        that something does again."""
         heard = self.flows.get(flow)
         if missing and heard is not None and was_silent(now, heard.live):
             return  # nothing arrived there at all
-        at = self.looks.data.take(now, flow, missing)
+        at = self.looks.data.take(now, flow, missing, still)
         self.looks.at = min(self.looks.at, at)
         self.check_at = min(self.check_at, at)
         self.waits = True
