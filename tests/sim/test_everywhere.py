@@ -17,7 +17,7 @@ from holdfast.telemetry.facts import LinkFact
 from holdfast.types import MILLISECOND, SECOND
 
 EVERY_PATH = tuple((a, b, subnet) for subnet in SUBNETS for a in NODES for b in NODES if a != b)
-STALL_MS_MAX = 100
+STALL_MS_MAX = 60
 GROUP_GAP_MS_MAX = 300
 
 

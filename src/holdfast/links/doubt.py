@@ -8,9 +8,10 @@ A flow is blamed only on evidence about this flow. A channel that waits too long
 4. If they arrive later than the question did, the flow is slow: the channel uses both flows until health has had time
    to find the reason and move it.
 5. If nothing more arrives there for a while although more is sent, the channel leaves the flow.
-6. While the copies bring no acknowledgement either, they are also sent as datagrams on every path, smaller each time: a
-   size limit may affect all paths, and a connection stops behind its first larger segment. Questions, answers and
-   repeated acknowledgements are packets of their own, so that they pass wherever a heartbeat does.
+6. The first few kilobytes are also sent as small datagrams on every path, because all paths may have the same fault: a
+   connection stops behind its first segment that is lost or too large. While nothing is acknowledged, more of it is
+   sent, smaller each time. Questions, answers and repeated acknowledgements are packets of their own, so that they pass
+   wherever a heartbeat does.
 
 The peer answers on every flow, and sends its acknowledgements on every flow for a while, because its earlier ones did
 not arrive in time.
@@ -34,9 +35,11 @@ STREAM_CONFIRM: Final = 2
 """A stream retransmits after 200 ms at the earliest, so it gets twice the usual time."""
 COPIES_MAX: Final = 64 << 10
 SMALL_START: Final = 576
+FIRST_COPIES_MAX: Final = 4 << 10
 SMALL_COPIES_MAX: Final = 16 << 10
 CARRIERS_MAX: Final = 4
-"""Small copies: the size of the first packets, bytes each time, and the number of flows that carry them."""
+"""Small copies: the size of the first packets, bytes the first time and later, and the number of flows that carry
+them."""
 LINGER_NS: Final = 2000 * MILLISECOND
 """How long a channel uses two flows after one of them delivered late. By then health has a verdict."""
 

@@ -18,8 +18,10 @@ from holdfast.links.doubt import (
     ASK_NS_MIN,
     COPIES_MAX,
     DELIVERED,
+    FIRST_COPIES_MAX,
     LATE,
     SMALL_COPIES_MAX,
+    SMALL_START,
     STREAM_CONFIRM,
     Doubt,
     answered,
@@ -290,13 +292,14 @@ class LinkSender:
     def _copy_small(
         self, now: Nanos, channel: ChannelOut, flow: FlowState, question: bytes
     ) -> None:
-        """Where copies of the usual size have failed, send small ones on every path, each alone in its packet."""
+        """Send small copies on every path, each alone in its packet: a few at first, more where copies have failed."""
         size = channel.small_copies.size(now)
-        for carrier in self.selection.small_carriers(channel.channel) if size else ():
+        budget = SMALL_COPIES_MAX if size else FIRST_COPIES_MAX
+        for carrier in self.selection.small_carriers(channel.channel):
             carrier.apart.append(question)
             before = channel.emitted
-            piece_max = carrier.piece_in(min(size, carrier.size))
-            carrier.apart += channel.copies(flow.flow, piece_max, SMALL_COPIES_MAX)
+            piece_max = carrier.piece_in(min(size or SMALL_START, carrier.size))
+            carrier.apart += channel.copies(flow.flow, piece_max, budget)
             carrier.chunk_sent += channel.emitted - before
 
     @staticmethod

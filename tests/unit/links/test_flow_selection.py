@@ -530,6 +530,17 @@ def test_acknowledgements_are_repeated_on_every_path_while_the_peer_misses_them(
     assert all(encode(ack) in flow.apart for flow in bench.flows if not flow.stream)
 
 
+def test_a_few_small_copies_are_sent_on_every_path_as_soon_as_a_flow_is_in_doubt() -> None:
+    """H12. The same fault may affect all paths: waiting for the first copies doubled the delay."""
+    bench = Bench("tcp", "udp", "tcp", "udp")
+    bench.send()
+    bench.now += 160 * MILLISECOND
+    bench.sender.check(bench.now, Outbox())
+    assert bench.sender.channels[DATA].doubt is not None
+    small = [flow for flow in bench.flows if not flow.stream and len(flow.apart) > 1]
+    assert len(small) == 2, "one for each path"
+
+
 def test_small_copies_are_sent_on_every_path_when_copies_bring_no_acknowledgement() -> None:
     """H12. A size limit may affect all paths, and a connection stops behind its first larger segment."""
     bench = Bench("tcp", "udp", "tcp", "udp")
