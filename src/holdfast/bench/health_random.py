@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from time import monotonic_ns
 from typing import Final
 
 from holdfast.bench.report import Report
@@ -11,6 +12,7 @@ from holdfast.errors import HoldfastError
 from holdfast.lab.lab import Lab
 from holdfast.lab.random_trial import FAMILIES, RandomOutcome, RandomTrial
 from holdfast.sim.sweep.draw import draw
+from holdfast.types import SECOND
 
 WITHIN_MS: Final = 2000.0
 RIGHT_AIM: Final = 0.95
@@ -18,14 +20,20 @@ STALL_MS_AIM: Final = 60.0
 STALL_MS_WORST: Final = 200.0
 """Of a flow and of the group."""
 SHOWN_MAX: Final = 20
+EXTRA_S: Final = 25.0
+"""The mean time that one fault may take besides its own; when all have taken more, the rest is left out."""
 
 
 def random_faults(
     report: Report, say: Callable[[str], None], lab: Lab, count: int, seconds: float, seed: int
 ) -> None:
-    """`count` faults, one family after the other; the seed determines all of them."""
+    """`count` faults, one family after the other; the seed determines all of them. Ends after a bounded time."""
     trial, outcomes, failed = RandomTrial(lab), [], []
+    deadline = monotonic_ns() + round(count * (seconds + EXTRA_S) * SECOND)
     for number in range(count):
+        if monotonic_ns() >= deadline:
+            failed.append(f"{count - number} faults: the time was up")
+            break
         family = FAMILIES[number % len(FAMILIES)]
         case = draw(Random(seed + number), family)
         say(f"in the lab: random fault {number + 1} of {count}: {case.fault}")
@@ -60,6 +68,7 @@ def add_figures(report: Report, outcomes: list[RandomOutcome]) -> None:
         "lab_random_stall_ms_max": stall_ms,
         "lab_random_group_ms_median": _median([one.group_ms for one in outcomes]),
         "lab_random_group_ms_max": (group_ms := max(one.group_ms for one in outcomes)),
+        "lab_random_incidents_left": sum(bool(one.left) for one in outcomes),
         "lab_random_leadership_changes": (leaders := sum(one.leaders for one in outcomes)),
     }
     for family in dict.fromkeys(one.family for one in outcomes):
@@ -70,6 +79,9 @@ def add_figures(report: Report, outcomes: list[RandomOutcome]) -> None:
         f"{one.fault}: {'; '.join((*one.lacking, *one.false)) or 'late or elsewhere'}"
         for one in outcomes
         if one.false or (one.family != "noise" and not _is_right(one))
+    ][:SHOWN_MAX]
+    report.env["lab_random_left"] = [
+        f"before {one.fault}: {'; '.join(one.left)}" for one in outcomes if one.left
     ][:SHOWN_MAX]
     report.aim("lab_random_right_share", share, RIGHT_AIM)
     report.aim_below("lab_random_false_accusations", false, 0)

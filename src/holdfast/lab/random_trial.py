@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.errors import HoldfastError
 from holdfast.lab.lab import Lab
 from holdfast.lab.member import CHANNEL, DATAGRAMS
 from holdfast.lab.trial import FLOW_BYTES, FLOW_EVERY_MS, Flow, Trial
@@ -29,12 +28,15 @@ FAMILIES: Final = (
 """The families of the sweep that a lab supports."""
 AFTER_S: Final = 1.0
 _POLL_S: Final = 0.05
-_QUIET_NS: Final = 90 * SECOND
+_QUIET_NS: Final = 75 * SECOND
+"""A path counts as flapping until it was stable for a minute."""
 GROUP_EVERY_MS: Final = 100
 """The period of the messages that each node sends to the group."""
 
 Told = Mapping[str, list[dict[str, Any]]]
 """The incidents that each node shows."""
+Left = Mapping[tuple[str, str], bool]
+"""Place and class of incidents that were shown before the fault."""
 
 
 class RandomOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +58,8 @@ class RandomOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The longest time that a message of the group took, or that none was delivered beyond the period, on any node."""
     leaders: int = 0
     """Changes of leadership."""
+    left: tuple[str, ...] = ()
+    """Incidents that were still shown when the fault was injected, and were not judged: the class and the place."""
 
 
 class RandomTrial:
@@ -72,7 +76,7 @@ class RandomTrial:
         sender, listener, drawn = case.hit[0]
         trial = self._trial(sender, listener, DATAGRAMS if case.on_traffic else CHANNEL)
         trial.wait_sound()
-        self._wait_quiet()
+        left = self._wait_quiet()
         if case.on_traffic:
             used = trial.path_in_use().partition("/")[0]
             hit = tuple((a, b, used) for a, b, _ in case.hit)
@@ -83,14 +87,14 @@ class RandomTrial:
         term = self._term()
         began = monotonic_ns()
         self.lab.break_(case.fault)
-        watched = _Watched(case)
+        watched = _Watched(case, left)
         until_s = max(seconds, case.within_ms / 1000)
         self._watch(trial, watched, began, began + round(until_s * SECOND))
         heard = self.lab.ask(listener, "flows")["heard"][sender]
         group_ms, leaders = self._group(), self._term() - term
         self.lab.heal()
         ended = monotonic_ns()
-        after = _Watched(case)
+        after = _Watched(case, left)
         self._watch(trial, after, ended, ended + round(AFTER_S * SECOND))
         return RandomOutcome(
             family=case.family,
@@ -105,15 +109,17 @@ class RandomTrial:
             worse_moves=watched.worse_moves,
             group_ms=group_ms,
             leaders=leaders,
+            left=tuple(f"{error_class} of {place}" for place, error_class in left),
         )
 
-    def _wait_quiet(self) -> None:
-        """Wait until no node shows an incident: a path counts as flapping until it was stable for a minute, and what
-        is left of one fault must not be held against the next."""
+    def _wait_quiet(self) -> Left:
+        """Wait until no node shows an incident. Returns those that remain: what is left of one fault must not be held
+        against the next, nor end the run."""
         deadline = monotonic_ns() + _QUIET_NS
-        while any(found := [self._incidents(host) for host in self.lab.plan.hosts]):
-            if monotonic_ns() > deadline:
-                raise HoldfastError(f"incidents remain: {found}")
+        while True:
+            shown = [one for host in self.lab.plan.hosts for one in self._incidents(host)]
+            if not shown or monotonic_ns() > deadline:
+                return {(one["place"], one["error_class"]): True for one in shown}
             time.sleep(_POLL_S)
 
     def _incidents(self, host: str) -> list[dict[str, Any]]:
@@ -156,7 +162,7 @@ class RandomTrial:
 class _Watched:
     """The incidents that the nodes have shown so far."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, left: Left) -> None:
         self.right_ms = -1.0
         self.lacking: list[str] = []
         self.false: dict[str, None] = {}
@@ -164,9 +170,11 @@ class _Watched:
         self.place = False
         self.worse_moves = 0
         self._case = case
+        self._left = left
         self._path = ""
 
     def take(self, told: Told, path: str, age_ms: float) -> None:
+        told = without(told, self._left)
         self.lacking, false = judge_incidents(self._case, told)
         self.false |= dict.fromkeys(false)
         if not self.lacking and self.right_ms < 0:
@@ -183,6 +191,14 @@ class _Watched:
         """Whether the path of the flow, between the first two ends, is affected."""
         sender, listener, _ = self._case.hit[0]
         return (sender, listener, path.partition("/")[0]) in self._case.hit
+
+
+def without(told: Told, left: Left) -> Told:
+    """What is shown, without what was shown before."""
+    return {
+        name: [one for one in shown if (one["place"], one["error_class"]) not in left]
+        for name, shown in told.items()
+    }
 
 
 def judge_incidents(case: Case, told: Told) -> tuple[list[str], list[str]]:

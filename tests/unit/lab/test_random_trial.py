@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.bench.health_random import add_figures
 from holdfast.bench.report import new_report
-from holdfast.lab.random_trial import FAMILIES, RandomOutcome, judge_incidents
+from holdfast.lab.random_trial import FAMILIES, RandomOutcome, judge_incidents, without
 from holdfast.sim.sweep.draw import FAMILIES as DRAWN
 from holdfast.sim.sweep.draw import Case
 
@@ -48,6 +48,14 @@ def test_another_class_or_another_path_is_a_false_accusation_wherever_it_is_show
         _, false = judge_incidents(CASE, {"n2": [incident()], "n3": [other]})
         assert len(false) == 1
         assert false[0].startswith("n3: ")
+
+
+def test_what_is_left_of_the_fault_before_is_not_held_against_the_next() -> None:
+    """It ended the run."""
+    old = incident(error_class="flapping", place="pair n1/red and n2/red")
+    left = {(old["place"], old["error_class"]): True}
+    told = without({"n1": [old], "n2": [old, incident()]}, left)
+    assert judge_incidents(CASE, told) == ([], [])
 
 
 def outcome(**other: Any) -> RandomOutcome:
