@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.pipeline.audit import DROPPED, Evidence, judge
-from holdfast.pipeline.transforms.group_events import ROLLED_BACK, SKIP
+from holdfast.pipeline.audit import judge
+from holdfast.pipeline.audit_drops import DROPPED
+from holdfast.pipeline.evidence import Evidence
+from holdfast.pipeline.transforms.group_events import SKIP, ROLLED_BACK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

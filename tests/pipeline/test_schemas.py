@@ -46,6 +46,7 @@ TABLES = {
     "deliveries": ("audit_view", "DELIVERIES"),
     "delivery_audit": ("audit_view", "DELIVERY_AUDIT"),
     "audit_ranges": ("audit_view", "AUDIT_RANGES"),
+    "audit_frontier": ("audit_frontier", "AUDIT_FRONTIER"),
     "delivery_violations": ("audit_view", "DELIVERY_VIOLATIONS"),
     "dialog_audit": ("dialog_ranges", "DIALOG_AUDIT"),
     "dialog_violations": ("dialog_ranges", "DIALOG_VIOLATIONS"),

@@ -14,15 +14,17 @@ A verdict is given per range of the log, and for each group and epoch as a whole
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate, pairwise
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, pairwise
 from typing import Any, Final
 
 import msgspec
 
+from holdfast.pipeline.audit_drops import DROPPED, delivered_drops
+from holdfast.pipeline.evidence import Evidence, Life, Row, Violation, life_of, name_of
 from holdfast.pipeline.transforms.delivery_blocks import BACK, HOLE, REPEAT
-from holdfast.pipeline.transforms.group_events import LEADS, RESTORED, ROLLED_BACK, SKIP
+from holdfast.pipeline.transforms.group_events import LEADS, RESTORED, ROLLED_BACK
 
 HOLDS: Final = "holds"
 VIOLATED: Final = "violated"
@@ -30,7 +32,6 @@ NOT_PROVABLE: Final = "not provable"
 
 AGREEMENT: Final = "agreement"
 ONE_PLACE: Final = "one place"
-DROPPED: Final = "no delivery after drop"
 ONE_LEADER: Final = "one leader per term"
 
 CLAIMS: Final = {
@@ -49,21 +50,6 @@ TAIL_SHARE: Final = 0.01
 """How long the newest part of the log may be that only one replica has recorded yet."""
 NAMED_MAX: Final = 20
 _WITHOUT_CONTENT: Final = "the same entries, but the content was not recorded twice"
-
-Row = Mapping[str, Any]
-Life = tuple[str, int, str, int]
-"""Group, epoch, node, incarnation."""
-
-
-class Violation(msgspec.Struct, frozen=True, order=True):
-    """One event, or pair of events, that contradicts a claim."""
-
-    group: str
-    epoch: int
-    index: int
-    claim: str
-    text: str
-    events: tuple[str, ...]
 
 
 class Range(msgspec.Struct, frozen=True):
@@ -104,47 +90,12 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     named: tuple[str, ...]
 
 
-class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that the judgement rests on. Rows are mappings with the columns of the hourly tables."""
-
-    edges: Sequence[Row]
-    breaks: Sequence[Row]
-    streams: Sequence[Row]
-    gaps: Sequence[Row]
-    events: Sequence[Row]
-    recorded: Sequence[Row]
-    """Ranges of delivery fact numbers: `node`, `incarnation`, `first`, `last`, `facts`."""
-    ranges: Sequence[Row]
-    """Outcomes of the comparison."""
-    differing: Sequence[Row]
-    """Entries that replicas recorded differently: `group`, `epoch`, `index`, `told`."""
-    overlapping: Sequence[Row]
-    names: Mapping[str, str]
-
-
-def life_of(row: Row) -> Life:
-    return row["group"], row["epoch"], row["node"], row["incarnation"]
-
-
-def rollbacks(events: Iterable[Row]) -> list[dict[str, Any]]:
-    """What was rolled back: deliveries of a life from an index on, made before a time of its own clock."""
-    return [
-        {
-            "group": event["group"], "epoch": event["epoch"], "node": event["node"],
-            "incarnation": event["incarnation"], "from_index": event["rollback_index"],
-            "before_ns": event["now_ns"],
-        }
-        for event in events
-        if event["event"] == ROLLED_BACK and event["rollback_index"] >= 0
-    ]  # fmt: skip
-
-
 def judge(evidence: Evidence) -> tuple[list[Verdict], list[Range], list[Violation]]:
     """Verdicts per group and epoch, per range, and all violations."""
     violations, holes = _steps(evidence)
     violations += _disagreements(evidence)
     violations += _two_leaders(evidence)
-    violations += _delivered_drops(evidence)
+    violations += delivered_drops(evidence)
     violations = sorted(set(violations))
     ranges = _ranges(evidence)
     verdicts = []
@@ -262,7 +213,7 @@ def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _step_violation(step: Row, names: Mapping[str, str]) -> Violation:
-    who = _who(step, names)
+    who = name_of(step, names)
     words = {
         BACK: f"{who} delivered index {step['index']} after index {step['index_before']}",
         HOLE: (
@@ -310,97 +261,11 @@ def _two_leaders(evidence: Evidence) -> list[Violation]:
     found = []
     for (group, epoch, term), by_node in sorted(leaders.items()):
         if len(by_node) > 1:
-            who = sorted(_who(event, evidence.names) for event in by_node.values())
+            who = sorted(name_of(event, evidence.names) for event in by_node.values())
             index = min(event["index"] for event in by_node.values())
             text = f"{' and '.join(who)} both led in term {term}"
             found.append(Violation(group, epoch, index, ONE_LEADER, text, tuple(who)))
     return found
-
-
-def _delivered_drops(evidence: Evidence) -> list[Violation]:
-    """Messages that a committed entry dropped and a replica delivered.
-
-    A drop that no later delivery of its term follows may never have been committed, and proves nothing. In a `fast`
-    group a replica may have delivered ahead what the next leader drops, and undone that: a drop at or after the index
-    from which it rolled back is compared only with hours of deliveries that began after the rollback.
-    """
-    undone: dict[Life, list[Row]] = {}
-    for void in rollbacks(evidence.events):
-        undone.setdefault(life_of(void), []).append(void)
-    committed: dict[tuple[str, int, int], int] = {}
-    for edge in evidence.edges:
-        of_term = (edge["group"], edge["epoch"], edge["term"])
-        committed[of_term] = max(committed.get(of_term, -1), edge["index"])
-    passed: dict[tuple[Life, str], list[tuple[int, int]]] = {}
-    for gap in evidence.gaps:
-        passed.setdefault((life_of(gap), gap["stream"]), []).append((gap["first"], gap["last"]))
-    spans: dict[tuple[Life, str], list[Row]] = {}
-    for row in evidence.streams:
-        spans.setdefault((life_of(row), row["stream"]), []).append(row)
-    for key, rows in spans.items():
-        ordered = sorted(rows, key=lambda row: (row["hour"], row["n_before"]))
-        for before, after in pairwise(ordered):
-            if after["first"] > before["last"] + 1:
-                passed.setdefault(key, []).append((before["last"] + 1, after["first"] - 1))
-    takers: dict[tuple[str, int, str], list[_Taker]] = {}
-    for (life, stream), rows in spans.items():
-        taker = _Taker(life, rows, passed.get((life, stream), []), undone.get(life, []))
-        takers.setdefault((life[0], life[1], stream), []).append(taker)
-    found: list[Violation] = []
-    for event in evidence.events:
-        term = (event["group"], event["epoch"], event["term"])
-        if event["event"] != SKIP or committed.get(term, -1) < event["index"]:
-            continue
-        mine = takers.get((event["group"], event["epoch"], event["stream"]), ())
-        guilty = [taker.life for taker in mine if taker.delivered(event)]
-        found += [_delivered(event, life, evidence.names) for life in guilty]
-    return found
-
-
-class _Taker:
-    """What one life of a replica delivered of one stream."""
-
-    def __init__(
-        self,
-        life: Life,
-        rows: Sequence[Row],
-        passed: Iterable[tuple[int, int]],
-        undone: Sequence[Row],
-    ) -> None:
-        self.life, self._rows, self._undone = life, rows, undone
-        self._bounds = _bounds(rows)
-        gaps = sorted(passed)
-        self._from = [low for low, _ in gaps]
-        self._to = list(accumulate((high for _, high in gaps), max))
-
-    def delivered(self, skip: Row) -> bool:
-        """Whether it delivered some of what was dropped, and did not roll that back."""
-        bounds: tuple[int, int] | None = self._bounds
-        voids = [v["before_ns"] for v in self._undone if v["from_index"] <= skip["index"]]
-        if voids:
-            since_ns = max(voids)
-            valid = [row for row in self._rows if row["ns_before"] >= since_ns]
-            bounds = _bounds(valid) if valid else None
-        if bounds is None:
-            return False
-        first, last = max(skip["first"], bounds[0]), min(skip["last"], bounds[1])
-        return first <= last and not self._passed_over(first, last)
-
-    def _passed_over(self, first: int, last: int) -> bool:
-        place = bisect_right(self._from, first) - 1
-        return place >= 0 and self._to[place] >= last
-
-
-def _bounds(rows: Sequence[Row]) -> tuple[int, int]:
-    return min(row["first"] for row in rows), max(row["last"] for row in rows)
-
-
-def _delivered(skip: Row, life: Life, names: Mapping[str, str]) -> Violation:
-    who = f"{names.get(life[2], life[2][:8])} (incarnation {life[3]})"
-    what = f"messages {skip['first']} to {skip['last']} of stream {skip['stream']}"
-    text = f"{who} delivered some of {what}, which index {skip['index']} drops"
-    events = (f"{_who(skip, names)} dropped {what} at index {skip['index']}, term {skip['term']}",)
-    return Violation(life[0], life[1], skip["index"], DROPPED, text, events)
 
 
 # -- verdicts ----------------------------------------------------------------------------------------------------
@@ -415,7 +280,7 @@ def _ranges(evidence: Evidence) -> list[Range]:
         "unread": (NOT_PROVABLE, "blocks that differ, too many to compare each entry"),
     }
     ranges = []
-    for row in evidence.ranges:
+    for row in _joined(evidence.ranges):
         verdict, why = words[row["outcome"]]
         names = tuple(evidence.names.get(node, node[:8]) for node in row["nodes"])
         ranges.append(
@@ -426,6 +291,22 @@ def _ranges(evidence: Evidence) -> list[Range]:
             )
         )  # fmt: skip
     return sorted(ranges, key=lambda r: (r.group, r.epoch, r.first_index))
+
+
+def _joined(rows: Iterable[Row]) -> Iterator[Row]:
+    """Adjacent rows with the same outcome and replicas, as one."""
+    ordered = sorted(rows, key=lambda row: (row["group"], row["epoch"], row["first_index"]))
+    alike = lambda row: (row["group"], row["epoch"], row["outcome"], row["nodes"])
+    for _, found in groupby(ordered, key=alike):
+        mine = list(found)
+        yield {
+            **mine[0],
+            "last_index": max(row["last_index"] for row in mine),
+            "entries": sum(row["entries"] for row in mine),
+            "messages": sum(row["messages"] for row in mine),
+            "first_position": min(row["first_position"] for row in mine),
+            "last_position": max(row["last_position"] for row in mine),
+        }
 
 
 def _verdict(
@@ -502,14 +383,9 @@ def _by_life(edges: Iterable[Row]) -> dict[Life, list[Row]]:
     }
 
 
-def _who(row: Row, names: Mapping[str, str]) -> str:
-    name = names.get(row["node"], row["node"][:8])
-    return f"{name} (incarnation {row['incarnation']})"
-
-
 def _told(told: Row, names: Mapping[str, str]) -> str:
     digest = "unknown" if told["delta"] is None else f"{told['delta']:08x}"
     return (
-        f"{_who(told, names)}, fact {told['n']}: index {told['index']}, term {told['term']}, "
+        f"{name_of(told, names)}, fact {told['n']}: index {told['index']}, term {told['term']}, "
         f"position {told['position']}, stream {told['stream']}, {told['first']} to {told['last']}, digest {digest}"
     )

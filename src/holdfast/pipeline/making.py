@@ -75,6 +75,7 @@ class Maker:
             self.session, self.store, self.run.root, self.attempt, calendar,
             self.run.settings.look_back_days, self.run.now, {n: dict(p) for n, p in self.base.tables.items()},
             inventory=self.run.inventory(self.store), view_versions=self.base.versions,
+            new_hours=_new_hours(good, calendar),
         )  # fmt: skip
         try:
             dirty, merged = self._merge(work, good, calendar)
@@ -209,6 +210,16 @@ class Maker:
             tables=work.parts,
             stats=totals(base.stats, entries, merged),
         )
+
+
+def _new_hours(good: Sequence[Entry], calendar: Calendar) -> dict[str, str]:
+    """Kind to the first hour with new facts that are in time."""
+    first: dict[str, str] = {}
+    for entry in good:
+        for hour in entry.hours:
+            if not calendar.is_late(hour):
+                first[entry.kind] = min(hour, first.get(entry.kind, hour))
+    return first
 
 
 def _closing(parts: dict[str, object] | object, calendar: Calendar) -> set[str]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
@@ -41,6 +41,28 @@ class Source(Protocol):
 
     def facts(self, kind: str, look_back_days: int | None = None) -> DataFrame:
         """Facts from the fact store. Only for what no roll-up can answer."""
+
+    def hours(self, name: str, spans: Sequence[tuple[str, str]]) -> DataFrame:
+        """An hourly table: the units in the look-back that hold hours of a span, from its first to its last."""
+
+    def changed_since(self, view: str) -> str:
+        """The first hour with new facts for the hourly tables that a view is made of.
+
+        `frontier.NOTHING` if there are none, `frontier.EVERYTHING` if the view or those tables have another version.
+        """
+
+    def published(self, view: str, schema: str) -> DataFrame:
+        """A view as the snapshot before has it."""
+
+    def published_rows(self, view: str, columns: Sequence[str]) -> list[dict[str, Any]]:
+        """The same, some columns of it, on the driver; empty if there is none."""
+
+    def first_day(self, look_back_days: int) -> str:
+        """The first of the last days."""
+
+    @property
+    def first_open(self) -> str:
+        """The first day whose hours are units."""
 
     def facts_around(self, kind: str, hours: Sequence[str]) -> DataFrame:
         """The facts of the units that hold some hours, and of the unit before each."""
@@ -168,6 +190,12 @@ def _group_events(facts: Facts) -> DataFrame:
     return group_events(facts["group"], facts["order"])
 
 
+def _audit_frontier(source: Source) -> DataFrame:
+    from holdfast.pipeline.transforms.audit_frontier import audit_frontier
+
+    return audit_frontier(source)
+
+
 def _deliveries(source: Source) -> DataFrame:
     from holdfast.pipeline.transforms.audit_view import deliveries
 
@@ -255,7 +283,13 @@ HOURLY: Final = (
         sparse=True,
     ),
     Hourly(_RUNS, ("path",), "path_runs.PATH_RUNS", _path_runs, version=2),
-    Hourly("delivery_blocks", ("delivery",), "delivery_blocks.DELIVERY_BLOCKS", _delivery_blocks),
+    Hourly(
+        "delivery_blocks",
+        ("delivery",),
+        "delivery_blocks.DELIVERY_BLOCKS",
+        _delivery_blocks,
+        version=2,
+    ),
     Hourly("group_events", ("group", "order"), "group_events.GROUP_EVENTS", _group_events),
     Hourly(
         "dialog_ranges",
@@ -312,7 +346,13 @@ VIEWS: Final = (
         _deliveries,
         needs="delivery_blocks",
     ),
-    View("delivery_audit", _AUDITED, ("group", "epoch"), _delivery_audit, needs="delivery_blocks"),
+    View(
+        "delivery_audit",
+        _AUDITED,
+        ("group", "epoch"),
+        _delivery_audit,
+        needs="delivery_blocks",
+    ),
     View(
         "audit_ranges",
         _AUDITED,
@@ -327,7 +367,20 @@ VIEWS: Final = (
         _delivery_violations,
         needs="delivery_blocks",
     ),
-    View("dialog_audit", _DIALOGS, ("dialog", "sender"), _dialog_audit, needs="dialog_ranges"),
+    View(
+        "audit_frontier",
+        _AUDITED,
+        ("group", "epoch", "first_block"),
+        _audit_frontier,
+        needs="delivery_blocks",
+    ),
+    View(
+        "dialog_audit",
+        _DIALOGS,
+        ("dialog", "sender"),
+        _dialog_audit,
+        needs="dialog_ranges",
+    ),
     View(
         "dialog_violations",
         _DIALOGS,

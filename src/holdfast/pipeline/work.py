@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.pipeline.frames import files_by_unit, files_by_what, literally, read_parts
+from holdfast.pipeline.frontier import EVERYTHING, NOTHING
 from holdfast.pipeline.ingest import FACTS
 from holdfast.pipeline.schemas import spark_schema
 from holdfast.pipeline.snapshot import Part, Parts, TableFile
 from holdfast.pipeline.storage.port import Store, join
-from holdfast.pipeline.tables import INCIDENTS_VERSION, Hourly, View, schema_of
+from holdfast.pipeline.tables import HOURLY, INCIDENTS_VERSION, VIEWS, Hourly, View, schema_of
 from holdfast.pipeline.units import (
     Calendar,
     contains,
@@ -55,7 +56,9 @@ class Attempt(msgspec.Struct):
     inventory: tuple[str, ...] = ()
     """The lines of the inventory of the network."""
     view_versions: dict[str, int] = {}
-    """The versions of the transforms that made the views of the base snapshot."""
+    """The versions of the transforms that made the tables of the base snapshot."""
+    new_hours: dict[str, str] = {}
+    """Kind to the first hour with new facts that change tables."""
 
     @property
     def spark(self) -> SparkSession:
@@ -170,9 +173,44 @@ class Attempt(msgspec.Struct):
             self.memo["hours"] = sorted(row["hour"] for row in found)
         return cast("list[str]", self.memo["hours"])
 
+    def hours(self, name: str, spans: Sequence[tuple[str, str]]) -> DataFrame:
+        units = [
+            unit
+            for unit in self.within(name, self.look_back_days)
+            if any(first <= last_hour(unit) and first_hour(unit) <= last for first, last in spans)
+        ]
+        return self.rows_of(name, units)
+
+    def changed_since(self, view: str) -> str:
+        (made,) = [one for one in VIEWS if one.name == view]
+        inputs = [table for table in HOURLY if table.name in made.inputs]
+        versions = {made.name: made.version} | {table.name: table.version for table in inputs}
+        if any(self.view_versions.get(name) != version for name, version in versions.items()):
+            return EVERYTHING
+        kinds = [kind for table in inputs for kind in table.kinds]
+        return min((self.new_hours.get(kind, NOTHING) for kind in kinds), default=NOTHING)
+
+    def published(self, view: str, schema: str) -> DataFrame:
+        return read_parts(self.spark, self.root, schema, [self.parts[view][""]])
+
+    def published_rows(self, view: str, columns: Sequence[str]) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        for part in self.parts.get(view, {}).values():
+            for file in part.files:
+                content = pa.BufferReader(self.store.read(join(self.root, file.name)))
+                rows += pq.read_table(content, columns=list(columns)).to_pylist()
+        return rows
+
+    def first_day(self, look_back_days: int) -> str:
+        return (self.calendar.newest - timedelta(days=look_back_days - 1)).isoformat()
+
+    @property
+    def first_open(self) -> str:
+        return self.calendar.first_open.isoformat()
+
     def close(self) -> None:
         """Give back what was cached."""
-        for name in ("incidents", "audit", "dialogs", "guarantees"):
+        for name in ("incidents", "audit", "frontier", "dialogs", "guarantees"):
             rows = self.memo.pop(name, None)
             if rows is not None:
                 cast("DataFrame", rows).unpersist()

@@ -11,24 +11,14 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from holdfast.pipeline.audit import Evidence, judge
+from holdfast.pipeline.audit import judge
+from holdfast.pipeline.evidence import Evidence
 from holdfast.pipeline.transforms import conform
-from holdfast.pipeline.transforms.delivery_compare import (
-    DIFFERS,
-    UNREAD,
-    as_ranges,
-    compare_blocks,
-    compare_entries,
-    differing_in_turn,
-    edge_digests,
-    entries_of,
-    of_what,
-    overlapping,
-    rolled_back,
-)
+from holdfast.pipeline.transforms.audit_frontier import FOUND, compared
+from holdfast.pipeline.transforms.delivery_compare import of_what
 
 if TYPE_CHECKING:
     from holdfast.pipeline.tables import Source
@@ -45,12 +35,9 @@ DELIVERIES: Final = """`group` string, epoch bigint, replica string, replica_nam
     entries bigint, messages bigint, first_index bigint, last_index bigint, first_position bigint,
     last_position bigint"""
 
-DESCEND_MAX: Final = 2_000
-"""Blocks that are compared entry by entry in one run. The groups take turns; the rest is not provable."""
-
 _STEPS: Final = {"edge": "edges", "break": "breaks", "stream": "streams", "gap": "gaps"}
 """Rows of `delivery_blocks` that are evidence, to their name there."""
-_COMPARED: Final = (
+_STRETCH: Final = (
     *("group", "epoch", "outcome", "nodes", "first_index", "last_index", "entries", "messages"),
     *("first_position", "last_position"),
 )
@@ -64,7 +51,7 @@ _KEPT_NULLS: Final = {"ignoreNullFields": "false"}
 def judged(source: Source) -> DataFrame:
     """The judgement on the look-back; made once per run."""
     if "audit" not in source.memo:
-        kept = [source.hourly("delivery_blocks", source.look_back_days).cache()]
+        kept: list[DataFrame] = []
         try:
             names = {row["node"]: row["name"] for row in source.view("nodes").collect()}
             evidence = _evidence(source, kept)
@@ -127,10 +114,10 @@ def evidence_from(rows: list[dict[str, Any]], names: Mapping[str, str]) -> Evide
 
 def deliveries(source: Source) -> DataFrame:
     """One row per group, epoch and replica."""
-    blocks = of_what(source.hourly("delivery_blocks", source.look_back_days), "block")
+    lives = of_what(source.hourly("delivery_blocks", source.look_back_days), "edge")
     names = source.view("nodes").select("node", sf.col("name").alias("replica_name"))
     rows = (
-        blocks.groupBy("group", "epoch", "node")
+        lives.groupBy("group", "epoch", "node")
         .agg(
             sf.count_distinct("incarnation").alias("incarnations"),
             sf.sum("entries").alias("entries"),
@@ -147,63 +134,37 @@ def deliveries(source: Source) -> DataFrame:
 
 
 def _evidence(source: Source, kept: list[DataFrame]) -> DataFrame:
-    """Everything that is known about each group, as one frame. `kept` are cached frames: the blocks, then others."""
-    days, table = source.look_back_days, kept[0]
-    events = source.hourly("group_events", days)
-    edges = of_what(table, "edge")
+    """Everything that is known about each group, as one frame. Frames that are cached for it are appended to `kept`."""
+    days = source.look_back_days
+    table = source.hourly("delivery_blocks", days)
     steps = table.where(sf.col("what").isin(*_STEPS))
-    lives = edges.select("group", "node", "incarnation").distinct()
+    lives = of_what(table, "edge").select("group", "node", "incarnation").distinct()
     recorded = (
         source.hourly("recording_hours", days)
         .where("kind = 'delivery' AND facts > 0")
         .select("node", "incarnation", "first", "last", "facts")
         .join(sf.broadcast(lives), ["node", "incarnation"])
     )
+    stretches = compared(source, kept)
+    alike = stretches.where(sf.col("found").isNull()).select(*_STRETCH)
+    found = (
+        stretches.where(sf.col("found").isNotNull())
+        .select("group", sf.explode(sf.from_json("found", FOUND)).alias("one"))
+        .select("group", "one.what", "one.said")
+    )
+    named = sf.element_at(
+        sf.create_map(*(sf.lit(w) for p in _STEPS.items() for w in p)), sf.col("what")
+    )
     frames = [
-        *(_said(of_what(steps, what), name) for what, name in _STEPS.items()),
-        _said(events.drop("at"), "events", _KEPT_NULLS),
-        _said(recorded, "recorded"),
-        *_compared(source, edges, events, kept),
+        _said(steps, named),
+        _said(source.hourly("group_events", days).drop("at"), sf.lit("events"), _KEPT_NULLS),
+        _said(recorded, sf.lit("recorded")),
+        _said(alike, sf.lit("ranges")),
+        conform(found, _EVIDENCE),
     ]
     return reduce(DataFrame.unionByName, frames)
 
 
-def _said(rows: DataFrame, name: str, options: dict[str, str] | None = None) -> DataFrame:
+def _said(rows: DataFrame, name: Column, options: dict[str, str] | None = None) -> DataFrame:
     said = sf.to_json(sf.struct("*"), options)
-    return conform(rows.select("group", sf.lit(name).alias("what"), said.alias("said")), _EVIDENCE)
-
-
-def _compared(
-    source: Source, edges: DataFrame, events: DataFrame, kept: list[DataFrame]
-) -> list[DataFrame]:
-    """Ranges with their outcome, entries that differ, entries that overlap."""
-    blocks = of_what(kept[0], "block")
-    compared = compare_blocks(blocks, edge_digests(edges)).cache()
-    kept.append(compared)
-    odd = differing_in_turn(compared, DESCEND_MAX).collect()
-    if not odd:
-        return [_said(as_ranges(compared), "ranges")]
-    wanted = source.spark.createDataFrame(
-        [(row["group"], row["epoch"], row["block"]) for row in odd],
-        "`group` string, epoch bigint, block bigint",
-    )
-    hours = (
-        blocks.join(sf.broadcast(wanted), ["group", "epoch", "block"])
-        .select("hour")
-        .distinct()
-        .collect()
-    )
-    facts = source.facts_around("delivery", [row["hour"] for row in hours])
-    entries = compare_entries(entries_of(facts, wanted, rolled_back(events))).cache()
-    kept.append(entries)
-    rest = compared.join(sf.broadcast(wanted), ["group", "epoch", "block"], "left_anti").withColumn(
-        "outcome",
-        sf.when(sf.col("outcome") == DIFFERS, UNREAD).otherwise(sf.col("outcome")),
-    )
-    both = rest.select(*_COMPARED).unionByName(entries.select(*_COMPARED))
-    differ = entries.where(sf.col("outcome") == DIFFERS).select("group", "epoch", "index", "told")
-    return [
-        _said(as_ranges(both, "first_index"), "ranges"),
-        _said(differ, "differing", _KEPT_NULLS),
-        _said(overlapping(entries), "overlapping", _KEPT_NULLS),
-    ]
+    return conform(rows.select("group", name.alias("what"), said.alias("said")), _EVIDENCE)

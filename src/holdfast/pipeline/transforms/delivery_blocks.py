@@ -3,7 +3,7 @@
 | `what` | one row per | for |
 | --- | --- | --- |
 | `block` | replica life and 4 096 indexes of the log | comparing replicas by counts and hashes |
-| `edge` | replica life | joining this hour to the next |
+| `edge` | replica life | joining this hour to the next, totals |
 | `break` | step that goes back, leaves a hole or repeats a message | violations, unless an event explains it |
 | `stream` | replica life and stream | joining a stream's numbers to the next hour |
 | `gap` | numbers of a stream that were passed over | drops that were not respected |
@@ -196,6 +196,8 @@ def _edge(life: dict[str, Any], c: dict[str, Array], end: Array) -> dict[str, An
         "n": one("n", -1), "now_ns": one("now_ns", -1), "index": one("index", -1),
         "digest": one("digest", -1), "end_before": int(end[-1]), "end_max": int(end.max()),
         "term": one("term", -1), "entries": len(end),
+        "messages": int((c["last"] - c["first"] + 1).sum()), "index_min": int(c["index"].min()),
+        "index_max": int(c["index"].max()), "position_min": int(c["position"].min()),
     }  # fmt: skip
 
 
