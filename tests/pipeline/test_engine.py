@@ -6,6 +6,7 @@ import importlib.util
 import os
 import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -176,3 +177,21 @@ def test_a_kept_session_suits_each_run(spark: SparkSession) -> None:
     finally:
         for name, value in zip(names, before, strict=True):
             spark.conf.set(name, value or "")
+
+
+@pytest.mark.spark
+def test_python_workers_have_loaded_what_functions_need(spark: SparkSession) -> None:
+    """Each would spend a second of CPU time on it, and idle workers are ended after a minute."""
+
+    def loaded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import gc
+        import sys
+
+        names = [name for name in sys.modules if name.startswith("holdfast.pipeline.transforms.")]
+        for _ in batches:
+            columns = [pa.array([len(names)]), pa.array([gc.get_freeze_count()])]
+            yield pa.RecordBatch.from_arrays(columns, names=["modules", "frozen"])
+
+    (row,) = spark.range(1).mapInArrow(loaded, "modules bigint, frozen bigint").collect()
+    assert row["modules"] > 10
+    assert row["frozen"] > 10_000

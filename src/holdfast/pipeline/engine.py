@@ -254,6 +254,7 @@ def _launch_settings(engine: str) -> dict[str, str]:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.memory": "2g",
+            "spark.python.daemon.module": "holdfast.pipeline.python_workers",
         }
     return settings
 
