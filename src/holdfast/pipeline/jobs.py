@@ -178,7 +178,7 @@ class _Run:
         except (PySparkException, Py4JError, ConnectionError) as failure:
             log = for_people(join(self.root, LOG_NAME))
             raise PipelineFailed(
-                f"the engine failed while {maker.doing}; published tables and report are unchanged. "
+                f"the engine failed while {maker.steps.doing}; published tables and report are unchanged. "
                 f"Its log is {log}. {engine_words(failure)}"
             ) from failure
 

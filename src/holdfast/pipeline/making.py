@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.pipeline.check import GONE, KEPT, Verdict
+from holdfast.pipeline.engine import SMALL_BYTES
 from holdfast.pipeline.ingest import FACTS, Merged, examine, merge
-from holdfast.pipeline.intake import Intake
+from holdfast.pipeline.intake import Intake, bytes_to_read
 from holdfast.pipeline.landings import Segment
 from holdfast.pipeline.ledger import LEDGER, Entry, append_ledger, compacted
 from holdfast.pipeline.next_snapshot import (
@@ -18,12 +20,13 @@ from holdfast.pipeline.next_snapshot import (
     forget_arrivals,
     totals,
 )
-from holdfast.pipeline.run_context import RunContext, Step
+from holdfast.pipeline.run_context import RunContext
 from holdfast.pipeline.run_report import SetAside
 from holdfast.pipeline.schemas import COLUMNS
 from holdfast.pipeline.snapshot import Snapshot
+from holdfast.pipeline.steps import Steps, Work
 from holdfast.pipeline.storage.port import Store, for_people
-from holdfast.pipeline.tables import FOLD_VERSION, HOURLY, VIEWS
+from holdfast.pipeline.tables import FOLD_VERSION, HOURLY, NODES, PATHS, VIEWS, Hourly, View
 from holdfast.pipeline.units import Calendar, day_of, in_order, is_day
 from holdfast.pipeline.work import Attempt
 from holdfast.telemetry.facts import SCHEMA
@@ -60,13 +63,11 @@ class Maker:
     ) -> None:
         self.run, self.store, self.base, self.number = run, store, base, number
         self.intake, self.attempt, self.session = intake, attempt, session
-        self.doing = "starting"
+        self.steps = Steps(run.tell, 6 + len(HOURLY) + len(VIEWS), _threads(run, base, intake))
         self._repaired = False
-        self._done = 0
-        self._total = 6 + len(HOURLY) + len(VIEWS)
 
     def make(self) -> Made:
-        self._step("examining segments")
+        self.steps.begin("examining segments")
         verdicts = examine(self.session, self.intake.new, self.run.now_us)
         entries = [self._entry(segment, verdicts.get(segment.uri)) for segment in self.intake.new]
         good = [entry for entry in entries if entry.outcome == KEPT]
@@ -101,11 +102,6 @@ class Maker:
             set_aside=set_aside,
         )
 
-    def _step(self, text: str) -> None:
-        self.doing = text
-        self.run.tell(Step(text, min(self._done, self._total), self._total))
-        self._done += 1
-
     def _entry(self, segment: Segment, verdict: Verdict | None) -> Entry:
         found = verdict or Verdict(
             GONE, "it was removed before it was read, or this user may not read it"
@@ -126,61 +122,92 @@ class Maker:
         self, work: Attempt, good: Sequence[Entry], calendar: Calendar
     ) -> tuple[dict[str, set[str]], list[Merged]]:
         """Facts into the fact store; gives the units of each kind whose tables must be made again."""
-        dirty: dict[str, set[str]] = {}
-        merged: list[Merged] = []
+        merged: dict[str, Merged] = {}
+        todo: list[Work] = []
         for kind in COLUMNS:
             entries = [entry for entry in good if entry.kind == kind]
-            table = f"{FACTS}/{kind}"
-            hours = {hour for entry in entries for hour in entry.hours}
-            units = {calendar.unit_of(hour) for hour in hours}
-            units |= _closing(work.parts.get(table, {}), calendar)
-            if not units:
-                continue
-            self._step(f"storing {kind} facts")
-            done = merge(
-                self.session, self.store, self.run.root, self.attempt, kind, work.parts.get(table, {}),
-                [entry.path for entry in entries], units, calendar, self.base.buckets,
-            )  # fmt: skip
-            work.parts[table] = done.parts
-            merged.append(done)
-            in_time = {u for u in done.units if not self.base.number or not calendar.is_late(u)}
-            dirty[kind] = in_time
+            units = {calendar.unit_of(hour) for entry in entries for hour in entry.hours}
+            units |= _closing(work.parts.get(f"{FACTS}/{kind}", {}), calendar)
+            if units:
+                todo.append(partial(self._store_facts, work, kind, entries, units, merged))
+        self.steps.together(todo)
+        dirty = {
+            kind: {u for u in done.units if not self.base.number or not calendar.is_late(u)}
+            for kind, done in merged.items()
+        }
         self._repaired = bool(dirty.get("repair"))
-        return dirty, merged
+        return dirty, list(merged.values())
+
+    def _store_facts(
+        self,
+        work: Attempt,
+        kind: str,
+        entries: Sequence[Entry],
+        units: set[str],
+        merged: dict[str, Merged],
+    ) -> None:
+        self.steps.begin(f"storing {kind} facts")
+        table = f"{FACTS}/{kind}"
+        merged[kind] = merge(
+            self.session, self.store, self.run.root, self.attempt, kind, work.parts.get(table, {}),
+            [entry.path for entry in entries], units, work.calendar, self.base.buckets,
+        )  # fmt: skip
+        work.parts[table] = merged[kind].parts
 
     def _tables(self, work: Attempt, dirty: dict[str, set[str]], calendar: Calendar) -> None:
+        todo: list[Work] = []
         for table in HOURLY:
             units = {unit for kind in table.kinds for unit in dirty.get(kind, ())}
             if self.base.versions.get(table.name, table.version) != table.version:
                 units |= {u for k in table.kinds for u in work.parts.get(f"{FACTS}/{k}", {})}
             units |= _closing(work.parts.get(table.name, {}), calendar)
             if units:
-                self._step(f"table {table.name}")
-                work.write_hourly(table, in_order(units))
-        folded = set(work.changed.get("path_runs", ()))
-        if self.base.versions.get("path_carry", FOLD_VERSION) != FOLD_VERSION:
-            folded |= set(work.parts.get("path_runs", {}))
-        if folded:
-            self._step("folding paths")
-            work.write_fold(in_order(folded))
-            changed = {u for n in ("path_hours", "path_runs") for u in work.changed.get(n, ())}
-            self._step("rolling up paths")
-            work.write_rollup([u for u in in_order(changed) if u in work.parts["path_runs"]])
+                todo.append(partial(self._hourly, work, table, in_order(units)))
+        self.steps.together(todo)
+        chains: dict[str, list[View]] = {}
         for view in VIEWS:
-            if view.needs and not work.parts.get(view.needs):
-                continue
-            stale = any(work.changed.get(name) for name in view.inputs)
-            outdated = self.base.versions.get(view.name) != view.version
-            if stale or outdated or view.name not in work.parts:
-                self._step(f"table {view.name}")
-                work.write_view(view)
+            chains.setdefault(view.chain, []).append(view)
+        # All others name nodes.
+        self._views(work, chains.pop(NODES))
+        self.steps.together([partial(self._chain, work, views) for views in chains.values()])
         if self._models_due():
             from holdfast.pipeline.models import MODEL_VIEWS
 
             for view in MODEL_VIEWS:
                 if not work.parts.get(view.needs):
                     continue
-                self._step(f"model {view.name}")
+                self.steps.begin(f"model {view.name}")
+                work.write_view(view)
+
+    def _hourly(self, work: Attempt, table: Hourly, units: Sequence[str]) -> None:
+        self.steps.begin(f"table {table.name}")
+        work.write_hourly(table, units)
+
+    def _chain(self, work: Attempt, views: Sequence[View]) -> None:
+        """Views that share work, and the fold before those of paths."""
+        if views[0].chain == PATHS:
+            self._fold(work)
+        self._views(work, views)
+
+    def _fold(self, work: Attempt) -> None:
+        folded = set(work.changed.get("path_runs", ()))
+        if self.base.versions.get("path_carry", FOLD_VERSION) != FOLD_VERSION:
+            folded |= set(work.parts.get("path_runs", {}))
+        if folded:
+            self.steps.begin("folding paths")
+            work.write_fold(in_order(folded))
+            changed = {u for n in ("path_hours", "path_runs") for u in work.changed.get(n, ())}
+            self.steps.begin("rolling up paths")
+            work.write_rollup([u for u in in_order(changed) if u in work.parts["path_runs"]])
+
+    def _views(self, work: Attempt, views: Sequence[View]) -> None:
+        for view in views:
+            if view.needs and not work.parts.get(view.needs):
+                continue
+            stale = any(work.changed.get(name) for name in view.inputs)
+            outdated = self.base.versions.get(view.name) != view.version
+            if stale or outdated or view.name not in work.parts:
+                self.steps.begin(f"table {view.name}")
                 work.write_view(view)
 
     def _models_due(self) -> bool:
@@ -190,7 +217,7 @@ class Maker:
         return every_us > 0 and (due or self._repaired)
 
     def _snapshot(self, work: Attempt, entries: list[Entry], merged: Sequence[Merged]) -> Snapshot:
-        self._step("publishing")
+        self.steps.begin("publishing")
         base = self.base
         ledger = append_ledger(self.store, self.run.root, self.attempt, base.parts(LEDGER), entries)
         if self.intake.full:
@@ -210,6 +237,13 @@ class Maker:
             tables=work.parts,
             stats=totals(base.stats, entries, merged),
         )
+
+
+def _threads(run: RunContext, base: Snapshot, intake: Intake) -> int:
+    """How many steps are made at a time. A small run is mostly planning, which is the work of one thread. In a larger
+    one each step has work for all cores, and would share memory with the other."""
+    small = bytes_to_read(base, intake, run.settings.look_back_days) <= SMALL_BYTES
+    return 2 if small and base.number else 1
 
 
 def _new_hours(good: Sequence[Entry], calendar: Calendar) -> dict[str, str]:

@@ -165,7 +165,7 @@ def _busy_windows(source: Source) -> DataFrame:
 def _view(
     name: str, sort: tuple[str, ...], build: Callable[[Source], DataFrame], needs: str = "incidents"
 ) -> View:
-    return View(name, (), sort, build, needs)
+    return View(name, (), sort, build, "models", needs)
 
 
 MODEL_VIEWS: Final = (

@@ -118,6 +118,8 @@ class View(msgspec.Struct, frozen=True):
     """Tables whose change makes a rebuild necessary."""
     sort: tuple[str, ...]
     build: Callable[[Source], DataFrame]
+    chain: str
+    """Views of one chain share work, and are made one after the other. Chains are independent of each other."""
     needs: str = ""
     """A table without which the view says nothing: it is not made before that one exists."""
     version: int = 1
@@ -321,14 +323,19 @@ FOLD_TABLES: Final = {
 }
 """Tables that the path fold writes, to the schema."""
 
+NODES: Final = "nodes"
+PATHS: Final = "paths"
+"""Chains of views. All others come after `NODES`; `PATHS` begins with the fold."""
+
 VIEWS: Final = (
-    View("nodes", ("recording_hours",), ("name", "node"), _nodes),
-    View("recording", ("recording_hours",), ("kind", "node"), _recording),
+    View("nodes", ("recording_hours",), ("name", "node"), _nodes, NODES),
+    View("recording", ("recording_hours",), ("kind", "node"), _recording, "recording"),
     View(
         "path_health",
         ("path_rollup", "path_carry", "recording_hours"),
         PATH_SORT,
         _path_health,
+        PATHS,
         needs="path_rollup",
     ),
     View(
@@ -336,6 +343,7 @@ VIEWS: Final = (
         ("incident_history", "path_carry", _RUNS, "link_moves", "recording_hours"),
         ("start_at", "id"),
         _incidents,
+        PATHS,
         needs="path_carry",
         version=INCIDENTS_VERSION,
     ),
@@ -344,6 +352,7 @@ VIEWS: Final = (
         _AUDITED,
         ("group", "epoch", "replica"),
         _deliveries,
+        "deliveries",
         needs="delivery_blocks",
     ),
     View(
@@ -351,6 +360,7 @@ VIEWS: Final = (
         _AUDITED,
         ("group", "epoch"),
         _delivery_audit,
+        "deliveries",
         needs="delivery_blocks",
     ),
     View(
@@ -358,6 +368,7 @@ VIEWS: Final = (
         _AUDITED,
         ("group", "epoch", "first_index"),
         _audit_ranges,
+        "deliveries",
         needs="delivery_blocks",
     ),
     View(
@@ -365,6 +376,7 @@ VIEWS: Final = (
         _AUDITED,
         ("group", "epoch", "index", "claim"),
         _delivery_violations,
+        "deliveries",
         needs="delivery_blocks",
     ),
     View(
@@ -372,6 +384,7 @@ VIEWS: Final = (
         _AUDITED,
         ("group", "epoch", "first_block"),
         _audit_frontier,
+        "deliveries",
         needs="delivery_blocks",
     ),
     View(
@@ -379,6 +392,7 @@ VIEWS: Final = (
         _DIALOGS,
         ("dialog", "sender"),
         _dialog_audit,
+        "dialogs",
         needs="dialog_ranges",
     ),
     View(
@@ -386,6 +400,7 @@ VIEWS: Final = (
         _DIALOGS,
         ("dialog", "sender", "claim"),
         _dialog_violations,
+        "dialogs",
         needs="dialog_ranges",
     ),
     View(
@@ -393,6 +408,7 @@ VIEWS: Final = (
         _GUARANTEED,
         ("guarantee", "subject"),
         _guarantee_audit,
+        "guarantees",
         needs="guarantee_events",
     ),
     View(
@@ -400,6 +416,7 @@ VIEWS: Final = (
         _GUARANTEED,
         ("guarantee", "subject", "claim", "text"),
         _guarantee_violations,
+        "guarantees",
         needs="guarantee_events",
     ),
 )
