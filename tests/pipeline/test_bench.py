@@ -72,7 +72,10 @@ def test_every_part_gives_its_figures() -> None:
         found["figures"]
     )
     assert {"run_further_fact_16x_vs_4x", "one_hour_vs_full_run"} <= set(found["ratios"])
-    assert {"at_most_linear", "incremental_run"} <= set(found["aims"])
+    assert "first_hour_of_a_day_vs_full_run" in found["ratios"]
+    assert {"at_most_linear", "incremental_run", "incremental_run_of_a_new_day"} <= set(
+        found["aims"]
+    )
 
 
 def figures(seconds: dict[int, float], unit: str = "s") -> dict[str, float]:
