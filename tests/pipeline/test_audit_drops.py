@@ -9,7 +9,7 @@ import pytest
 from holdfast.pipeline.audit import judge
 from holdfast.pipeline.audit_drops import DROPPED
 from holdfast.pipeline.evidence import Evidence
-from holdfast.pipeline.transforms.group_events import SKIP, ROLLED_BACK
+from holdfast.pipeline.transforms.group_events import ROLLED_BACK, SKIP
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
