@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.unit.health.wires import EVERYTHING, Wires
 
 from holdfast.health.frames import Heartbeat
-from holdfast.health.probing.lag import STEP_NS, STEPS_MAX, WINDOW_NS, OwnLag, stated_ns
+from holdfast.health.probing.lag import STEP_NS, UNBOUNDED_NS, WINDOW_NS, OwnLag, stated_ns
 from holdfast.health.probing.liveness import Liveness
 from holdfast.health.probing.metrics import DELAY_PACKETS, Delay
 from holdfast.telemetry.facts import PathFact
@@ -35,7 +35,7 @@ def test_the_most_lag_of_the_last_seconds_counts() -> None:
 
 
 def test_what_a_peer_states_is_bounded() -> None:
-    assert [stated_ns(n) for n in (-5, 3, 1 << 60)] == [0, 3 * STEP_NS, STEPS_MAX * STEP_NS]
+    assert [stated_ns(n) for n in (-5, 3, 1 << 60)] == [0, 3 * STEP_NS, UNBOUNDED_NS]
 
 
 def test_as_much_delay_as_a_node_was_late_is_not_one_of_the_path() -> None:
@@ -106,6 +106,19 @@ def test_a_node_that_reads_late_still_sees_a_death() -> None:
     wires.run(3)
     wires.faults = [lambda packet: packet[0] == "n2"]
     assert wires.run_until(lambda: not wires.row("n2", "n1", at="n1").alive) < 1.3
+
+
+def test_a_node_that_is_far_too_late_accuses_no_path_of_anything_but_death() -> None:
+    """What overflows its sockets was not lost on the way, and what it reads late was not slow."""
+    wires = Wires(2, uses=EVERYTHING).run(5)
+    wires.backlog_ns["n1"] = 900 * MILLISECOND
+    wires.run(2)
+    begin = wires.now
+    wires.faults = [lambda packet: packet[0] == "n2" and wires.rng.random() < 0.4]
+    wires.run(6)
+    assert figures(wires, begin) == []
+    wires.faults = [lambda packet: packet[0] == "n2"]
+    assert wires.run_until(lambda: not wires.row("n2", "n1", at="n1").alive) < 3.5
 
 
 def test_what_did_not_fit_into_the_buffer_of_a_paused_node_was_not_lost_on_the_way() -> None:

@@ -91,3 +91,28 @@ def test_flows_that_are_dead_while_probes_are_heard_are_not_congestion() -> None
     wires.data["n2"] = (lambda: True, RATE // 4)
     wires.run(6)
     assert [fact for fact in wires.changes() if fact.rate_limit_kbps] == []
+
+
+def test_connections_that_a_kernel_closed_die_with_the_datagrams_of_the_path() -> None:
+    """A process was killed. Its connections are gone at once; no heartbeat will show that probes are missing."""
+    wires = Wires(2, uses=EVERYTHING, mtu=9000).run(5)
+    begin = wires.now
+    wires.faults = [lambda packet: packet[0] == "n1"]
+    tcp = [
+        flow
+        for (name, flow), (_, ready) in wires.ends.items()
+        if name == "n2" and ready.transport == "tcp"
+    ]
+    for flow in tcp:
+        wires.close(flow)
+    wires.run(0.45)
+    assert [fact for fact in wires.changes(begin) if not fact.alive] == []
+    wires.run(1.5)
+    assert [wires.row("n1", "n2", kind, at="n2").alive for kind in ("udp", "tcp")] == [False, False]
+    died = [
+        fact.now_ns
+        for fact in wires.changes(begin)
+        if not fact.alive and fact.sender_name == "n1" and fact.transport in ("udp", "tcp")
+    ]
+    assert len(died) == 2
+    assert max(died) - min(died) < 100 * MILLISECOND

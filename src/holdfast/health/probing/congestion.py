@@ -34,7 +34,9 @@ HEARD_NS: Final = 1000 * MILLISECOND
 """For how long something that arrived shows that a path is not dead, though no heartbeat is heard: 1500 bytes need
 0.75 s at 16 kbit/s."""
 OUTLIVED_MIN: Final = 3
-"""Heartbeats that must be missing before probes that arrive without them say something."""
+OUTLIVED_ROUNDS_MIN: Final = 2
+"""Heartbeats that must be missing, and rounds of which a probe must come, before probes without heartbeats say
+something: on a very lossy path one comes by chance."""
 PROBED_KBPS: Final = 200
 """About what probes alone bring, of a path that is not narrow: what arrives in one moment may be much less."""
 LINE_FACTOR: Final = 16
@@ -49,7 +51,7 @@ class Congestion:
     __slots__ = (
         *("_bytes", "_contrary", "_crowd", "_ends", "_heard_round", "_last_round"),
         *("_carried", "_carried_kbps", "_looked_at", "_policed", "_probed", "_rate", "_rounds"),
-        *("_datagram_at", "by_data"),
+        *("_datagram_at", "_unannounced", "by_data"),
     )
 
     def __init__(self, now: Nanos) -> None:
@@ -60,6 +62,8 @@ class Congestion:
         self._last_round = self._heard_round = -1
         self._datagram_at: Nanos = PAST
         """When a probe of the flow that carries datagrams came last."""
+        self._unannounced = 0
+        """Rounds of which a probe came, since a heartbeat did."""
         self._ends: deque[Nanos] = deque(maxlen=4 * ENDS_MIN)
         """When rounds had come without their heartbeat, and without waiting."""
         self._contrary: deque[Nanos] = deque(maxlen=4 * ENDS_MIN)
@@ -98,7 +102,8 @@ class Congestion:
         if live.stream or live.misses(now) < OUTLIVED_MIN or self._is_contrary(now):
             return False
         return (
-            now - self._datagram_at < HEARD_NS
+            self._unannounced >= OUTLIVED_ROUNDS_MIN
+            and now - self._datagram_at < HEARD_NS
             and self._datagram_at > live.heard_at + live.promise_ns
         )
 
@@ -120,6 +125,7 @@ class Congestion:
         if pair in (self._last_round, self._heard_round):
             return
         self._last_round = pair
+        self._unannounced += 1
         if len(self._rounds) >= ROUNDS_MAX:
             del self._rounds[next(iter(self._rounds))]
         self._rounds[pair] = (at, live is not None and live.trip.delay.waited(at, pair))
@@ -127,6 +133,7 @@ class Congestion:
     def heartbeat(self, pair: int) -> None:
         """The heartbeat of a round, on the same flow."""
         self._heard_round = pair  # datagrams may be overtaken by it
+        self._unannounced = 0
         self._rounds.pop(pair, None)
 
     def carried(self, now: Nanos, size: int) -> None:

@@ -15,6 +15,10 @@ WINDOW_NS: Final = 1 * SECOND
 STEP_NS: Final = 8 * MILLISECOND
 STEPS_MAX: Final = 127
 """Heartbeats state it in so many steps of this, because they must stay small: one byte."""
+UNBOUNDED_NS: Final = 3600 * SECOND
+BUSY_NS: Final = 500 * MILLISECOND
+"""A node that is later than this accuses no path of anything but death: its sockets overflow, and it sees the rest of
+a round long after the beginning."""
 
 
 class OwnLag:
@@ -49,5 +53,5 @@ class OwnLag:
 
 
 def stated_ns(steps: int) -> Nanos:
-    """What a peer states, within bounds."""
-    return min(max(steps, 0), STEPS_MAX) * STEP_NS
+    """What a peer states, within bounds. The highest step says 'as late or later': no delay is one of the path."""
+    return max(steps, 0) * STEP_NS if steps < STEPS_MAX else UNBOUNDED_NS

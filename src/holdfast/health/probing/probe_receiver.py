@@ -28,6 +28,7 @@ from holdfast.health.probing.attributes import (
 )
 from holdfast.health.probing.data_evidence import was_silent
 from holdfast.health.probing.figures import ASK_NS, Figures
+from holdfast.health.probing.lag import BUSY_NS
 from holdfast.health.probing.lane import SETTLE_NS_MAX, Lane
 from holdfast.health.probing.liveness import PROMISE_MAX, Liveness
 from holdfast.health.probing.probe_sender import lane_of, segment_size
@@ -343,9 +344,11 @@ class ProbeReceiver:
         if self.silence.orphaned_at != NEVER:
             lane = self.lanes.get("tcp")
             self._measure_streams(now)
-            if self.silence.orphan_dies(now, self.flows.values(), lane):
+            if self.silence.orphan_dies(now, self.flows.values(), lane, self.segments):
                 self._changed("tcp", worse=True)
-        if now >= self.looks.at or self.looks.crowding:
+        if self.lag_ns >= BUSY_NS:
+            self._stand_back(now)
+        elif now >= self.looks.at or self.looks.crowding:
             self._look_at_figures(now)
         self.check_at = now + self.rhythm_ns
         self.waits = False
@@ -360,6 +363,15 @@ class ProbeReceiver:
             for _, _, until in self._waiting.values():
                 self.check_at = min(self.check_at, until)
                 self.waits = True
+
+    def _stand_back(self, now: Nanos) -> None:
+        """This node is too late to judge: what is missing now may have overflowed its own sockets."""
+        for heard in self.flows.values():
+            heard.live.excuse(now, 0)
+        for lane in self.lanes.values():
+            lane.forget()
+        self._excused_to = now
+        self._open.clear()
 
     def _look_at_figures(self, now: Nanos) -> None:
         """Loss, delay and congestion: a verdict on any of them is news."""
@@ -418,13 +430,15 @@ class ProbeReceiver:
         lane = self.lanes.get("tcp")
         if self.silence.stream_is_late(now, self.flows.values()):
             self._measure_streams(now)
-        dead = self.silence.check(now, evidence, self.flows.values(), lane, self.looks.congestion)
+        busy = self.lag_ns >= BUSY_NS
+        congestion = self.looks.congestion
+        dead = self.silence.check(now, evidence, self.flows.values(), lane, congestion, busy)
         if not dead:
             return
         self._died(dead)
         if not any(heard.live.alive for heard in self.flows.values()):
             since = max(heard.live.fell_at for heard in dead)
-            if self.silence.orphan_dies_too(since, self.lanes.get("tcp")):
+            if self.silence.orphan_dies_too(since, self.lanes.get("tcp"), self.segments):
                 self._changed("tcp", worse=True)
 
     def _died(self, dead: list[Heard]) -> None:

@@ -6,7 +6,7 @@ may be stuck behind a large message, so the connections that measure have a say 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Container, Iterable
 from typing import Final
 
 from holdfast.health.config import BASIC_SIZE
@@ -80,27 +80,33 @@ class Silence:
         """The connections that measure these sizes are gone, or lack a probe; until one of them is heard."""
         self.segments.update(dict.fromkeys(sizes, True))
 
-    def orphan_dies(self, now: Nanos, flows: Iterable[Heard], lane: Lane | None) -> bool:
-        """Whether TCP is filtered: there is no connection with data, those that measure are silent, and datagrams are
-        heard now. A process that ends closes its connections at once, a moment before its datagrams are missed."""
+    def orphan_dies(
+        self, now: Nanos, flows: Iterable[Heard], lane: Lane | None, connected: Container[int]
+    ) -> bool:
+        """Whether TCP is dead: there is no connection with data, and those that measure are silent. While datagrams
+        live, that is the claim of a filter. It needs datagrams that are heard now, because a process that ends closes
+        its connections at once, a moment before its datagrams are missed; and every size that passed must be silent.
+        `connected`: the sizes that have a connection."""
         if self.orphaned_at == NEVER or self.segments_pass(now - STREAMS_SILENT_NS, lane):
             return False
-        if lane is not None and any(
-            size <= lane.size and size not in self.segments for size in lane.plan.sizes
-        ):
-            return False  # measured rarely: nothing is known of this size
         datagrams = [h.live for h in flows if not h.live.stream and not h.live.judged_dead]
-        if datagrams and not any(
-            live.heard_at > self.lost_at + live.promise_ns and not live.overdue(now)
-            for live in datagrams
-        ):
-            return False
+        if datagrams:
+            if lane is not None and any(
+                size <= lane.size and size in connected and size not in self.segments
+                for size in lane.plan.sizes
+            ):
+                return False  # measured rarely: nothing is known of this size
+            if not any(
+                live.heard_at > self.lost_at + live.promise_ns and not live.overdue(now)
+                for live in datagrams
+            ):
+                return False
         self.orphaned_at = NEVER
         return True
 
-    def orphan_dies_too(self, since: Nanos, lane: Lane | None) -> bool:
-        """Whether TCP died with all other flows of the path: those that measure were silent since then."""
-        if self.orphaned_at == NEVER or self.segments_pass(since, lane):
+    def orphan_dies_too(self, since: Nanos, lane: Lane | None, connected: Collection[int]) -> bool:
+        """Whether TCP died with all other flows of the path: those that measure are gone, or silent since then."""
+        if self.orphaned_at == NEVER or (connected and self.segments_pass(since, lane)):
             return False
         self.orphaned_at = NEVER
         return True
@@ -140,15 +146,19 @@ class Silence:
         flows: Iterable[Heard],
         lane: Lane | None,
         congestion: Congestion,
+        busy: bool = False,
     ) -> list[Heard]:
         """The flows that die now. If nothing at all is heard, all of them die together: that one kind of packets does
-        not pass can be claimed only while another is heard to pass. `lane`: the sizes of TCP."""
+        not pass can be claimed only while another is heard to pass. `lane`: the sizes of TCP. `busy`: this node is so
+        late that it makes no such claim."""
         self.ask(now)
         known = list(flows)
         loss_ppm = max((h.live.loss.judged_ppm for h in known), default=0)
         open_flows = [h for h in known if not h.live.judged_dead]
         if open_flows and all(h.live.overdue(now) for h in open_flows):
             return self._all(now, evidence, loss_ppm, open_flows, congestion)
+        if busy:
+            return []
         dead = []
         for heard in sorted(open_flows, key=lambda h: h.live.stream):
             live = heard.live
