@@ -564,6 +564,21 @@ class Pair:
         return self.far.manager.inspect(self.dialog)
 
 
+def frames(unit: Unit, kind: type[Any]) -> list[Any]:
+    """The frames of one kind that a unit has sent."""
+    return [frame for _, frame in unit.frames if type(frame) is kind]
+
+
+def block(world: World, *kinds: type[Any]) -> None:
+    """From now on, the network loses frames of these kinds."""
+    world.filter = lambda _unit, _node, frame: type(frame) not in kinds
+
+
+def unblock(world: World) -> None:
+    """The network loses nothing any more."""
+    world.filter = lambda *_: True
+
+
 def bodies(taken: Any) -> list[bytes]:
     assert isinstance(taken, Taken), taken
     return [bytes(message.body) for message in taken.messages]

@@ -6,7 +6,18 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support.dialogs import SERVICE, Pair, Unit, World, bodies, settings, transact
+from tests.support.dialogs import (
+    SERVICE,
+    Pair,
+    Unit,
+    World,
+    block,
+    bodies,
+    frames,
+    settings,
+    transact,
+    unblock,
+)
 
 from holdfast.dialog.frames import Ack, Confirmed, Messages, Moved, Resume
 from holdfast.dialog.outgoing import Outgoing
@@ -29,18 +40,6 @@ from holdfast.links.ports import Received
 from holdfast.types import MILLISECOND, SECOND
 
 TX = b"t" * 16
-
-
-def frames(unit: Unit, kind: type[Any]) -> list[Any]:
-    return [frame for _, frame in unit.frames if type(frame) is kind]
-
-
-def block(world: World, *kinds: type[Any]) -> None:
-    world.filter = lambda _unit, _node, frame: type(frame) not in kinds
-
-
-def unblock(world: World) -> None:
-    world.filter = lambda *_: True
 
 
 # -- 11, 14: transactions and attempts ---------------------------------------------------------------------------

@@ -12,11 +12,14 @@ from tests.support.dialogs import (
     Trouble,
     Unit,
     World,
+    block,
     bodies,
     damage_arrivals,
+    frames,
     serve,
     settings,
     transact,
+    unblock,
 )
 
 from holdfast.dialog.frames import (
@@ -54,21 +57,9 @@ from holdfast.types import MILLISECOND, NEVER, SECOND
 TX = b"t" * 16
 
 
-def frames(unit: Unit, kind: type[Any]) -> list[Any]:
-    return [frame for _, frame in unit.frames if type(frame) is kind]
-
-
 def stall(world: World, duration: int = 3600 * SECOND) -> None:
     """From now on no disk finishes a commit."""
     world.trouble = Trouble(commit_ns=duration, commit_jitter_ns=0)
-
-
-def block(world: World, *kinds: type[Any]) -> None:
-    world.filter = lambda _unit, _node, frame: type(frame) not in kinds
-
-
-def unblock(world: World) -> None:
-    world.filter = lambda *_: True
 
 
 # -- 1, 2, 3: writes before sends --------------------------------------------------------------------------------

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
-from tests.support.dialogs import Pair, Unit, World, apply, bodies, transact
+from tests.support.dialogs import Pair, World, apply, block, bodies, frames, transact, unblock
 
 from holdfast.dialog.endings import DETAILS_MAX, FORGOTTEN, Endings
 from holdfast.dialog.frames import (
@@ -27,18 +25,6 @@ from holdfast.types import MILLISECOND, SECOND
 TX = b"t" * 16
 OTHER = b"u" * 16
 DAY = 86_400 * SECOND
-
-
-def frames(unit: Unit, kind: type[Any]) -> list[Any]:
-    return [frame for _, frame in unit.frames if type(frame) is kind]
-
-
-def block(world: World, *kinds: type[Any]) -> None:
-    world.filter = lambda _unit, _node, frame: type(frame) not in kinds
-
-
-def unblock(world: World) -> None:
-    world.filter = lambda *_: True
 
 
 # -- pairing -----------------------------------------------------------------------------------------------------
