@@ -13,6 +13,7 @@ import pytest
 from tests.pipeline.making import NOON, SECOND, write_segment
 from tests.pipeline.traces import Entry, Trace, log
 
+from holdfast.pipeline.frontier import EVERYTHING
 from holdfast.pipeline.jobs import Settings, run_pipeline
 from holdfast.pipeline.reader import open_tables
 from holdfast.pipeline.units import Retention
@@ -21,7 +22,7 @@ from holdfast.pipeline.work import Attempt
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
 HOUR_S = 3600.0
 FIRST_H = -50
@@ -192,3 +193,25 @@ def test_a_run_from_the_frontier_equals_one_over_everything(
     ours, theirs = piecewise[number].tables, tables_of(tmp_path / "out")
     for name in VIEWS:
         assert ours[name] == theirs[name], name
+
+
+def test_a_fact_number_with_two_contents_makes_a_run_compare_everything(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fact that goes may be in an hour of which no new segment tells."""
+    found: list[set[str]] = []
+    since_of = Attempt.changed_since
+
+    def noted(work: Attempt, view: str) -> str:
+        since = since_of(work, view)
+        found[-1].add(since)
+        return since
+
+    monkeypatch.setattr(Attempt, "changed_since", noted)
+    facts = [fact for kinds in calm().facts.values() for fact in kinds["delivery"] if fact["n"] < 2]
+    contradicted = facts[1] | {"digest": 1}
+    for seq, segment in enumerate((facts[:2], [contradicted], facts[2:])):
+        write_segment(tmp_path / "landing", "delivery", segment, seq=seq)
+        found.append(set())
+        run(spark, tmp_path / "landing", tmp_path / "out")
+    assert found == [{EVERYTHING}, {EVERYTHING}, {"2026-11-13T10"}]

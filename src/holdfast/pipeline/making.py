@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.pipeline.check import GONE, KEPT, Verdict
 from holdfast.pipeline.engine import SMALL_BYTES
+from holdfast.pipeline.frontier import EVERYTHING
 from holdfast.pipeline.ingest import FACTS, Merged, examine, merge
 from holdfast.pipeline.intake import Intake, bytes_to_read
 from holdfast.pipeline.landings import Segment
@@ -135,6 +136,8 @@ class Maker:
             kind: {u for u in done.units if not self.base.number or not calendar.is_late(u)}
             for kind, done in merged.items()
         }
+        # Which of two contents stays may have changed in an hour of which no segment tells.
+        work.new_hours |= {kind: EVERYTHING for kind, done in merged.items() if done.conflicts}
         self._repaired = bool(dirty.get("repair"))
         return dirty, list(merged.values())
 
