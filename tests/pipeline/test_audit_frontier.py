@@ -16,6 +16,7 @@ from tests.pipeline.traces import Entry, Trace, log
 from holdfast.pipeline.frontier import EVERYTHING
 from holdfast.pipeline.jobs import Settings, run_pipeline
 from holdfast.pipeline.reader import open_tables
+from holdfast.pipeline.transforms import audit_frontier as transform
 from holdfast.pipeline.units import Retention
 from holdfast.pipeline.work import Attempt
 
@@ -193,6 +194,24 @@ def test_a_run_from_the_frontier_equals_one_over_everything(
     ours, theirs = piecewise[number].tables, tables_of(tmp_path / "out")
     for name in VIEWS:
         assert ours[name] == theirs[name], name
+
+
+@pytest.mark.slow
+def test_a_run_that_cannot_compare_all_blocks_that_differ_leaves_no_frontier(
+    piecewise: list[Found], tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next run compares everything."""
+    write(tmp_path / "landing", 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(transform, "DESCEND_MAX", 1)
+        run(spark, tmp_path / "landing", tmp_path / "out")
+    tables = open_tables(tmp_path / "out")
+    assert tables.rows("audit_frontier") == []
+    unread = [row for row in tables.rows("audit_ranges") if "too many" in row["why"]]
+    assert [(row["first_index"] - 2) // 4096 for row in unread] == [8]
+    write(tmp_path / "landing", 1)
+    run(spark, tmp_path / "landing", tmp_path / "out")
+    assert tables_of(tmp_path / "out") == piecewise[1].tables
 
 
 def test_a_fact_number_with_two_contents_makes_a_run_compare_everything(
