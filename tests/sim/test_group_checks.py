@@ -15,10 +15,11 @@ from holdfast.group.ports import APPLY_MAX, Apply, Batch
 from holdfast.group.streams.stream_buffer import Streams
 from holdfast.sim.checkers.agreement import Agreement
 from holdfast.sim.checkers.buffers import Buffers
-from holdfast.sim.checkers.calm import unrest
+from holdfast.sim.checkers.calm import ON_THE_WAY_NS, Rest, unrest
 from holdfast.sim.checkers.memory import Memory
 from holdfast.sim.checkers.sight import Sight, SourceSight, Violation
 from holdfast.sim.checkers.undone import Undone
+from holdfast.types import NEVER
 
 CONFIG = GroupConfig("book", ("n1", "n2", "n3"))
 RED, BLUE = StreamId(b"r" * 16, 1, 0), StreamId(b"b" * 16, 1, 0)
@@ -606,3 +607,15 @@ def test_a_group_without_leader_is_reported_with_the_states_of_its_replicas() ->
 
 def test_a_source_that_holds_something_is_named() -> None:
     assert "n4 still holds 5 bytes" in unrest(quiet(), [source(held=5)], NAMES)
+
+
+def test_an_entry_on_the_way_at_the_end_is_no_unrest() -> None:
+    """Seed 99 of `holdfast sim groups --services`: at the end of the run, the followers do not know yet that the last
+    renewal of a lock is committed."""
+    rest = Rest()
+    assert not rest.look(False, 1_000)
+    assert rest.look(True, 2_000)
+    assert rest.look(False, 2_000 + ON_THE_WAY_NS)
+    assert rest.since_ns == 2_000
+    assert not rest.look(False, 2_001 + ON_THE_WAY_NS)
+    assert rest.since_ns == NEVER

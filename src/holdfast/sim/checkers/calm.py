@@ -6,9 +6,30 @@ from __future__ import annotations
 from typing import Final
 
 from holdfast.sim.checkers.sight import Sight, SourceSight
+from holdfast.types import MILLISECOND, NEVER, Nanos
 
 ENTRIES_KEPT: Final = 64
 """The maximum log of a quiet group: entries without messages may wait for the next message to be freed."""
+
+ON_THE_WAY_NS: Final = 100 * MILLISECOND
+"""Locks are used until the end of a run, and the commit of their last entry is announced some milliseconds later. A
+group that had recovered this recently has recovered."""
+
+
+class Rest:
+    """Since when everything has recovered."""
+
+    def __init__(self) -> None:
+        self.since_ns: Nanos = NEVER
+        self._last_ns: Nanos = -ON_THE_WAY_NS - 1
+
+    def look(self, is_calm: bool, now: Nanos) -> bool:
+        """One check; whether everything has recovered, but for what is on the way."""
+        if is_calm:
+            self.since_ns, self._last_ns = min(self.since_ns, now), now
+        elif now - self._last_ns > ON_THE_WAY_NS:
+            self.since_ns = NEVER
+        return self.since_ns < NEVER
 
 
 def unrest(sights: list[Sight], sources: list[SourceSight], members: tuple[str, ...]) -> str:

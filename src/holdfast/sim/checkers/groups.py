@@ -12,7 +12,7 @@ from holdfast.machine import RangeSet
 from holdfast.sim.checkers.agreement import Agreement
 from holdfast.sim.checkers.base import Checker
 from holdfast.sim.checkers.buffers import Buffers
-from holdfast.sim.checkers.calm import unrest
+from holdfast.sim.checkers.calm import Rest, unrest
 from holdfast.sim.checkers.memory import Memory
 from holdfast.sim.checkers.sight import (
     Sight,
@@ -25,7 +25,7 @@ from holdfast.sim.checkers.sight import (
 )
 from holdfast.sim.checkers.undone import Undone
 from holdfast.telemetry.facts import GroupFact, OrderFact
-from holdfast.types import MILLISECOND, NEVER, Nanos
+from holdfast.types import MILLISECOND, Nanos
 
 if TYPE_CHECKING:
     from holdfast.machine import Result
@@ -90,8 +90,12 @@ class GroupChecks(Checker):
         self._turns: dict[str, int] = {}
         self._group_epochs: dict[tuple[str, str], int] = {}
         """The group epoch in which the replica of a unit on a host was last seen."""
-        self.calm_ns: Nanos = NEVER
+        self._rest = Rest()
+
+    @property
+    def calm_ns(self) -> Nanos:
         """When everything had recovered; `NEVER` if it has not."""
+        return self._rest.since_ns
 
     def skipped(self, group: str, node: bytes, incarnation: int) -> int:
         """How many messages of a source the group has skipped. If sides decide separately, what one of them skipped
@@ -242,11 +246,14 @@ class GroupChecks(Checker):
 
     def watch_calm(self, world: World) -> None:
         """From now on, check repeatedly whether everything has recovered."""
-        self.calm_ns = NEVER if self._unrest(world) else min(self.calm_ns, world.now)
+        self._rest.look(not self._unrest(world), world.now)
         world.at(world.now + CALM_EVERY_NS, lambda _: self.watch_calm(world))
 
     def finish(self, world: World) -> None:
-        for detail in self._unrest(world):
+        troubles = self._unrest(world)
+        if self._rest.look(not troubles, world.now):
+            return
+        for detail in troubles:
             world.fail(REST, f"{detail} (at {time_text(world.now)})")
 
     def _unrest(self, world: World) -> list[str]:
