@@ -198,12 +198,12 @@ class Inbound:
         else:
             self._leader.decisions.found(name, node, frame, now)
 
-    def _stability(self, now: Nanos, node: NodeId, frame: StabilityFrame, out: Outbox) -> None:
+    def _stability(self, now: Nanos, node: NodeId, frame: StabilityFrame, _out: Outbox) -> None:
         core = self._core
         if core.stability is None or core.peers.replica_at(node) is None:
             core.ignore("stranger")
         else:
-            core.stability.take(node, frame, now, out)
+            core.stability.take(node, frame, now)
 
     def _freed(self, _now: Nanos, peer: NodeId, frame: Freed, _out: Outbox) -> None:
         stability = self._core.stability

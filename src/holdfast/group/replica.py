@@ -192,7 +192,8 @@ class ReplicaMachine(Machine):
         elif core.group_epoch:
             self._follower.settle(now, out)
             self._installer.settle(now, out)
-        self._free(now, out)
+            self._free(now, out)
+        self._stability.post(out)
         self._relay.settle(now, out)
         if not leadership.leading:
             self._leader.output_sender.end(out)
@@ -213,9 +214,9 @@ class ReplicaMachine(Machine):
         self.deadline = self._next_deadline(now)
 
     def _free(self, now: Nanos, out: Outbox) -> None:
-        """Determine what all members have applied. A leader frees it with its periodic checks, the others here."""
+        """Determine and free what all members have applied. A leader does it in its own turn."""
         self._stability.settle(now, out)
-        if self._stability.active and not self._core.leadership.leading:
+        if self._stability.active:
             self._follower.collector.release(self._stability.index)
 
     def _next_deadline(self, now: Nanos) -> Nanos:

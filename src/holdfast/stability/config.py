@@ -39,7 +39,8 @@ class StabilityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     member_ns: Nanos = 200_000
     """The period is at least this long for each member of the view: what rounds cost grows with their number."""
     calm_ns: Nanos = 0
-    """The least time between two rounds while the member holds less than `calm_bytes`: nothing waits for room then."""
+    """The least time between two rounds while one could free less than `calm_bytes`, or less than a sixteenth of what
+    is held: nothing waits for that much room."""
     calm_bytes: int = 0
     period_max_ns: Nanos = SECOND
     """Each round without progress doubles the wait for the next one, up to this."""

@@ -4,7 +4,8 @@ The owner says what it has (`report`), which view is committed (`enter`), which 
 and hands in frames (`take`). It learns what every member has (`stable`; `version` grows with it) and sends what is
 appended to `out`. Frames carry promises: they wait for the owner's writes like acknowledgements do (rule 2).
 
-`deadline` says when to call `wake`. Nothing here raises on what a peer sent; it is refused and counted.
+`deadline` says when to call `wake`, and `ready` from when on an owner may call it that does something anyway: a round
+that is due waits a little for other traffic. Nothing here raises on what a peer sent; it is refused and counted.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from holdfast.stability.vectors import Vector, any_true, nothing
 from holdfast.types import MILLISECOND, NEVER, Nanos, NodeId
 
 MISSES_MAX: Final = 10
+FRACTION: Final = 4
+"""A round is worth its cost if it could free this power of two of what is held: a sixteenth."""
 ROUNDS_TO_BLAME: Final = 2
 """A member is named as behind after so many rounds that could have made the others' report stable."""
 BLOCKERS_MAX: Final = 16
@@ -57,6 +60,7 @@ class Detector:
         self.version = 0
         """Grows whenever `stable` does."""
         self.deadline: Nanos = NEVER
+        self.ready: Nanos = NEVER
         self.refused: dict[str, int] = {}
         self.sent = 0
         self.learned = 0
@@ -225,12 +229,15 @@ class Detector:
         if node not in self._places:
             return []
         frames = self._riding.ride(node, now)
-        self._set_deadline()
+        if frames:
+            self._set_deadline()
         return frames
 
     def wake(self, now: Nanos, out: Posts) -> None:
-        """`deadline` has come."""
+        """`deadline` has come, or `ready` and the owner may be about to send something."""
         protocol, sends = self._protocol, []  # type: tuple[Protocol | None, Sends]
+        due_ns, riding = self._due_ns, self._riding
+        no_traffic = due_ns + riding.slack_ns(due_ns) <= now and riding.last_ns < due_ns
         if protocol is not None:
             if protocol.deadline <= now:
                 protocol.wake(now, sends)
@@ -239,9 +246,12 @@ class Detector:
                 if not protocol.initiates:
                     self._misses = min(self._misses + 1, MISSES_MAX)
                 protocol.want(now, sends)
-        if self._riding.deadline <= now:
-            self._riding.flush(out)
+        if riding.deadline <= now:
+            riding.flush(out)
         self._settle(sends, now, out)
+        if no_traffic and riding.deadline < NEVER:
+            riding.flush(out)
+            self._set_deadline()
         self.deadline = max(self.deadline, now + 1)
 
     # -- rounds --------------------------------------------------------------------------------------------------
@@ -302,20 +312,32 @@ class Detector:
             else config.period_of(protocol.seat.size)
         )
         self._due_ns = since_ns + min(wait_ns << self._misses, config.period_max_ns)
-        if self._held_bytes < config.calm_bytes:
+        if self._is_calm:
             self._due_ns = max(self._due_ns, self._ended_ns + config.calm_ns)
+
+    @property
+    def _is_calm(self) -> bool:
+        """Whether a round could free little: less than `calm_bytes`, and less than a sixteenth of what is held."""
+        calm_bytes, gain_bytes = self.config.calm_bytes, self._held_bytes - self._floor_bytes
+        return gain_bytes < calm_bytes or (
+            calm_bytes > 0 and gain_bytes < self._held_bytes >> FRACTION
+        )
 
     @property
     def _is_worth_hurrying(self) -> bool:
         """Whether buffers are full, and a round could free a sixteenth of them. A source that sends as fast as it can
         keeps them full, so that being full alone says nothing."""
         held_bytes = self._held_bytes
-        return self._is_tight and held_bytes - self._floor_bytes >= held_bytes >> 4
+        return self._is_tight and held_bytes - self._floor_bytes >= held_bytes >> FRACTION
 
     def _set_deadline(self) -> None:
         protocol = self._protocol
         own = NEVER if protocol is None else protocol.deadline
-        self.deadline = min(own, self._due_ns, self._riding.deadline)
+        at_once, due_ns = min(own, self._riding.deadline), self._due_ns
+        self.ready = min(at_once, due_ns)
+        self.deadline = self.ready
+        if due_ns < at_once:
+            self.deadline = min(at_once, due_ns + self._riding.slack_ns(due_ns))
 
     def _suspected_bits(self) -> int:
         places = self._places

@@ -491,9 +491,12 @@ def test_a_majority_is_never_suspended() -> None:
 
 
 def test_a_backup_that_cannot_get_an_ordered_message_takes_a_state_instead() -> None:
-    """L7: nobody stops for it. Whatever is sent to n3 of that stream is lost; it asks to be suspended, and is."""
+    """L7: nobody stops for it. Whatever is sent to n3 of that stream is lost; it asks to be suspended, and is. The
+    state that it asks for at the same time comes later."""
     world = started(1, sources=1, lack_ns=100 * MILLISECOND)
-    world.drop = lambda sender, target, frame: target == "n3" and isinstance(frame, Payload)
+    world.drop = lambda sender, target, frame: (
+        target == "n3" and isinstance(frame, Payload | StateChunk)
+    )
     sent, _ = pour(world, "s1", rounds=400, watch=[])
     assert sent * 200 > 2 * WINDOW, "the others went on"
     suspensions = [fact.detail for _, fact in world.events("view") if "suspended" in fact.detail]

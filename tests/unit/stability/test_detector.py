@@ -10,7 +10,8 @@ from tests.support.stability_world import FAST, World, with_protocol
 from tests.unit.stability.harness import Table, node_id, view_of
 
 from holdfast.stability import PROTOCOLS
-from holdfast.stability.frames import CubeState, RoundReport
+from holdfast.stability.frames import CubeState, ResultAck, RoundReport, RoundStart
+from holdfast.stability.riding import Posts, Riding
 from holdfast.types import MICROSECOND, MILLISECOND, NEVER, SECOND
 
 FAST_PERIOD = 5 * MILLISECOND
@@ -57,15 +58,19 @@ def test_full_buffers_begin_a_round_without_waiting_for_the_period() -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_member_that_holds_little_rests_longer_between_rounds(protocol: str) -> None:
-    """The first round after a pause does not wait longer than otherwise."""
+def test_rounds_that_free_little_are_further_apart(protocol: str) -> None:
+    """Less than `calm_bytes`, or less than a sixteenth of what is held. The first round after a pause does not wait
+    longer than otherwise."""
     calm_ns = 6 * FAST_PERIOD
-    for held_bytes, least_ns in ((999, calm_ns), (1000, FAST_PERIOD)):
+    for low, high, least_ns in (
+        (0, 999, calm_ns), (0, 1000, FAST_PERIOD),
+        (31_000, 32_000, calm_ns), (15_000, 16_000, FAST_PERIOD),
+    ):  # fmt: skip
         table = quiet(protocol, calm_ns=calm_ns, calm_bytes=1000)
         begun, ends = table.now, []
         for number in range(11, 2011):
             for name in "abcd":
-                table.report(name, number, number, held_bytes=held_bytes)
+                table.report(name, number, number, held_bytes=high if number % 2 else low)
             rounds = table.status("a").rounds
             table.later(100 * MICROSECOND)
             if table.status("a").rounds != rounds:
@@ -233,6 +238,45 @@ def test_frames_ride_on_traffic_that_flows_anyway() -> None:
     assert rode > 50
     assert alone <= before + 4, "only the frames of the first round, before there was traffic"
     assert table.stable("a")[0] >= 35
+
+
+def test_a_round_that_is_due_begins_with_the_traffic_that_follows() -> None:
+    """S7: an owner calls `wake` from `ready` on, before it sends something: the frames of the round go with that."""
+    table = quiet("coord")
+    for other in "bcd":
+        table["a"].ride(node_id(other), table.now)
+    table.report("a", 11, 11)
+    one = table["a"]
+    assert one.deadline == one.ready + table.config.ride_ns
+    table.now = one.ready + table.config.ride_ns // 2
+    out: Posts = []
+    one.wake(table.now, out)
+    assert out == []
+    assert [type(frame) for frame in one.ride(node_id("b"), table.now)] == [RoundStart]
+
+
+def test_a_round_that_has_waited_for_traffic_in_vain_begins_without() -> None:
+    """In one turn: its frames do not wait again."""
+    table = quiet("coord")
+    for other in "bcd":
+        table["a"].ride(node_id(other), table.now)
+    table.report("a", 11, 11)
+    table.now = table["a"].deadline
+    out: Posts = []
+    table["a"].wake(table.now, out)
+    assert [type(frame) for _, frame in out] == [RoundStart] * 3
+    assert table["a"].deadline > table.now + table.config.ride_ns
+
+
+def test_a_confirmation_waits_longer_for_a_ride() -> None:
+    """Nothing but a repetition depends on it."""
+    riding = Riding(2 * MILLISECOND)
+    head = ("g", 1, 1, 1, 1, 1)
+    for frame, wait_ns in ((RoundStart(*head), 2), (ResultAck(*head, b""), 8)):
+        riding.ride(node_id("b"), 0)
+        riding.post((node_id("b"),), frame, MILLISECOND, [])
+        assert riding.deadline == (1 + wait_ns) * MILLISECOND
+        assert riding.ride(node_id("b"), 0) == [frame]
 
 
 def test_a_frame_goes_alone_when_traffic_does_not_come() -> None:

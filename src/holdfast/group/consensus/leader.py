@@ -112,6 +112,9 @@ class Leader:
         self.commit.advance()
         self.services.committed(now, out)
         core.delivery.hand_out(now, out)
+        if core.stability is not None:
+            # Before entries are sent: its frames travel with them.
+            core.stability.settle(now, out)
         if not self._periodic_checks(now, out):
             return False
         self.replication.send(now, out)

@@ -38,11 +38,9 @@ SAMPLE_NS: Final = 30 * SECOND
 """The interval between facts while nothing changes."""
 REPORT_NS: Final = MILLISECOND
 """The minimum interval between reports to the detector; under load there are many turns in a millisecond."""
-CALM_REPORT_NS: Final = 5 * MILLISECOND
-"""The same while so little is held that no source waits for room, for a member that begins no rounds."""
 IDLE_REPORT_NS: Final = 20 * MILLISECOND
 """The same while no messages are held: then no source waits, and entries of services or views are all there is to free.
-Also how long a member that begins no rounds waits for a turn to report in: it reports before it answers anyway."""
+Always for a member that begins no rounds: it reports before it answers anyway."""
 ALONE_NS: Final = 5 * MILLISECOND
 """How soon progress is reported if nothing else happens: it does not deserve a turn of its own after each message."""
 
@@ -57,7 +55,6 @@ class LogStability:
         self._log = core.log
         self.active = config.mode == "majority"
         self.detector = Detector(settings, config.name, core.node, core.life, core.incarnation)
-        self._calm_bytes = config.calm_bytes
         self._view: View | None = None
         self._epoch = 0
         self._pin = 0
@@ -76,14 +73,14 @@ class LogStability:
         """What this replica kept of all streams at the last report."""
         self._holds = False
         """Whether messages may be held, which a source waits for."""
-        self._report_ns: Nanos = REPORT_NS
-        """The interval between reports while messages are held."""
         self._stable: list[int] = [0, 0]
         """A copy of what is stable, and what it was copied from: it is asked for in every turn."""
         self._stable_of = self.detector.stable
         self._stable_version = self.detector.version
         self._begins = False
         """Whether this member begins rounds."""
+        self._posts: Posts = []
+        """Frames to send at the end of the turn."""
         self.deadline: Nanos = NEVER
         self._now: Nanos = 0
         self._look_ns: Nanos = 0
@@ -112,27 +109,27 @@ class LogStability:
         return self._stable[slot]
 
     def settle(self, now: Nanos, out: Outbox) -> None:
-        """Inform the detector of changes, and do what is due."""
+        """Inform the detector of changes, and do what is due. Its frames leave with `ride` or `post`."""
         core, detector = self._core, self.detector
         self._now = now
         if not self.active or not core.group_epoch:
             return
-        posts: Posts = []
+        posts = self._posts
         view = self._log.committed_view
         if view is not None and (view is not self._view or core.group_epoch != self._epoch):
             self._enter(view, now, posts)
         if core.streams.changed:
             self._holds = True
-        is_due = now >= self._told_ns + (self._report_ns if self._holds else IDLE_REPORT_NS)
+        is_often = self._holds and self._begins
+        is_due = now >= self._told_ns + (REPORT_NS if is_often else IDLE_REPORT_NS)
         if is_due or core.peers.changed != self._peers_seen:
             self._follow_peers(now, posts)
         if is_due:
             self._report(now, posts)
-        if self._acks and (is_due or detector.deadline <= now or detector.is_running):
+        if detector.ready <= now or detector.is_running:
             self._learn(now, posts)
-        if detector.deadline <= now:
+        if detector.ready <= now:
             detector.wake(now, posts)
-        self._send(posts, out)
         self._set_deadline(now)
         if now >= self._look_ns:
             self._look_ns = now + LOOK_NS
@@ -198,8 +195,6 @@ class LogStability:
         report = (self._held, self._applied, core.streams.most_bytes())
         self._holds = report[2] > 0
         self.held_bytes = core.streams.all_bytes() if self._holds else 0
-        is_calm = report[2] < self._calm_bytes and not self._begins
-        self._report_ns = CALM_REPORT_NS if is_calm else REPORT_NS
         if report != self._reported:
             self._reported = report
             self.detector.report(report[:2], report[2], now, posts)
@@ -222,31 +217,34 @@ class LogStability:
             named = view.named(leader)
             if named is not None:
                 self._coordinator = leader
+                self._learn(now, posts)
                 self.detector.coordinate(NodeId(named.node), now, posts)
 
-    def take(self, node: NodeId, frame: StabilityFrame, now: Nanos, out: Outbox) -> None:
+    def take(self, node: NodeId, frame: StabilityFrame, now: Nanos) -> None:
         """A frame of another member. What this replica has is reported first: a result may count on all of it."""
         if not self.active or self._view is None:
             self._core.ignore("stability")
             return
-        posts: Posts = []
+        posts = self._posts
         if type(frame) is not ResultAck:
             self._report(now, posts)
+            self._learn(now, posts)
         self.detector.take(node, frame, now, posts)
-        self._send(posts, out)
         self._set_deadline(now)
 
     def heard(self, node: NodeId, held: int, applied: int) -> None:
         """On the leader: an acknowledgement states the progress of a member, so it is also a report (rule 10).
 
         Not in `fast` groups: a member that runs ahead learns later than the leader which part is committed. Under load
-        a member acknowledges many times in a millisecond; `settle` gives the last one to the detector.
+        a member acknowledges many times for each round; the detector gets the last one, when a round can begin or end.
         """
         # rule: S-10b
         if self.active and self._view is not None and self._core.config.delivery == "safe":
             self._acks[node] = (max(held, applied), applied)
 
     def _learn(self, now: Nanos, posts: Posts) -> None:
+        if not self._acks:
+            return
         acks, self._acks = self._acks, {}
         for node, numbers in acks.items():
             self.detector.learn(node, numbers, now, posts)
@@ -260,10 +258,13 @@ class LogStability:
             for frame in self.detector.ride(node, now):
                 post(out, [node], frame)
 
-    def _send(self, posts: Posts, out: Outbox) -> None:
+    def post(self, out: Outbox) -> None:
+        """At the end of a turn: send the frames that do not wait for a ride. They follow the entries of the turn, which
+        may bring the view that they belong to."""
         at = self._core.peers.at
-        for nodes, frame in posts:
+        for nodes, frame in self._posts:
             post(out, [node for node in nodes if at(node) is not None], frame)
+        self._posts.clear()
 
     def status(self) -> dict[str, object]:
         """For the status: the protocol, the lag of freeing, and the members that delay it."""
