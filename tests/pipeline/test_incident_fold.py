@@ -113,10 +113,12 @@ def test_the_classes_of_the_node_are_incidents_here_too() -> None:
     narrow = Vector(True, 1472, 1472, rate_limit_kbps=96)
     slow = Vector(True, 1472, 1472, delay_us=286_000)
     swallows = Vector(True, 1472, 1472, data_lost=True)
+    flaps = Vector(True, 1472, 1472, loss_ppm=400_000, outage_ms=300, outage_every_ms=700)
     for vector, name, worst in (
         (narrow, "congested", 96),
         (slow, "delay", 286_000),
         (swallows, "data", 0),
+        (flaps, "flapping", 300),
     ):
         (incident,) = all_incidents([run(0, 50, GOOD), run(51, 90, vector), run(91, 99, GOOD)])
         assert (incident.error_class, incident.worst) == (name, worst)

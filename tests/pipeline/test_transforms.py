@@ -208,11 +208,13 @@ def test_every_class_of_the_node_becomes_a_sentence(spark: SparkSession, frame: 
         {"error_class": "congested", "worst": 96},
         {"error_class": "delay", "worst": 286_000},
         {"error_class": "data", "worst": 0},
+        {"error_class": "flapping", "transport": "", "worst": 300},
     ]
     assert [row["text"] for row in told(spark, frame, rows)] == [
         "UDP: packets are dropped above about 96 kbit/s from alba to brno",
         "UDP: packets take up to 286 ms longer than usual from alba to brno",
-        "UDP: application data does not pass, cause unknown from alba to brno",
+        "UDP: application data does not pass, cause unknown, from alba to brno",
+        "nothing passes for up to 0.3 s, again and again, from alba to brno",
     ]
 
 

@@ -58,6 +58,8 @@ class Vector(msgspec.Struct, frozen=True, gc=False, array_like=True):
     delay_us: int = 0
     rate_limit_kbps: int = 0
     data_lost: bool = False
+    outage_ms: int = 0
+    outage_every_ms: int = 0
 
 
 class Trouble(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -96,4 +98,6 @@ def _vector(kind: str, vector: Vector) -> PathVector:
         delay_us=vector.delay_us,
         rate_limit_kbps=vector.rate_limit_kbps,
         data_lost=vector.data_lost,
+        outage_ms=vector.outage_ms,
+        outage_every_ms=vector.outage_every_ms,
     )

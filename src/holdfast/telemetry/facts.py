@@ -111,6 +111,10 @@ class PathFact(Fact, frozen=True, gc=False):
     """The rate that the path carries, where packets were dropped because more was sent."""
     data_lost: bool = False
     """Application data does not arrive although probes do."""
+    outage_ms: int = 0
+    """How long nothing passes, where that happens again and again; 0: it does not."""
+    outage_every_ms: int = 0
+    """The time from the beginning of one such outage to that of the next."""
 
 
 class OrderFact(Fact, frozen=True, gc=False):

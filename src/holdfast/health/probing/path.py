@@ -237,5 +237,7 @@ class Path:
             delay_us=state.delay_us,
             rate_limit_kbps=state.rate_limit_kbps,
             data_lost=state.data_lost,
+            outage_ms=state.outage_ms,
+            outage_every_ms=state.outage_every_ms,
             worsened=self.probe_receiver.turns.get(kind, 0),
         )

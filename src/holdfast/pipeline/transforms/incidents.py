@@ -18,7 +18,7 @@ from holdfast.pipeline.incident_fold import Fold, Incident, Run, incident_id, op
 from holdfast.pipeline.transforms import conform
 from holdfast.pipeline.transforms.path_runs import PAIR, PATH_DDL
 from holdfast.pipeline.units import SPARK_HOUR, contains, in_order, last_hour
-from holdfast.pipeline.verdict import CONGESTED, DATA, DEAD, DELAY, PROTOCOL, Vector
+from holdfast.pipeline.verdict import CONGESTED, DATA, DEAD, DELAY, FLAPPING, PROTOCOL, Vector
 
 TOLERANCE_S: Final = 30
 """How far the clocks of two nodes may differ when their records are put side by side."""
@@ -62,8 +62,8 @@ def fold_paths(
     ordered = in_order(units)
     columns = (
         *PAIR, "transport", "hour", "incarnation", "start_us", "end_us", "alive", "size", "size_max", "loss_ppm",
-        "bad_patterns", "holes", "flows", "flows_bad", "delay_us", "rate_limit_kbps", "data_lost", "facts",
-        "lost_before", "carry",
+        "bad_patterns", "holes", "flows", "flows_bad", "delay_us", "rate_limit_kbps", "data_lost",
+        "outage_ms", "outage_every_ms", "facts", "lost_before", "carry",
     )  # fmt: skip
     rows = (
         runs.withColumn("start_us", sf.unix_micros("start_at"))
@@ -71,6 +71,12 @@ def fold_paths(
         .withColumn("loss_ppm", sf.when(sf.col("lossy"), sf.col("loss_ppm_max")).otherwise(0))
         .withColumn("delay_us", sf.when(sf.col("delayed"), sf.col("delay_us_max")).otherwise(0))
         .withColumn("rate_limit_kbps", sf.coalesce("rate_limit_kbps_min", sf.lit(0)))
+        .withColumns(
+            {
+                name: sf.when(sf.col("interrupted"), sf.col(f"{name}_max")).otherwise(0)
+                for name in ("outage_ms", "outage_every_ms")
+            }
+        )
         .withColumn("carry", sf.lit(None).cast("binary"))
         .select(*columns, "start_ns", "n_first")
     )
@@ -200,6 +206,7 @@ def _run(row: dict[str, Any]) -> Run:
     vector = Vector(
         row["alive"], row["size"], row["size_max"], row["loss_ppm"], row["bad_patterns"], row["holes"],
         row["flows"], row["flows_bad"], row["delay_us"], row["rate_limit_kbps"], row["data_lost"],
+        row["outage_ms"], row["outage_every_ms"],
     )  # fmt: skip
     return Run(
         row["hour"], row["incarnation"], row["start_us"], row["end_us"], row["transport"], vector, row["facts"],
@@ -454,7 +461,13 @@ def _text() -> Column:
             ),
         )
         .when(
-            sf.col("error_class") == DATA, sf.lit("application data does not pass, cause unknown")
+            sf.col("error_class") == DATA, sf.lit("application data does not pass, cause unknown,")
+        )
+        .when(
+            sf.col("error_class") == FLAPPING,
+            sf.format_string(
+                "nothing passes for up to %.1f s, again and again,", sf.col("worst") / 1000
+            ),
         )
         .when(sf.col("error_class") == "flows", sf.lit("some connections fail where others pass"))
         .when(sf.col("error_class") == "multicast", sf.lit("multicast does not pass"))

@@ -29,11 +29,12 @@ PATH_RUNS: Final = f"""{PATH_DDL}, hour string, incarnation bigint, start_at tim
     holes string, flows bigint, flows_bad bigint, heard bigint, expected bigint,
     rtt_us_sum bigint, rtt_count bigint, rtt_us_min bigint, rtt_us_max bigint, rtt_sketch binary,
     jitter_us_max bigint, rate_kbps_max bigint, worsened_max bigint, sender_name string, listener_name string,
-    delayed boolean, delay_us_max bigint, limited boolean, rate_limit_kbps_min bigint, data_lost boolean"""
+    delayed boolean, delay_us_max bigint, limited boolean, rate_limit_kbps_min bigint, data_lost boolean,
+    interrupted boolean, outage_ms_max bigint, outage_every_ms_max bigint"""
 
 _VECTOR: Final = (
     *("alive", "size", "size_max", "lossy", "bad_patterns", "holes", "flows", "flows_bad"),
-    *("delayed", "limited", "data_lost"),
+    *("delayed", "limited", "data_lost", "interrupted"),
 )
 
 
@@ -73,6 +74,8 @@ def path_runs(path_facts: DataFrame) -> DataFrame:
         sf.max("worsened").alias("worsened_max"),
         sf.max("delay_us").alias("delay_us_max"),
         sf.min(sf.when(sf.col("limited"), sf.col("rate_limit_kbps"))).alias("rate_limit_kbps_min"),
+        sf.max("outage_ms").alias("outage_ms_max"),
+        sf.max("outage_every_ms").alias("outage_every_ms_max"),
         named("sender_name").alias("sender_name"),
         named("name").alias("listener_name"),
     )
@@ -93,6 +96,7 @@ def _with_losses(path_facts: DataFrame) -> DataFrame:
         "delayed": sf.coalesce(sf.col("delay_us") > 0, sf.lit(False)),
         "limited": sf.coalesce(sf.col("rate_limit_kbps") > 0, sf.lit(False)),
         "data_lost": sf.coalesce("data_lost", sf.lit(False)),
+        "interrupted": sf.coalesce(sf.col("outage_ms") > 0, sf.lit(False)),
     }
     return (
         path_facts.withColumnRenamed("node", "listener")
