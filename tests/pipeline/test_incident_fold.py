@@ -91,6 +91,18 @@ def test_kinds_that_die_and_return_one_after_the_other_are_one_dead_path() -> No
     assert told(runs) == [("dead", "", 100.55, 112.0, False, "repaired", 0)]
 
 
+def test_a_path_that_flaps_is_not_filtered_however_long_the_samples_of_one_kind_go_on() -> None:
+    """A run of facts goes on past the moment at which the other kind falls or returns, too. Its end is no proof that
+    the pair looked filtered until then: each flapping path had incidents of filtered UDP and TCP beside its own."""
+    runs: list[Run] = []
+    for turn in range(4):
+        for late, kind in ((0.0, "udp"), (0.2, "tcp")):
+            up = 40 * turn + late
+            runs += [run(up, up + 25, GOOD, kind), run(up + 26, up + 39, SILENT, kind)]
+    runs.sort(key=lambda item: item.start_us)
+    assert told(runs) == [("dead", "", 26.2, 159.2, True, "", 3)]
+
+
 def test_a_filter_counts_from_its_first_fact_once_it_has_been_seen_for_a_second() -> None:
     good = [run(0, 99, GOOD), run(0, 99, GOOD, "tcp"), run(100, 100, SILENT, "tcp")]
     assert told(good) == []
@@ -202,21 +214,24 @@ VECTORS = (GOOD, SMALL, SILENT, Vector(True, 1472, 1472, 50_000), Vector(True, 1
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Run]:
-    """Runs of two kinds over some hours, sorted as the executors sort them."""
+    """Runs of two kinds over some hours, sorted as the executors sort them. Those of different kinds overlap."""
     runs: list[Run] = []
     incarnation, now = 1, 0.0
+    ends = {"udp": 0.0, "tcp": 0.0}
     for _ in range(draw(st.integers(1, 40))):
         now += draw(st.sampled_from((0.5, 5.0, 40.0, 280.0, 400.0, 2000.0, 4000.0)))
         if draw(st.integers(0, 9)) == 0:
             incarnation += 1
+            now = max(now, *ends.values())
+        kind = draw(st.sampled_from(("udp", "tcp")))
+        now = max(now, ends[kind])
         length = draw(st.sampled_from((0.0, 0.4, 30.0, 200.0)))
         # A run never crosses an hour.
         length = min(length, 3599.0 - now % 3600)
-        kind = draw(st.sampled_from(("udp", "tcp")))
         lost = draw(st.integers(0, 9)) == 0
         vector = draw(st.sampled_from(VECTORS))
         runs.append(run(now, now + length, vector, kind, incarnation=incarnation, lost_before=lost))
-        now += length
+        ends[kind] = now + length
     return sorted(runs, key=lambda r: (r.hour, r.incarnation, r.start_us))
 
 

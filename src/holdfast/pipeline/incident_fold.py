@@ -43,7 +43,8 @@ BACK_US: Final = 4_000_000
 """After a dead path is heard again, each kind of packets has this time to be heard: TCP connects with pauses."""
 FILTERS: Final = (PROTOCOL, MULTICAST)
 """Claims that one kind of packets does not pass although others do. While a path dies or comes back, this is so for a
-moment and means nothing: such a trouble counts once it has been seen for `SETTLE_US`, or `BACK_US` after a death."""
+moment and means nothing: such a trouble counts once it has been there for `SETTLE_US`, or `BACK_US` after a death. Runs
+of the other kinds of packets can begin in that time and end it, however long the run that showed it goes on."""
 FLAPS: Final = 3
 """So many returns of the same trouble within `FLAP_US` make an incident flap: the node's own rule."""
 FLAP_US: Final = 60 * 1_000_000
@@ -100,7 +101,7 @@ class Heard(msgspec.Struct, array_like=True):
 
 
 class Pending(msgspec.Struct, array_like=True):
-    """A filter that has not been seen for long enough to count."""
+    """A filter that has not been there for long enough to count."""
 
     trouble: Trouble
     run: Run
@@ -188,6 +189,9 @@ class Fold:
         """Count the time that was observed until the end of the current hour."""
         for kind, heard in self.carry.heard.items():
             self._count(kind, heard, heard.until_us)
+        # No other run begins before the end of the hour.
+        until_us = max((heard.until_us for heard in self.carry.heard.values()), default=0)
+        self._decide(until_us, {_key(one.trouble) for one in self.carry.pending})
 
     def finish(self, hour: str) -> bytes:
         """The carry after `hour`."""
@@ -226,25 +230,19 @@ class Fold:
             _is_of(incident, trouble) and not incident.ended_us for incident in carry.open
         ):
             return False
-        known = next((one for one in carry.pending if _key(one.trouble) == _key(trouble)), None)
-        if known is None:
+        if all(_key(one.trouble) != _key(trouble) for one in carry.pending):
             settle_us = BACK_US if run.start_us - carry.back_us < BACK_US else SETTLE_US
-            known = Pending(trouble, run, run.start_us + settle_us)
-            carry.pending.append(known)
-        if run.end_us < known.until_us:
-            return True
-        carry.pending.remove(known)
-        if known.run is not run:
-            self._continue(known.trouble, known.run)
-        return False
+            carry.pending.append(Pending(trouble, run, run.start_us + settle_us))
+        return True
 
     def _decide(self, now_us: int, present: set[tuple[str, str]]) -> None:
-        """Troubles that waited and are gone now: those that lasted long enough count."""
-        gone = [one for one in self.carry.pending if _key(one.trouble) not in present]
-        for pending in gone:
-            self.carry.pending.remove(pending)
+        """What waits was there until now: troubles that lasted long enough count, others wait on if `present`."""
+        waiting, self.carry.pending = self.carry.pending, []
+        for pending in waiting:
             if now_us >= pending.until_us:
                 self._continue(pending.trouble, pending.run)
+            elif _key(pending.trouble) in present:
+                self.carry.pending.append(pending)
 
     def _note(self, run: Run, earlier: Heard | None) -> None:
         """Falls, deaths and the smallest size of the hour."""

@@ -313,8 +313,8 @@ HOURLY: Final = (
     Hourly("link_moves", ("link",), "link_moves.LINK_MOVES", _link_moves),
 )
 
-INCIDENTS_VERSION: Final = 4
-FOLD_VERSION: Final = 2
+INCIDENTS_VERSION: Final = 5
+FOLD_VERSION: Final = 3
 FOLD_TABLES: Final = {
     "incident_history": "incidents.INCIDENT_HISTORY",
     "path_hours": "incidents.PATH_HOURS",
