@@ -90,6 +90,26 @@ class TestPathStates:
             (0.0, "size", "udp"): (1, 10),
         }
 
+    def test_a_path_that_flaps_has_a_symptom_of_its_own_and_says_nothing_about_death(
+        self, spark: SparkSession
+    ) -> None:
+        """Incidents are published as deaths that flap: they were located as dead, beside faults that are."""
+        from pyspark.sql import functions as sf
+
+        from holdfast.pipeline.transforms.path_states import path_states, with_flapping
+
+        incidents = broken(
+            spark,
+            ("a", "b", "", "dead", 0.1, 0.2),
+            ("c", "d", "", "dead", 0.1, 0.2),
+            ("c", "d", "udp", "size", 0.1, 0.2),
+        ).withColumn("flapping", sf.col("sender") == "c")
+        assert states(path_states(with_flapping(incidents), watched(spark))) == {
+            (0.0, "dead", ""): (1, 10),
+            (0.0, "flapping", ""): (1, 10),
+            (0.0, "size", "udp"): (1, 10),
+        }
+
     def test_a_path_that_was_not_watched_is_neither_failing_nor_passing(
         self, spark: SparkSession
     ) -> None:

@@ -64,10 +64,10 @@ def path_slots(source: Source, step_s: int = 3600) -> DataFrame:
 
 def _localisation(source: Source) -> DataFrame:
     from holdfast.pipeline.transforms.localisation import localise
-    from holdfast.pipeline.transforms.path_states import path_states
+    from holdfast.pipeline.transforms.path_states import path_states, with_flapping
 
     bucket_s = _bucket_s(_span_s(source))
-    states = path_states(_recent(source), observed(source), bucket_s)
+    states = path_states(with_flapping(_recent(source)), observed(source), bucket_s)
     return localise(states, _inventory(source), bucket_s=bucket_s)
 
 

@@ -15,7 +15,8 @@ from holdfast.pipeline.model_tables import COVERAGE_IN, PAIR, PATH
 from holdfast.pipeline.transforms import conform
 
 DEAD: Final = "dead"
-ALL_TRANSPORTS: Final = (DEAD, "flapping")
+FLAPPING: Final = "flapping"
+ALL_TRANSPORTS: Final = (DEAD, FLAPPING)
 """Classes that concern a path whatever the transport."""
 
 BUCKET_S: Final = 900
@@ -49,6 +50,17 @@ def coverage(path_facts: DataFrame, gap_s: int = GAP_S) -> DataFrame:
     return conform(rows, COVERAGE_IN)
 
 
+def with_flapping(incidents: DataFrame) -> DataFrame:
+    """Published incidents as `path_states` takes them: a death that returns again and again is a symptom of its own.
+
+    Any class can flap. A path with another class still has that one; one that is dead by turns is not a dead path.
+    """
+    flaps = (sf.col("error_class") == DEAD) & sf.col("flapping")
+    return incidents.withColumn(
+        "error_class", sf.when(flaps, sf.lit(FLAPPING)).otherwise(sf.col("error_class"))
+    )
+
+
 def path_states(
     incidents: DataFrame, observed: DataFrame, bucket_s: int = BUCKET_S, overlap_s: float = 1.0
 ) -> DataFrame:
@@ -66,13 +78,19 @@ def path_states(
         .distinct()
         .join(sf.broadcast(symptoms), ["bucket", "transport"])
     )
-    masked = failing.where(sf.col("error_class") == DEAD).select("bucket", *PAIR).distinct()
+    shown = lambda name: (
+        failing.where(sf.col("error_class") == name)
+        .select("bucket", *PAIR, sf.lit(True).alias(name))
+        .distinct()
+    )
     own = failing.select("bucket", "error_class", *PATH, sf.lit(True).alias("failed")).distinct()
-    # A dead path cannot show another symptom: in those it is unobserved, not passing.
+    # A dead path cannot show another symptom: in those it is unobserved, not passing. One that flaps has been dead.
+    hidden = sf.when(sf.col("error_class") == DEAD, sf.col(FLAPPING)).otherwise(sf.col(DEAD))
     rows = (
         candidates.join(own, ["bucket", "error_class", *PATH], "left")
-        .join(masked.withColumn("dead", sf.lit(True)), ["bucket", *PAIR], "left")
-        .where((sf.col("error_class") == DEAD) | sf.col("dead").isNull() | sf.col("failed"))
+        .join(shown(DEAD), ["bucket", *PAIR], "left")
+        .join(shown(FLAPPING), ["bucket", *PAIR], "left")
+        .where(hidden.isNull() | sf.col("failed"))
         .withColumn("failing", sf.coalesce("failed", sf.lit(False)))
         .withColumn("bucket_at", sf.timestamp_seconds(sf.col("bucket") * bucket_s))
     )
