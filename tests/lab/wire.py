@@ -120,15 +120,15 @@ class Wire:
     ) -> bytes:
         """What a listener reads of `data` on a new connection, within a second; empty when none comes about."""
         port = self.next_port()
-        listener = self.lab.socket(
+        server = self.lab.socket(
             listener,
             socket.AF_INET,
             socket.SOCK_STREAM,
             bind=(self.address(listener, subnet), port),
         )
-        self._stack.enter_context(listener)
-        listener.listen(1)
-        listener.settimeout(1)
+        self._stack.enter_context(server)
+        server.listen(1)
+        server.settimeout(1)
         there = self.lab.socket(
             sender, socket.AF_INET, socket.SOCK_STREAM, bind=(self.address(sender, subnet), 0)
         )
@@ -140,7 +140,7 @@ class Wire:
             there.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, mss)
         try:
             there.connect((self.address(listener, subnet), port))
-            here, _ = listener.accept()
+            here, _ = server.accept()
         except OSError:
             return b""
         with here:
