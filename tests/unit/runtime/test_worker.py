@@ -287,8 +287,10 @@ class Panic(BaseException):
     ids=lambda what: type(what).__name__,
 )
 def test_whatever_an_application_raises_suspends_its_replica_and_a_state_helps_it(
-    what: BaseException, quick: bool
+    what: BaseException, quick: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The formatter of PySpark, which other tests install, does not survive an exception without a text.
+    monkeypatch.setattr(worker_module.log, "disabled", True)
     got: Queue[Any] = Queue()
     worker = AppWorker("book", raising(what, quick), got.put)
     worker.submit([job(1)])
