@@ -76,9 +76,9 @@ def reading(
     for _, (mine, news) in sorted(by_log.items()):
         live = [stretch for stretch in mine if stretch.last_hour >= first_day]
         reopened = _reopened(live, news, since, first_day)
-        for stretch, anew in zip(live, reopened, strict=True):
-            (gone if anew else kept).append(stretch)
-            if anew:
+        for stretch, is_reopened in zip(live, reopened, strict=True):
+            (gone if is_reopened else kept).append(stretch)
+            if is_reopened:
                 hours.setdefault((max(stretch.first_hour, first_day), stretch.last_hour))
         gone += [stretch for stretch in mine if stretch.last_hour < first_day]
         again += _merged(

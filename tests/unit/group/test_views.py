@@ -491,7 +491,7 @@ def test_a_majority_is_never_suspended() -> None:
 
 
 def test_a_backup_that_cannot_get_an_ordered_message_takes_a_state_instead() -> None:
-    """L7: nobody stops for it. Whatever is sent to n3 of that stream is lost; it asks to be suspended, and is. The
+    """L7: no other replica stops for it. What n3 is sent of that stream is lost; it asks to be suspended, and is. The
     state that it asks for at the same time comes later."""
     world = started(1, sources=1, lack_ns=100 * MILLISECOND)
     world.drop = lambda sender, target, frame: (

@@ -1,4 +1,4 @@
-"""Losses in outages are told from losses by chance, and from short bursts (H15)."""
+"""Losses in outages are distinguished from losses by chance, and from short bursts (H15)."""
 
 from __future__ import annotations
 
